@@ -1,0 +1,1 @@
+"""Builders of median networks and their export to ONNX."""

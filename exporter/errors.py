@@ -1,0 +1,15 @@
+"""Errors that a user can act on.
+
+UserError            bad input or a request that cannot be met: one line for the user, exit status 2
+└── ContractError    a combination of bits, dtype and construction that would be silently wrong
+"""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """The user asked for something that cannot be done; the message names the cause and the remedy."""
+
+
+class ContractError(UserError):
+    """The network would not be exact with this dtype at these bits."""
