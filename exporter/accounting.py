@@ -114,10 +114,8 @@ def _meet(several: list[Axes]) -> Axes:
 def _through(linear: Linear, source: tuple[int, ...], axes: Axes) -> tuple[Axes, bool]:
     match linear:
         case Along(axis, matrix):
-            if axes[axis] == ENTRIES:
-                plain = not np.ptp(dense(matrix).astype(np.float64), axis=1).any()  # each row weighs all entries alike
-            else:
-                plain = True
+            # a plain sum weighs all entries alike
+            plain = axes[axis] != ENTRIES or not np.ptp(dense(matrix).astype(np.float64), axis=1).any()
             kind = ALIKE if matrix.shape[0] == 1 else None
             return (*axes[:axis], kind, *axes[axis + 1 :]), not plain
         case Take(axis, _):

@@ -105,6 +105,8 @@ def _largest_partial(node: Node) -> float:
     match node:
         case Sum(terms=terms, offset=offset):
             ends = [sorted((float(c) * a.lo, float(c) * a.hi)) for c, a in terms] + [[float(offset)] * 2]
+            if len(terms) + (offset != 0) <= 2:  # no partial sum but the result itself
+                return max(node.magnitude, *(abs(v) for e in ends for v in e))
             return max(sum(max(e[1], 0.0) for e in ends), sum(max(-e[0], 0.0) for e in ends))
         case Apply(linear=Along(_, matrix), arg=arg):
             total = abs(matrix).sum(axis=1) if sp.issparse(matrix) else np.abs(np.asarray(matrix, float)).sum(axis=1)

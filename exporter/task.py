@@ -57,7 +57,8 @@ class Task:
             if out.weights == (Fraction(1, 2), Fraction(1, 2)):
                 columns.append(np.mean(part[:, [r - 1 for r in out.ranks]], axis=1))
             else:
-                columns.append(sum(part[:, r - 1] * x.dtype.type(float(w)) for r, w in zip(out.ranks, out.weights)))
+                terms = [part[:, r - 1] * x.dtype.type(float(w)) for r, w in zip(out.ranks, out.weights, strict=True)]
+                columns.append(np.sum(terms, axis=0, dtype=x.dtype))
         return np.stack(columns, axis=1)
 
 

@@ -1,0 +1,241 @@
+"""From a question to a model: build the network, choose dtype and profile by its numeric contract, describe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Literal
+
+import exporter
+from exporter.accounting import Accounting, accounting
+from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics
+from exporter.contract import MANTISSA, DType, Step, dense_bits, structured_bits
+from exporter.errors import ContractError, UserError
+from exporter.grid import Grid
+from exporter.network import Network, network, weights
+from exporter.primitives import compare, compare_saturating, like
+from exporter.task import Task
+from exporter.trace import Node, stack, total, vector
+
+Profile = Literal["dense", "structured", "fused"]
+DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
+DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a network is built and written; the defaults are the exporter's."""
+
+    construction: str = "depth3"
+    grid: Grid = field(default_factory=Grid)
+    dtype: Literal["auto", "float32", "float64"] = "auto"
+    profile: Literal["auto", "dense", "structured", "fused"] = "auto"
+    epsilon: float | None = None
+    certificate: bool = False
+    seed: int = 0
+
+    @property
+    def delta(self) -> Fraction:
+        return Fraction(1, 2**self.grid.bits)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A built network with everything that is written into its file."""
+
+    task: Task
+    options: Options
+    network: Network
+    accounting: Accounting
+    dtype: DType
+    profile: Profile
+    step: Step
+    exact_on_grid: bool
+    failure_bound: float
+
+    def description(self) -> dict[str, Any]:
+        grid, counted = self.options.grid, self.accounting
+        construction = CONSTRUCTIONS[self.options.construction]
+        return {
+            "construction": construction.name,
+            "theorem": construction.theorem,
+            "op": self.task.op,
+            "d": self.task.d,
+            "even": self.task.even,
+            "outputs": [
+                {"name": o.name, "ranks": list(o.ranks), "weights": [float(w) for w in o.weights]}
+                for o in self.task.outputs
+            ],
+            "ranks": list(self.task.ranks),
+            "bits": grid.bits,
+            "step": grid.step,
+            "domain": [grid.lo, grid.hi],
+            "dtype": self.dtype,
+            "exact_on_grid": self.exact_on_grid,
+            "mantissa_bits": None if self.step.bits == float("inf") else self.step.bits,
+            "epsilon": self.options.epsilon,
+            "certificate": self.options.certificate,
+            "failure_bound": self.failure_bound,
+            "depth": counted.depth,
+            "width": counted.width,
+            "size": counted.size,
+            "nnz": counted.nnz,
+            "max_weight": counted.max_weight,
+            "widths": list(counted.widths),
+            "profile": self.profile,
+            "seed": self.options.seed,
+            "producer": "onnx-median",
+            "version": exporter.__version__,
+        }
+
+
+def build(task: Task, options: Options) -> Model:
+    """Build the network and settle profile and dtype, or raise UserError with the reason and the nearest that works."""
+    construction = lookup(options.construction)
+    if reason := construction.cannot(task.d, task.ranks):
+        raise UserError(f"{construction.name}: {reason}")
+    if options.epsilon is not None:
+        return _with_epsilon(construction, task, options)
+    found = _settle(construction, task, options)
+    if found is None:
+        raise ContractError(_refusal(construction, task, options))
+    net, failure_bound, dtype, profile, step = found
+    exact = step.exact_in(dtype) and not task.rounds and failure_bound == 0
+    return Model(task, options, net, accounting(net), dtype, profile, step, exact, failure_bound)
+
+
+def lookup(name: str) -> Construction:
+    if name not in CONSTRUCTIONS:
+        raise UserError(f"unknown construction {name!r}: choose from {', '.join(CONSTRUCTIONS)}")
+    return CONSTRUCTIONS[name]
+
+
+def trace(
+    construction: Construction, task: Task, options: Options, form: Form = "pair", delta: Fraction | None = None
+) -> tuple[Network, float]:
+    """The network that answers a task, from data values to data values, and its failure bound."""
+    grid = options.grid
+    x = vector(task.d, grid.low, grid.low + grid.cells * grid.step)
+    ties = options.epsilon is None
+    choice = Choice(delta or options.delta, ties, form, options.seed)
+    stats = construction.build(grid.normalised(x), task.ranks, choice)
+    columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
+    if options.certificate:
+        columns += _certificate(grid.normalised(x), stats, choice)
+    return network(x, stack(columns)), stats.failure_bound
+
+
+def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
+    """One output: the weighted ranks, back in data values, as a single sum."""
+    out = task.outputs[i]
+    span = Fraction(grid.span)
+    parts = [stats.values.take([task.ranks.index(r)]) for r in out.ranks]
+    if parts[0].size == 1 and out.weights == (Fraction(1),) and span == 1 and grid.low == 0:
+        return parts[0]
+    return total([(span * w, part) for w, part in zip(out.weights, parts, strict=True)], grid.low)
+
+
+def _certificate(u: Node, stats: Statistics, choice: Choice) -> list[Node]:
+    """For every rank the counts of entries below its value and not above it: m is right iff below < rank <= not above."""
+    test = compare if choice.form == "pair" else compare_saturating
+    columns = []
+    for i in range(stats.values.size):
+        m = like(stats.values.take([i]), u)
+        columns += [test(m, u, choice.delta).sum().reshape(1), (u.size - test(u, m, choice.delta).sum()).reshape(1)]
+    return columns
+
+
+Settled = tuple[Network, float, DType, Profile, Step]
+
+
+def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
+    """The first combination of profile, dtype and form that is exact, cheapest first."""
+    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
+    traced = {form: trace(construction, task, options, form) for form in construction.forms}
+    if options.profile in ("structured", "fused"):
+        return _first(traced, dtypes, options, options.profile)
+    if options.profile == "dense":
+        smallest = min(dense_weights(net) for net, _ in traced.values())
+        if smallest > DENSE_LIMIT:
+            raise UserError(
+                f"{construction.name} at d = {task.d} as dense Gemms would hold {smallest:.3g} weights "
+                f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
+            )
+        return _first(traced, dtypes, options, "dense")
+    structured = _first(traced, dtypes, options, "structured")
+    if min(dense_weights(net) for net, _ in traced.values()) <= DENSE_BY_DEFAULT:
+        dense = _first(traced, dtypes, options, "dense")
+        if dense and structured and dense[2] == structured[2]:
+            return dense
+    return structured
+
+
+def _first(
+    traced: dict[Form, tuple[Network, float]], dtypes: tuple[DType, ...], options: Options, profile: Profile
+) -> Settled | None:
+    for dtype in dtypes:
+        for net, bound in traced.values():
+            if profile == "dense":
+                if dense_weights(net) > DENSE_LIMIT:
+                    continue
+                step = dense_bits(net, weights(net), options.grid.step)
+            else:
+                step = structured_bits(net, options.grid.step)
+            if step.exact_in(dtype):
+                return net, bound, dtype, profile, step
+    return None
+
+
+def dense_weights(net: Network) -> int:
+    """The number of weights of the merged chain with every zero written out."""
+    widths = [net.d, *(layer.width for layer in net.layers), net.output.size]
+    return sum(a * b for a, b in pairwise(widths))
+
+
+def _refusal(construction: Construction, task: Task, options: Options) -> str:
+    """Why a combination would be silently wrong, and the largest bits that work."""
+    grid = options.grid
+    net, _ = trace(construction, task, options)
+    step = structured_bits(net, grid.step)
+    asked = "float64" if options.dtype == "auto" else options.dtype
+    profile = "" if options.profile == "auto" else f" as {options.profile}"
+    works = 0
+    for bits in range(grid.bits - 1, 0, -1):
+        if _settle(construction, task, replace(options, grid=replace(grid, bits=bits))):
+            works = bits
+            break
+    remedy = f"--bits {works} is the most that works" if works else "no number of bits works"
+    other = ", or use --dtype float64" if asked == "float32" else ""
+    return (
+        f"{construction.name} at d = {task.d}, {grid.bits} bits{profile} would be silently wrong in {asked}: "
+        f"{step.where} needs {step.bits:.0f} bits of mantissa, {asked} has {MANTISSA[asked]}; {remedy}{other}"
+    )
+
+
+def _with_epsilon(construction: Construction, task: Task, options: Options) -> Model:
+    """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
+    assert options.epsilon is not None
+    if construction.name != "depth3":
+        raise UserError(f"--epsilon is the accuracy of depth3's theorem; {construction.name} has none")
+    if not 0 < options.epsilon <= 1:
+        raise UserError(f"--epsilon must be above 0 and at most 1, not {options.epsilon:g}")
+    slope = 12 * task.d**4 / options.epsilon
+    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
+    for dtype in dtypes:
+        if slope <= 2.0 ** MANTISSA[dtype]:
+            break
+    else:
+        raise ContractError(
+            f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {slope:.3g}, beyond the "
+            f"2^{MANTISSA[dtype]} at which {dtype} can still tell v from v - 1: the smallest ε that works is "
+            f"{12 * task.d**4 / 2.0 ** MANTISSA[dtype]:.3g}; without --epsilon the slope comes from the grid"
+        )
+    net, bound = trace(construction, task, options, delta=1 / Fraction(slope))
+    profile: Profile = "structured"
+    if options.profile == "dense" or (options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT):
+        profile = "dense"
+    elif options.profile == "fused":
+        profile = "fused"
+    step = structured_bits(net, options.grid.step)
+    return Model(task, options, net, accounting(net), dtype, profile, step, False, bound)
