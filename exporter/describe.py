@@ -1,0 +1,79 @@
+"""What a file says of itself, and what its graph proves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from exporter.errors import UserError
+from exporter.onnx_file import decode, load
+from exporter.profiles import prove_profile
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """The description in the file's metadata, its size, its operators and the profile that its graph proves."""
+    proto = load(path)
+    report = prove_profile(proto)
+    about = decode(proto)
+    if about and report.profile is None:
+        reason = "; ".join(report.reasons.values())
+        raise UserError(f"{path} says it is {about.get('profile')}, but its graph is not: {reason}")
+    inputs = [i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}]
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "ours": bool(about),
+        "inputs": {i.name: _dims(i) for i in inputs},
+        "outputs": {o.name: _dims(o) for o in proto.graph.output},
+        "opset": {o.domain or "ai.onnx": o.version for o in proto.opset_import},
+        "ops": report.ops,
+        "proved_profile": report.profile,
+        "why_not_stricter": report.reasons,
+        "description": about,
+    }
+
+
+def describe_lines(about: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    d = about["description"]
+    lines = [f"{about['file']}: {about['bytes'] / 1024:.1f} kB, {'ours' if d else 'not one of ours'}"]
+    if d:
+        outputs = ", ".join(
+            o["name"] + ("" if len(o["ranks"]) == 1 else f" = {o['weights']} of ranks {o['ranks']}")
+            for o in d["outputs"][:8]
+        )
+        exact = "exact on the grid" if d["exact_on_grid"] else _promise(d)
+        lines += [
+            f"  computes     {d['op']} of {d['d']} numbers: {outputs}",
+            f"  construction {d['construction']} ({d['theorem']})",
+            f"  contract     {exact}: {d['bits']} bits on [{d['domain'][0]:g}, {d['domain'][1]:g}], step {d['step']:g}, "
+            f"{d['dtype']}",
+            f"  network      depth {d['depth']}, width {d['width']}, size {d['size']}, "
+            f"{d['nnz']} weights, largest {d['max_weight']:g}",
+            f"  widths       {_widths(d['widths'])}",
+        ]
+    ops = ", ".join(f"{n} {op}" for op, n in about["ops"].items())
+    proved = about["proved_profile"] or f"no profile of ours: {'; '.join(about['why_not_stricter'].values())}"
+    return [
+        *lines,
+        f"  input        {about['inputs']}   output {about['outputs']}   opset {about['opset']}",
+        f"  operators    {ops}",
+        f"  proved       {proved}",
+    ]
+
+
+def _promise(d: dict[str, Any]) -> str:
+    if d["epsilon"] is not None:
+        return f"mean squared error at most {d['epsilon']:g} on uniform inputs"
+    if d["failure_bound"] > 0:
+        return f"exact on the grid but for a fraction {d['failure_bound']:.2g} of random inputs"
+    return "exact order statistics, interpolated with one rounding"
+
+
+def _widths(widths: list[int]) -> str:
+    text = ", ".join(map(str, widths))
+    return text if len(widths) <= 24 else f"{', '.join(map(str, widths[:10]))}, ... ({len(widths)} layers)"
+
+
+def _dims(value: Any) -> list[str | int]:
+    return [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
