@@ -51,7 +51,7 @@ def structured_bits(net: Network, quantum: float) -> Step:
         largest = _largest_partial(node)
         if node.number not in reused and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
             # only ReLUs read this sum of two: where it is negative it may round, for it stays negative
-            largest = max([node.hi, 0.0] + [float(abs(c)) * a.magnitude for c, a in node.terms])
+            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms))
         bits = _bits(largest, quanta[node.number])
         if bits > worst.bits:
             worst = Step(bits, f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers")

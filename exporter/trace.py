@@ -120,6 +120,12 @@ class Node:
         idx = np.asarray(picked, dtype=np.int64).reshape(-1)
         if len(idx) == self.shape[axis] and np.array_equal(idx, np.arange(len(idx))):
             return self
+        if isinstance(self, Stack) and axis == self.axis and len(idx):  # all from one part: take it there
+            starts = np.cumsum([0] + [p.shape[axis] for p in self.parts])
+            which = np.searchsorted(starts, idx, side="right") - 1
+            if (which == which[0]).all():
+                part: Node = self.parts[int(which[0])]
+                return part.take(idx - starts[which[0]], axis)
         return _apply(Take(axis, idx), self)
 
     def spread(self, axis: int, n: int) -> Node:
