@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -115,17 +117,26 @@ def lookup(name: str) -> Construction:
 
 
 def trace(
-    construction: Construction, task: Task, options: Options, form: Form = "pair", delta: Fraction | None = None
+    construction: Construction,
+    task: Task,
+    options: Options,
+    form: Form = "pair",
+    delta: Fraction | None = None,
+    rounded: DType | None = None,
 ) -> tuple[Network, float]:
-    """The network that answers a task, from data values to data values, and its failure bound."""
+    """The network that answers a task, from data values to data values, and its failure bound.
+
+    `rounded` rounds data to the grid in that floating-point type first (see Grid.normalised).
+    """
     grid = options.grid
     x = vector(task.d, grid.low, grid.low + grid.cells * grid.step)
+    u = grid.normalised(x, MANTISSA[rounded] if rounded and task.d > 1 else None)
     ties = options.epsilon is None
     choice = Choice(delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed)
-    stats = construction.build(grid.normalised(x), task.ranks, choice)
+    stats = construction.build(u, task.ranks, choice)
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:
-        columns += _certificate(grid.normalised(x), stats, choice)
+        columns += _certificate(u, stats, choice)
     return network(x, stack(columns)), stats.failure_bound
 
 
@@ -154,36 +165,33 @@ Settled = tuple[Network, float, DType, Profile, Step]
 
 def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
-    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
-    traced = {form: trace(construction, task, options, form) for form in construction.forms}
+    traced = partial(trace, construction, task, options)
     if options.profile in ("structured", "fused"):
-        return _first(construction, traced, dtypes, options, options.profile)
+        return _first(construction, traced, options, options.profile)
+    smallest = min(dense_weights(traced(form)[0]) for form in construction.forms)
     if options.profile == "dense":
-        smallest = min(dense_weights(net) for net, _ in traced.values())
         if smallest > DENSE_LIMIT:
             raise UserError(
                 f"{construction.name} at d = {task.d} as dense Gemms would hold {smallest:.3g} weights "
                 f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
             )
-        return _first(construction, traced, dtypes, options, "dense")
-    structured = _first(construction, traced, dtypes, options, "structured")
-    if min(dense_weights(net) for net, _ in traced.values()) <= DENSE_BY_DEFAULT:
-        dense = _first(construction, traced, dtypes, options, "dense")
+        return _first(construction, traced, options, "dense")
+    structured = _first(construction, traced, options, "structured")
+    if smallest <= DENSE_BY_DEFAULT:
+        dense = _first(construction, traced, options, "dense")
         if dense and structured and dense[2] == structured[2]:
             return dense
     return structured
 
 
 def _first(
-    construction: Construction,
-    traced: dict[Form, tuple[Network, float]],
-    dtypes: tuple[DType, ...],
-    options: Options,
-    profile: Profile,
+    construction: Construction, traced: Callable[..., tuple[Network, float]], options: Options, profile: Profile
 ) -> Settled | None:
     """The first dtype and form that are exact in the given profile."""
+    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     for dtype, form in _preferences(construction, dtypes, options, profile):
-        net, bound = traced[form]
+        # a merged Gemm cannot round its input first, so only the factored profiles do
+        net, bound = traced(form, rounded=None if profile == "dense" else dtype)
         if profile != "dense":
             step = structured_bits(net, options.grid.step)
         elif dense_weights(net) <= DENSE_LIMIT:

@@ -94,15 +94,23 @@ def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
     return _Lowering(Graph(np.dtype(dtype)), fused).run(net)
 
 
-def trimmed(node: Node) -> tuple[float, Node, float] | None:
-    """(c, v, h) when the node is c (relu(v) - relu(v - h)), the pair that Clip(v, 0, h) stands for."""
+def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
+    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, the pair that Clip(v, 0, h) stands for."""
     match node:
-        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=Sum(terms=((1, w),), offset=h)))), offset=0) if (
-            v is w and c == -minus_c and h < 0
-        ):
-            return float(c), v, -float(h)
+        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
+            (base, start), (other, end) = _shifted(v), _shifted(w)
+            if base == other and end < start:
+                return float(c), v, float(start - end), float(offset)
+    return None
+
+
+def _shifted(node: Node) -> tuple[tuple[Any, int], Any]:
+    """((c, a), o) when the node is c a + o."""
+    match node:
+        case Sum(terms=((c, arg),), offset=offset):
+            return (c, arg.number), offset
         case _:
-            return None
+            return (1, node.number), 0
 
 
 def plain_total(node: Node) -> Node | None:
@@ -144,6 +152,25 @@ def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
             return None
 
 
+def product_chain(node: Node) -> tuple[Node, Array] | None:
+    """(v, M) when the node is M v along the last axis of a vector or matrix; M1 (M0 v) is taken as one product.
+
+    That is no less exact where M0 and v are not negative: a part of the terms of M0 v is at most M0 v.
+    """
+    match node:
+        case Apply(linear=Along(axis, matrix), arg=arg) if (
+            isinstance(matrix, np.ndarray) and axis == len(arg.shape) - 1 and axis < 2 and not arg.is_constant
+        ):
+            m = matrix.astype(np.float64)
+            match arg:
+                case Apply(linear=Along(same, inner), arg=v) if (
+                    same == axis and isinstance(inner, np.ndarray) and v.lo >= 0 and np.min(inner) >= 0
+                ):
+                    return v, m @ inner.astype(np.float64)
+            return arg, m
+    return None
+
+
 class _Lowering:
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
@@ -174,11 +201,14 @@ class _Lowering:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return ()
         if self.fused and (pair := trimmed(node)):
-            return (pair[1],)
+            summed = self._absorbed(pair)
+            return (summed[1],) if summed else (pair[1],)
         if summed := scaled_total(node):
             return (summed[1],)
         if product := plus_product(node):
             return product[:2]
+        if chain := product_chain(node):
+            return (chain[0],)
         return node.args
 
     def _lower(self, node: Node) -> Value:
@@ -190,6 +220,8 @@ class _Lowering:
             return self._total(*summed)
         if product := plus_product(node):
             return self._product_plus(*product)
+        if chain := product_chain(node):
+            return self._product(node, *chain)
         match node:
             case Input(shape=shape):
                 return Value("x", shape, True)
@@ -207,10 +239,20 @@ class _Lowering:
             case _:
                 raise AssertionError(type(node).__name__)
 
-    def _clip(self, c: float, v: Node, h: float) -> Value:
-        arg = self.values[v.number]
-        lo, hi = self.graph.constant(0.0), self.graph.constant(h)
-        return self._scale(replace(arg, name=self.graph.add("Clip", [arg.name, lo, hi])), c)
+    @staticmethod
+    def _absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
+        """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
+        c, v, _, offset = pair
+        summed = scaled_total(v) if c == 1 and offset else None
+        return (summed[0], summed[1], summed[2] + offset) if summed else None
+
+    def _clip(self, c: float, v: Node, h: float, offset: float) -> Value:
+        if summed := self._absorbed((c, v, h, offset)):
+            arg, lo, hi, offset = self._total(*summed), offset, h + offset, 0.0
+        else:
+            arg, lo, hi = self.values[v.number], 0.0, h
+        name = self.graph.add("Clip", [arg.name, self.graph.constant(lo), self.graph.constant(hi)])
+        return self._shift(self._scale(replace(arg, name=name), c), offset)
 
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
         return v if c == 1 else replace(v, name=self.graph.add("Mul", [v.name, self.graph.constant(float(c))]))
@@ -303,6 +345,17 @@ class _Lowering:
         v, r = self._full(arg), self._full(rest)
         name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
         return Value(name, (len(matrix),), True)
+
+    def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
+        """M arg along the last axis: one Gemm over the rows."""
+        v = self.values[arg.number]
+        if not v.merged:
+            v = self._full(arg)
+        rows = len(arg.shape) == 1 or v.merged
+        name = v.name if rows else self.graph.add("Reshape", [v.name, self.graph.shape([-1, arg.shape[-1]])])
+        zero = self.graph.constant(np.zeros(len(matrix)))
+        out = self.graph.add("Gemm", [name, self.graph.constant(matrix.T), zero])
+        return Value(out, node.shape, True, merged=len(node.shape) == 2)
 
     def _stack(self, parts: tuple[Node, ...], axis: int) -> Value:
         full = [self._full(p) for p in parts]

@@ -99,7 +99,12 @@ def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
     if bins < 2 or bins & (bins - 1) or bins > 256:
         raise UserError(f"--radix {bins}: bins per digit must be a power of two from 2 to 256")
     bins = min(bins, 2**choice.bits)
-    digits = Digits(even_digits(choice.bits, bins), choice.form, share=choice.tune != "depth")
+    digits = Digits(
+        even_digits(choice.bits, bins),
+        choice.form,
+        share=choice.tune != "depth",
+        block=16 if choice.tune == "latency" else 1,
+    )
     return Statistics(radix(x, ranks, digits))
 
 

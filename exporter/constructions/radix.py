@@ -39,6 +39,7 @@ class Digits:
     bits: tuple[int, ...]
     form: Form = "pair"
     share: bool = True
+    block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves
 
 
 def even_digits(bits: int, radix: int) -> tuple[int, ...]:
@@ -65,15 +66,65 @@ def radix(x: Node, ranks: Sequence[int], digits: Digits) -> Node:
 
 def _search(x: Node, k: int, both: bool, digits: Digits) -> list[Node]:
     """The entry of rank k, and with `both` that of rank k + 1."""
+    e = _anew(x, k, digits) if digits.form == "bounded" else _in_place(x, k, digits)
     u = Fraction(1, 2 ** sum(digits.bits))
-    e: Node | None = None  # the lower end, once for every threshold of the digit at hand; None stands for 0
+    return _last_digit(x, *e, k, both, 2 ** digits.bits[-1], u, digits)
+
+
+def _in_place(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
+    """(e, x - e) before the last digit: v = x - t + u is moved from digit to digit, one pass over the data each.
+
+    The moves carry a shift, so that v - moves follows both the move of e and the change of the spacing; e itself is
+    added up once, at the end.
+    """
+    u = Fraction(1, 2 ** sum(digits.bits))
+    s, back, moved, v = Fraction(1), Fraction(0), list[Node](), x
+    for n, size in enumerate(digits.bits[:-1]):
+        s /= 2**size
+        last, following = n == len(digits.bits) - 2, digits.bits[n + 1]
+        spacing = s / 2**following
+        if n == 0 or size != digits.bits[n - 1]:
+            v = _distances(x, _end(moved, back) if moved else None, 2**size, s, u)
+        if size == 1:
+            shift = u - s if last else spacing - s
+            back += shift
+            moved.append(_moves(v, k, s, u, digits.form, f"digit {n + 1}", shift))
+            v = assume(v - moved[-1].spread(0, x.size), -1.0, 1.0)
+        else:
+            moved.append(_moves(v, k, s, u, digits.form, f"digit {n + 1}"))
+            if following == size and not last:
+                rows = 2**size - 1
+                shifts = constant(np.array([float(i * (spacing - s)) for i in range(1, rows + 1)]))
+                change = shifts + moved[-1].along(0, np.ones((rows, rows)))
+                v = assume(v - change.spread(1, x.size), -1.0, 1.0)
+    if not moved:
+        return None, x
+    e = _end(moved, back)
+    return e, v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
+
+
+def _end(moved: list[Node], back: Fraction) -> Node:
+    """The lower end: all moves in one sum, less the shifts they contain."""
+    terms = [(1, m) for m in moved if not m.shape]
+    if vectors := [m for m in moved if m.shape]:
+        summed = stack(vectors).sum()
+        for node in (*summed.args, summed):
+            assume(node, 0.0, 1.0)
+        terms.append((1, summed))
+    return assume(total(terms, -back), 0.0, 1.0)
+
+
+def _anew(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
+    """(e, x - e) before the last digit, e carried as one number and v computed anew: no partial sum above 1."""
+    u = Fraction(1, 2 ** sum(digits.bits))
+    e: Node | None = None  # once for every threshold of the digit at hand; None stands for 0
     s = Fraction(1)
     for n, (size, following) in enumerate(pairwise(digits.bits), 1):
         s /= 2**size
         moves = _moves(_distances(x, e, 2**size, s, u), k, s, u, digits.form, f"digit {n}")
         last = n == len(digits.bits) - 1
         e = _advanced(e, moves, 1 if last else 2**following - 1, float(1 - s))
-    return _last_digit(x, e, k, both, 2 ** digits.bits[-1], u, digits.form)
+    return e, x if e is None else x - e.spread(0, x.size)
 
 
 def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> Node:
@@ -86,18 +137,19 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     return x.spread(0, bins - 1) - thresholds.spread(1, d)
 
 
-def _moves(v: Node, k: int, s: Fraction, u: Fraction, form: Form, name: str) -> Node:
-    """s [#{x < t} < k] for v = x - t + u, counted along the last axis."""
+def _moves(v: Node, k: int, s: Fraction, u: Fraction, form: Form, name: str, shift: Fraction = Fraction(0)) -> Node:
+    """s [#{x < t} < k] + shift for v = x - t + u, counted along the last axis."""
     d, axis = v.shape[-1], len(v.shape) - 1
     if form == "pair":
         reached = _named(trim(v, u), name)  # u [x >= t]
-        return _named(trim(reached.sum(axis) * (s / u) - s * (d - k), s), name)
-    missed = named(relu(u - named(relu(v), name)), name)  # u [x < t]
-    count = missed.sum(axis) * (s / u)
-    if form == "saturating":
-        return _named(trim(s * k - count, s), name)
-    enough = named(relu(count - s * (k - 1)), name)
-    return assume(named(relu(s - enough), name), 0.0, float(s))
+        fewer = reached.sum(axis) * (s / u) - s * (d - k)
+    else:
+        missed = named(relu(u - named(relu(v), name)), name)  # u [x < t]
+        fewer = s * k - missed.sum(axis) * (s / u)
+    if form == "bounded":
+        return assume(named(relu(s - named(relu(s - fewer), name)), name), 0.0, float(s))
+    up, beyond = named(relu(fewer), name), named(relu(fewer - s), name)
+    return assume(total([(1, up), (-1, beyond)], shift), float(shift), float(s + shift))
 
 
 def _advanced(e: Node | None, moves: Node, copies: int, most: float) -> Node:
@@ -118,17 +170,16 @@ def _named(node: Node, name: str) -> Node:
     return node
 
 
-def _last_digit(x: Node, e: Node | None, k: int, both: bool, bins: int, u: Fraction, form: Form) -> list[Node]:
+def _last_digit(
+    x: Node, e: Node | None, w: Node, k: int, both: bool, bins: int, u: Fraction, digits: Digits
+) -> list[Node]:
     """The last bins are single grid values: thresholds e + i u, i = 1..bins, and one more when rank k + 1 is wanted.
 
     Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is relu(x - t' + u) of
-    the next.
+    the next. w = x - e.
     """
-    count = bins + both
-    v = [x if e is None else x - e.spread(0, x.size)]
-    for _ in range(count):
-        v.append(v[-1] - u)
-    ramps = [named(relu(z), "last digit") for z in v]  # v[i] = x - (e + (i + 1) u) + u
+    form = digits.form
+    ramps = [named(relu(w - i * u), "last digit") for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
     if form == "pair":
         inside = [assume(a - b, 0.0, float(u)) for a, b in pairwise(ramps)]  # u [x >= t_i]
         ge = [p.sum() / u for p in inside]
@@ -150,7 +201,7 @@ def _last_digit(x: Node, e: Node | None, k: int, both: bool, bins: int, u: Fract
     else:
         # r + o/u <= 1: the entry is beyond the threshold or before it, never both
         beyond = relu(1 - assume(ramps[-1] + outside[-1] / u, 0.0, 1.0))
-    gap = named(relu(fewer[-1] - max_tree(beyond)), "gap")
+    gap = named(relu(fewer[-1] - max_tree(beyond, digits.block)), "gap")
     upper = _climb(e, fewer, u, gap)
     return [lower, upper]
 
@@ -168,17 +219,24 @@ def _climb(e: Node | None, fewer: list[Node], u: Fraction, gap: Node | None = No
     return assume(total(terms), 0.0, 1.0)
 
 
-def max_tree(q: Node) -> Node:
+def max_tree(q: Node, block: int = 1) -> Node:
     """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (defn:max_net)."""
-    n = q.size
-    while n > SMALL:
-        m = (n + 1) // 2
+    while q.size > SMALL:
+        if block > 1 and q.size % block == 0:
+            q = _halved(q.reshape(q.size // block, block)).reshape(q.size // block)
+            continue
+        n, m = q.size, (q.size + 1) // 2
         a, b = q.take(slice(0, m)), q.take(slice(n - m, n))
-        q, n = assume(b + named(relu(a - b), "maximum"), q.lo, q.hi), m
-    while n > 1:
-        # [relu(a - b), relu(b)] as one matrix, and their sum as the next stage's first factor
+        q = assume(b + named(relu(a - b), "maximum"), q.lo, q.hi)
+    return _halved(q).reshape()
+
+
+def _halved(q: Node) -> Node:
+    """The maximum along the last axis, its length 1 then: each halving is one matrix, [relu(a - b), relu(b)], and a sum."""
+    axis = len(q.shape) - 1
+    while (n := q.shape[axis]) > 1:
         m = (n + 1) // 2
         first, second = np.eye(n)[:m], np.eye(n)[n - m :]
-        pair = named(relu(q.along(0, np.concatenate([first - second, second]))), "maximum")
-        q, n = assume(pair.along(0, np.concatenate([np.eye(m)] * 2, axis=1)), q.lo, q.hi), m
-    return q.reshape()
+        pair = named(relu(q.along(axis, np.concatenate([first - second, second]))), "maximum")
+        q = assume(pair.along(axis, np.concatenate([np.eye(m)] * 2, axis=1)), q.lo, q.hi)
+    return q
