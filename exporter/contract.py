@@ -44,18 +44,35 @@ def structured_bits(net: Network, quantum: float) -> Step:
     worst = Step(0, "nothing")
     nodes = topological(net.output)
     final = _rounded_once(net.output)
-    reused = {a.number for n in nodes if not isinstance(n, Relu) for a in n.args}
+    cut = _cut_at_zero(nodes)
     for node in nodes:
         if node.number in final:
             continue
         largest = _largest_partial(node)
-        if node.number not in reused and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
-            # only ReLUs read this sum of two: where it is negative it may round, for it stays negative
-            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms))
+        if node.number in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
+            # where this sum of two is negative it may round, for it stays negative
+            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
         bits = _bits(largest, quanta[node.number])
         if bits > worst.bits:
             worst = Step(bits, f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers")
     return worst
+
+
+def _cut_at_zero(nodes: list[Node]) -> set[int]:
+    """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs."""
+    readers: dict[int, list[Node]] = {}
+    for node in nodes:
+        for arg in node.args:
+            readers.setdefault(arg.number, []).append(node)
+    cut: set[int] = set()
+    for node in reversed(nodes):
+        if all(isinstance(r, Relu) or (_lowers(r) and r.number in cut) for r in readers.get(node.number, [node])):
+            cut.add(node.number)
+    return cut
+
+
+def _lowers(node: Node) -> bool:
+    return isinstance(node, Sum) and len(node.terms) == 1 and node.terms[0][0] > 0 and node.offset <= 0
 
 
 def dense_bits(net: Network, quantum: float) -> Step:

@@ -73,6 +73,16 @@ class Graph:
     def shape(self, dims: Sequence[int]) -> str:
         return self.constant(list(dims), np.int64)
 
+    def drop_unused(self) -> None:
+        """Leave out nodes and constants that nothing reads."""
+        used, kept = {"y"}, []
+        for node in reversed(self.nodes):
+            if node.output[0] in used:
+                used.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
+
 
 def dense_graph(layers: list[Weights], dtype: str) -> Graph:
     """The weight list as one chain of Gemm and Relu."""
@@ -175,6 +185,8 @@ class _Lowering:
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
         self.values: dict[int, Value] = {}
+        self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
+        self.reshaped: dict[str, str] = {}
 
     def run(self, net: Network) -> Graph:
         for node in self._demanded(net.output):
@@ -184,6 +196,7 @@ class _Lowering:
         if out.name == "x" or not out.batched:
             out = self._from_input(out, p)
         self.graph.nodes[-1].output[0] = "y"
+        self.graph.drop_unused()
         return self.graph
 
     def _demanded(self, output: Node) -> list[Node]:
@@ -299,12 +312,19 @@ class _Lowering:
         return [self._plain(v) for v in values]
 
     def _merge(self, v: Value) -> Value:
-        return replace(v, name=self.graph.add("Reshape", [v.name, self.graph.shape([-1, v.shape[1]])]), merged=True)
+        return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
+
+    def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
+        """A Reshape of what another Reshape was made of, where there is one."""
+        source = self.reshaped.get(name, name)
+        out = self.graph.add("Reshape", [source, self.graph.shape(dims)])
+        self.reshaped[out] = source
+        return out
 
     def _plain(self, v: Value) -> Value:
         if not v.merged:
             return v
-        return Value(self.graph.add("Reshape", [v.name, self.graph.shape([-1, *v.shape])]), v.shape, True)
+        return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
     def _long_sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """Many scalars: (n, N) stacked, and one row of coefficients."""
@@ -315,7 +335,14 @@ class _Lowering:
         return Value(self.graph.add("Gemm", [row, cat, self.graph.constant([fixed])]), (), True)
 
     def _total(self, c: float, arg: Node, offset: float) -> Value:
-        """c times the sum over the last axis, plus offset, as Gemm(c ... c, v, offset) over the rows of v."""
+        """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
+        if (c, arg.number) not in self.totals:
+            self.totals[c, arg.number] = self._new_total(c, arg, offset), offset
+        made, its_offset = self.totals[c, arg.number]
+        return self._shift(made, offset - its_offset)
+
+    def _new_total(self, c: float, arg: Node, offset: float) -> Value:
+        """The sum as Gemm(c ... c, v, offset) over the rows of v."""
         v = self._full(arg) if self.values[arg.number].shape != arg.shape else self.values[arg.number]
         n, lead = arg.shape[-1], arg.shape[:-1]
         if not v.batched:
@@ -324,16 +351,15 @@ class _Lowering:
             return self._reshape(out, lead)
         name = v.name
         if lead and not v.merged:
-            name = self.graph.add("Reshape", [name, self.graph.shape([-1, n])])
+            name = self._reshape_to(name, [-1, n])
         row = _row_length(n)
         if row < n:
-            name = self.graph.add("Reshape", [name, self.graph.shape([-1, row])])
-            name = self._row_sums(name, row, 1.0, 0.0)
+            name = self._row_sums(self._reshape_to(name, [-1, row]), row, 1.0, 0.0)
             n //= row
-            name = self.graph.add("Reshape", [name, self.graph.shape([-1, n])])
+            name = self._reshape_to(name, [-1, n])
         name = self._row_sums(name, n, c, offset)
         if lead:
-            name = self.graph.add("Reshape", [name, self.graph.shape([-1, *lead])])
+            name = self._reshape_to(name, [-1, *lead])
         return Value(name, lead, True)
 
     def _row_sums(self, name: str, n: int, c: float, offset: float) -> str:
@@ -352,7 +378,7 @@ class _Lowering:
         if not v.merged:
             v = self._full(arg)
         rows = len(arg.shape) == 1 or v.merged
-        name = v.name if rows else self.graph.add("Reshape", [v.name, self.graph.shape([-1, arg.shape[-1]])])
+        name = v.name if rows else self._reshape_to(v.name, [-1, arg.shape[-1]])
         zero = self.graph.constant(np.zeros(len(matrix)))
         out = self.graph.add("Gemm", [name, self.graph.constant(matrix.T), zero])
         return Value(out, node.shape, True, merged=len(node.shape) == 2)
@@ -424,7 +450,7 @@ class _Lowering:
         if shape == v.shape:
             return v
         dims = [1, -1] if v.batched and shape == () else [-1, *shape] if v.batched else shape
-        return Value(self.graph.add("Reshape", [v.name, self.graph.shape(dims)]), shape, v.batched)
+        return Value(self._reshape_to(v.name, dims), shape, v.batched)
 
     def _full(self, node: Node) -> Value:
         """The node's value with every axis at its full length, not merged."""

@@ -255,6 +255,8 @@ def assume(node: Node, lo: float, hi: float) -> Node:
     """State bounds that interval arithmetic cannot see. A bound is a claim: the tests check every one of them."""
     object.__setattr__(node, "lo", max(lo, node.lo))
     object.__setattr__(node, "hi", min(hi, node.hi))
+    if isinstance(node, Apply) and isinstance(node.linear, Reshape | Reorder | Spread):
+        assume(node.arg, lo, hi)  # the same numbers
     return node
 
 

@@ -103,6 +103,8 @@ def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
         even_digits(choice.bits, bins),
         choice.form,
         share=choice.tune != "depth",
+        saturated_moves=choice.form == "saturating" and choice.tune == "latency",
+        rows=choice.tune == "latency" and choice.form != "bounded",
         block=16 if choice.tune == "latency" else 1,
     )
     return Statistics(radix(x, ranks, digits))

@@ -26,10 +26,12 @@ from typing import Literal
 
 import numpy as np
 
+from exporter.primitives import column
 from exporter.trace import Node, assume, constant, named, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
+LAST = "last digit"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Digits:
     bits: tuple[int, ...]
     form: Form = "pair"
     share: bool = True
+    saturated_moves: bool = False  # a layer more a digit, two small operations less
+    rows: bool = False  # the thresholds of the last digit as one matrix: fewer operations, more neurons
     block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves
 
 
@@ -88,10 +92,10 @@ def _in_place(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
         if size == 1:
             shift = u - s if last else spacing - s
             back += shift
-            moved.append(_moves(v, k, s, u, digits.form, f"digit {n + 1}", shift))
+            moved.append(_moves(v, k, s, u, digits, f"digit {n + 1}", shift))
             v = assume(v - moved[-1].spread(0, x.size), -1.0, 1.0)
         else:
-            moved.append(_moves(v, k, s, u, digits.form, f"digit {n + 1}"))
+            moved.append(_moves(v, k, s, u, digits, f"digit {n + 1}"))
             if following == size and not last:
                 rows = 2**size - 1
                 shifts = constant(np.array([float(i * (spacing - s)) for i in range(1, rows + 1)]))
@@ -107,10 +111,7 @@ def _end(moved: list[Node], back: Fraction) -> Node:
     """The lower end: all moves in one sum, less the shifts they contain."""
     terms = [(1, m) for m in moved if not m.shape]
     if vectors := [m for m in moved if m.shape]:
-        summed = stack(vectors).sum()
-        for node in (*summed.args, summed):
-            assume(node, 0.0, 1.0)
-        terms.append((1, summed))
+        terms.append((1, assume(stack(vectors).sum(), 0.0, 1.0)))
     return assume(total(terms, -back), 0.0, 1.0)
 
 
@@ -121,7 +122,7 @@ def _anew(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
     s = Fraction(1)
     for n, (size, following) in enumerate(pairwise(digits.bits), 1):
         s /= 2**size
-        moves = _moves(_distances(x, e, 2**size, s, u), k, s, u, digits.form, f"digit {n}")
+        moves = _moves(_distances(x, e, 2**size, s, u), k, s, u, digits, f"digit {n}")
         last = n == len(digits.bits) - 1
         e = _advanced(e, moves, 1 if last else 2**following - 1, float(1 - s))
     return e, x if e is None else x - e.spread(0, x.size)
@@ -137,17 +138,19 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     return x.spread(0, bins - 1) - thresholds.spread(1, d)
 
 
-def _moves(v: Node, k: int, s: Fraction, u: Fraction, form: Form, name: str, shift: Fraction = Fraction(0)) -> Node:
+def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, name: str, shift: Fraction = Fraction(0)) -> Node:
     """s [#{x < t} < k] + shift for v = x - t + u, counted along the last axis."""
     d, axis = v.shape[-1], len(v.shape) - 1
-    if form == "pair":
+    saturated = digits.saturated_moves or digits.form == "bounded"
+    if digits.form == "pair":
         reached = _named(trim(v, u), name)  # u [x >= t]
         fewer = reached.sum(axis) * (s / u) - s * (d - k)
     else:
         missed = named(relu(u - named(relu(v), name)), name)  # u [x < t]
         fewer = s * k - missed.sum(axis) * (s / u)
-    if form == "bounded":
-        return assume(named(relu(s - named(relu(s - fewer), name)), name), 0.0, float(s))
+    if saturated:
+        moves = assume(named(relu(s - named(relu(s - fewer), name)), name), 0.0, float(s))
+        return moves + shift if shift else moves
     up, beyond = named(relu(fewer), name), named(relu(fewer - s), name)
     return assume(total([(1, up), (-1, beyond)], shift), float(shift), float(s + shift))
 
@@ -175,68 +178,88 @@ def _last_digit(
 ) -> list[Node]:
     """The last bins are single grid values: thresholds e + i u, i = 1..bins, and one more when rank k + 1 is wanted.
 
-    Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is relu(x - t' + u) of
-    the next. w = x - e.
+    w = x - e. Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is
+    relu(x - t' + u) of the next. `rows` gives that up and treats all thresholds as one matrix, in fewer operations.
     """
-    form = digits.form
-    ramps = [named(relu(w - i * u), "last digit") for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
-    if form == "pair":
-        inside = [assume(a - b, 0.0, float(u)) for a, b in pairwise(ramps)]  # u [x >= t_i]
-        ge = [p.sum() / u for p in inside]
-        below = [x.size - g for g in ge]
+    form, count, d = digits.form, bins + both, x.size
+    if digits.rows:
+        offsets = constant(np.array([float(i * u) for i in range(count)]))
+        v = w.spread(0, count) - offsets.spread(1, d)
+        sides = _named(trim(v, u), LAST) if form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
+        below, side = _below(sides, u, form), sides.take([count - 1]).reshape(d)
+        ramp = named(relu(w - count * u), LAST)
     else:
-        outside = [named(relu(u - r), "last digit") for r in ramps[:-1]]  # u [x < t_i]
-        below = [p.sum() / u for p in outside]
-    lower = _climb(e, [_fewer(c, k, form) for c in below[:bins]], u)
+        ramps = [named(relu(w - i * u), LAST) for i in range(count + 1)]  # relu(x - (e + (i + 1) u) + u)
+        parts = [
+            assume(a - b, 0.0, float(u)) if form == "pair" else named(relu(u - a), LAST) for a, b in pairwise(ramps)
+        ]
+        below, side = column([_below(part, u, form) for part in parts]), parts[-1]
+        ramp = ramps[-1]
+    lower = _climb(e, _fewer(below.take(slice(0, bins)), k, form), u)
     if (
         form == "bounded"
     ):  # one neuron, so that a merged last Gemm adds two terms and rounds their mean once, as numpy does
         lower = named(relu(lower), "output")
     if not both:
         return [lower]
-    fewer = [_fewer(c, k + 1, form) for c in below]
+    fewer = _fewer(below, k + 1, form)
     if form == "pair":
         # 1 - (x - t) beyond the last threshold t, 0 before it
-        beyond = assume(inside[-1] / u - ramps[-1], 0.0, 1.0)
+        beyond = assume(side / u - ramp, 0.0, 1.0)
     else:
-        # r + o/u <= 1: the entry is beyond the threshold or before it, never both
-        beyond = relu(1 - assume(ramps[-1] + outside[-1] / u, 0.0, 1.0))
-    gap = named(relu(fewer[-1] - max_tree(beyond, digits.block)), "gap")
-    upper = _climb(e, fewer, u, gap)
-    return [lower, upper]
+        # ramp + side/u <= 1: the entry is beyond the threshold or before it, never both
+        beyond = named(relu(1 - assume(ramp + side / u, 0.0, 1.0)), LAST)
+    gap = named(relu(fewer.take([bins]).reshape() - max_tree(beyond, digits.block)), "gap")
+    return [lower, _climb(e, fewer, u, gap)]
+
+
+def _below(side: Node, u: Fraction, form: Form) -> Node:
+    """#{x < t}, along the last axis: from u [x >= t] in the pair form, from u [x < t] in the others."""
+    counted = side.sum(len(side.shape) - 1) / u
+    return side.shape[-1] - counted if form == "pair" else counted
 
 
 def _fewer(c: Node, k: int, form: Form) -> Node:
-    """[c < k] for a count c."""
+    """[c < k] for counts c."""
     if form != "bounded":
-        return _named(trim(k - c), "last digit")
-    return assume(named(relu(1 - relu(c - (k - 1))), "last digit"), 0.0, 1.0)
+        return _named(trim(k - c), LAST)
+    return assume(named(relu(1 - named(relu(c - (k - 1)), LAST)), LAST), 0.0, 1.0)
 
 
-def _climb(e: Node | None, fewer: list[Node], u: Fraction, gap: Node | None = None) -> Node:
+def _climb(e: Node | None, fewer: Node, u: Fraction, gap: Node | None = None) -> Node:
     """e + u * (number of thresholds passed) + gap, in [0, 1]; one neuron carries it on."""
-    terms = [(Fraction(1), n) for n in (e, gap) if n is not None] + [(u, f) for f in fewer]
-    return assume(total(terms), 0.0, 1.0)
+    terms = [(Fraction(1), n) for n in (e, gap) if n is not None]
+    return assume(total([*terms, (u, fewer.sum())]), 0.0, 1.0)
 
 
 def max_tree(q: Node, block: int = 1) -> Node:
-    """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (defn:max_net)."""
-    while q.size > SMALL:
-        if block > 1 and q.size % block == 0:
-            q = _halved(q.reshape(q.size // block, block)).reshape(q.size // block)
-            continue
-        n, m = q.size, (q.size + 1) // 2
-        a, b = q.take(slice(0, m)), q.take(slice(n - m, n))
-        q = assume(b + named(relu(a - b), "maximum"), q.lo, q.hi)
-    return _halved(q).reshape()
+    """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (defn:max_net).
+
+    Long vectors are halved by slices, or in blocks by small matrices; short ones by matrices. `each` neurons add up to one
+    value: after a matrix stage [relu(a - b), relu(b)] they are two, added up by the matrix of the next stage.
+    """
+    h, n, each = q, q.size, 1
+    while n > 1:
+        size = block if n > SMALL and block > 1 and n % block == 0 else n
+        if size > SMALL:
+            values = h if each == 1 else assume(h.reshape(n, each).sum(1), q.lo, q.hi)
+            m = (n + 1) // 2
+            a, b = values.take(slice(0, m)), values.take(slice(n - m, n))
+            h, n, each = assume(b + named(relu(a - b), "maximum"), q.lo, q.hi), m, 1
+        else:
+            h = h.reshape(n // size, size * each) if n > size else h.reshape(size * each)
+            h, n, each = _block_maxima(h, size, each, q), n // size, 2
+    return assume(h.reshape(each).sum(), q.lo, q.hi)
 
 
-def _halved(q: Node) -> Node:
-    """The maximum along the last axis, its length 1 then: each halving is one matrix, [relu(a - b), relu(b)], and a sum."""
-    axis = len(q.shape) - 1
-    while (n := q.shape[axis]) > 1:
-        m = (n + 1) // 2
-        first, second = np.eye(n)[:m], np.eye(n)[n - m :]
-        pair = named(relu(q.along(axis, np.concatenate([first - second, second]))), "maximum")
-        q = assume(pair.along(axis, np.concatenate([np.eye(m)] * 2, axis=1)), q.lo, q.hi)
-    return q
+def _block_maxima(h: Node, size: int, each: int, q: Node) -> Node:
+    """Two neurons for the maximum of every row of `size` values, `each` neurons a value."""
+    axis = len(h.shape) - 1
+    joined = np.kron(np.eye(size), np.ones((1, each)))
+    while size > 1:
+        m = (size + 1) // 2
+        first, second = np.eye(size)[:m], np.eye(size)[size - m :]
+        values = assume(h.along(axis, joined), q.lo, q.hi)
+        h = named(relu(values.along(axis, np.concatenate([first - second, second]))), "maximum")
+        size, joined = m, np.concatenate([np.eye(m)] * 2, axis=1)
+    return h
