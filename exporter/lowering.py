@@ -186,7 +186,7 @@ class _Lowering:
         self.graph, self.fused = graph, fused
         self.values: dict[int, Value] = {}
         self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
-        self.reshaped: dict[str, str] = {}
+        self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
 
     def run(self, net: Network) -> Graph:
         for node in self._demanded(net.output):
@@ -239,8 +239,7 @@ class _Lowering:
             case Input(shape=shape):
                 return Value("x", shape, True)
             case Relu(arg=arg):
-                v = self.values[arg.number]
-                return replace(v, name=self.graph.add("Relu", [v.name]))
+                return self._each(self.values[arg.number], "Relu")
             case Sum(terms=terms, offset=offset):
                 if node.shape == () and len(terms) >= LONG and not node.is_constant:
                     return self._long_sum(terms, offset)
@@ -264,17 +263,24 @@ class _Lowering:
             arg, lo, hi, offset = self._total(*summed), offset, h + offset, 0.0
         else:
             arg, lo, hi = self.values[v.number], 0.0, h
-        name = self.graph.add("Clip", [arg.name, self.graph.constant(lo), self.graph.constant(hi)])
-        return self._shift(self._scale(replace(arg, name=name), c), offset)
+        clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
+        return self._shift(self._scale(clipped, c), offset)
+
+    def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = ()) -> Value:
+        """An operation on every entry; of a reshaped tensor it is done first, where a Gemm may take it in."""
+        if v.name not in self.reshaped:
+            return replace(v, name=self.graph.add(op, [*before, v.name, *after]))
+        source, dims = self.reshaped[v.name]
+        done = self.graph.add(op, [*before, source, *after])
+        return replace(v, name=self._reshape_to(done, dims))
 
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
-        return v if c == 1 else replace(v, name=self.graph.add("Mul", [v.name, self.graph.constant(float(c))]))
+        return v if c == 1 else self._each(v, "Mul", self.graph.constant(float(c)))
 
     def _shift(self, v: Value, offset: float) -> Value:
         if offset == 0:
             return v
-        op = "Add" if offset > 0 else "Sub"
-        return replace(v, name=self.graph.add(op, [v.name, self.graph.constant(abs(offset))]))
+        return self._each(v, "Add" if offset > 0 else "Sub", self.graph.constant(abs(offset)))
 
     def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
@@ -288,7 +294,7 @@ class _Lowering:
                 offset = 0
         acc = values[0]
         if factors[0] == -1 and (len(values) == 1 or offset):
-            acc = replace(acc, name=self.graph.add("Sub", [self.graph.constant(float(offset)), acc.name]))
+            acc = self._each(acc, "Sub", before=(self.graph.constant(float(offset)),))
             offset = 0
         else:
             acc = self._scale(acc, factors[0])
@@ -316,9 +322,9 @@ class _Lowering:
 
     def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
         """A Reshape of what another Reshape was made of, where there is one."""
-        source = self.reshaped.get(name, name)
+        source, _ = self.reshaped.get(name, (name, dims))
         out = self.graph.add("Reshape", [source, self.graph.shape(dims)])
-        self.reshaped[out] = source
+        self.reshaped[out] = source, dims
         return out
 
     def _plain(self, v: Value) -> Value:
