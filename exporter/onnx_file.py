@@ -19,7 +19,7 @@ import exporter
 from exporter.build import Model
 from exporter.errors import UserError
 from exporter.lowering import Graph, dense_graph, structured_graph
-from exporter.network import weights
+from exporter.network import Network, weights
 
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need
 MANIFEST = "manifest.json"
@@ -28,7 +28,7 @@ ELEMENT = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 
 def to_onnx(model: Model) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
-    return assemble(_graph(model), model)
+    return assemble(_graph(model), model.network, model.task.label, model.description())
 
 
 def _graph(model: Model) -> Graph:
@@ -37,15 +37,15 @@ def _graph(model: Model) -> Graph:
     return structured_graph(model.network, model.dtype, fused=model.profile == "fused")
 
 
-def assemble(graph: Graph, model: Model) -> onnx.ModelProto:
-    element = ELEMENT[model.dtype]
-    p = model.network.output.size
+def assemble(graph: Graph, net: Network, name: str, description: dict[str, Any]) -> onnx.ModelProto:
+    """Lowered nodes as a model that follows our conventions and passes the full check."""
+    element = ELEMENT[str(graph.dtype)]
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
-            model.task.label,
-            [helper.make_tensor_value_info("x", element, ["batch_size", model.task.d])],
-            [helper.make_tensor_value_info("y", element, ["batch_size", p])],
+            name,
+            [helper.make_tensor_value_info("x", element, ["batch_size", net.d])],
+            [helper.make_tensor_value_info("y", element, ["batch_size", net.output.size])],
             list(graph.initializers.values()),
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -53,7 +53,7 @@ def assemble(graph: Graph, model: Model) -> onnx.ModelProto:
         producer_name="onnx-median",
         producer_version=exporter.__version__,
     )
-    helper.set_model_props(proto, encode(model.description()))
+    helper.set_model_props(proto, encode(description))
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
