@@ -49,7 +49,6 @@ class Block:
 
     name: str
     label: str
-    size: str
     parts: tuple[Part, ...]
     formula: Callable[..., Node]
     layers: int
@@ -73,45 +72,44 @@ def block_network(parts: tuple[Part, ...], formula: Callable[..., Node]) -> Netw
     return network(source, out.reshape(out.size))
 
 
-def hash_row(d: int, p: int, a: int) -> npt.NDArray[np.int64]:
-    return pr.hash_table(d, p, 4, [a])[0]
-
-
-# The sizes keep every weight a dyadic number (δ = 1/16, d' = 4, b = 3 so that d'b/k is whole), so that float64 is exact.
-D = Fraction(1, 16)
-UNIT = Part(1)
-BLOCKS = {
-    b.name: b
-    for b in (
-        Block("maximum", "defn:max_net", "", (Part(1, -1, 1), Part(1, -1, 1)),
-              pr.maximum, 1, 3, "3", 1, "1"),
-        Block("comparison", "defn:comparison_net", "δ = 1/16", (Part(1, -1, 1), Part(1, -1, 1)),
-              lambda a, b: pr.compare(a, b, D), 1, 2, "2", 1 / D, "1/δ"),
-        Block("non-zero counter", "defn:non_zero_counting_net", "d' = 5, δ = 1/16", (Part(5),),
-              lambda x: pr.count_nonzero(x, D), 1, 10, "2d'", 1 / D, "1/δ"),
-        Block("masking", "defn:filtering_masking_net", "d' = 5, δ = 1/16", (Part(5), UNIT, UNIT),
-              lambda x, u, low: pr.mask(x, u, low, D), 1, 20, "4d'", 1 / D, "1/δ"),
-        Block("filtering", "defn:filtering_net", "d' = 5, δ = 1/16", (Part(5), UNIT, UNIT),
-              lambda x, u, low: pr.filter(x, u, low, D), 1, 20, "4d'", 1 / D + 1, "1/δ + 1"),
-        Block("indicator function product", "defn:indicator_net", "", (UNIT, Part(1, -3, 3, 1)),
+def blocks(d: int, p: int, q: int, b: int, delta: Fraction) -> list[Block]:
+    """The thirteen building blocks on d' = d entries; p ranks, slots, buckets or block length, q blocks, scale b."""
+    w, signed, unit, many = 1 / delta, Part(1, -1, 1), Part(1), Part(d)
+    bucket = pr.hash_table(d, p, 8, [2])[0]
+    return [
+        Block("maximum", "defn:max_net", (signed, signed), pr.maximum, 1, 3, "3", 1, "1"),
+        Block("comparison", "defn:comparison_net", (signed, signed),
+              lambda x, y: pr.compare(x, y, delta), 1, 2, "2", w, "1/δ"),
+        Block("non-zero counter", "defn:non_zero_counting_net", (many,),
+              lambda x: pr.count_nonzero(x, delta), 1, 2 * d, "2d'", w, "1/δ"),
+        Block("masking", "defn:filtering_masking_net", (many, unit, unit),
+              lambda x, u, low: pr.mask(x, u, low, delta), 1, 4 * d, "4d'", w, "1/δ"),
+        Block("filtering", "defn:filtering_net", (many, unit, unit),
+              lambda x, u, low: pr.filter(x, u, low, delta), 1, 4 * d, "4d'", w + 1, "1/δ + 1"),
+        Block("indicator function product", "defn:indicator_net", (unit, Part(1, -3, 3, 1)),
               pr.indicator_product, 1, 4, "4", 1, "1"),
-        Block("rank selection", "defn:rank_selection_net", "d' = 5, p = 2, δ = 1/16", (Part(5), Part(2, 1, 5, 1)),
-              lambda x, r: pr.rank_select(x, r, D), 2, 64, "max(2d'^2 + 2d' + 2p, 4pd')", 1 / D, "1/δ"),
-        Block("non-zero element shortlisting", "defn:shortlist_non-zero_net", "d' = 6, p = 3, δ = 1/16",
-              (Part(6), UNIT, UNIT), lambda x, u, low: pr.shortlist(x, u, low, 3, D),
-              3, 72, "O(pd'): max(8d', 4pd')", 2 / D, "2/δ"),
-        Block("rank computing", "defn:rank_computing_net", "d' = 6, d'' = 4, δ = 1/16", (Part(6), Part(4), UNIT),
-              lambda x, y, e: pr.rank_compute(x, y, e, D), 1, 28, "O(max(d', d'')): 2d' + 4d''", 1 / D, "1/δ"),
-        Block("rank scaling", "defn:rank_scaling_net", "d' = 4, b = 3, δ = 1/16", (Part(4), Part(1, 0, 4, 1)),
-              lambda x, r: pr.rank_scale(x, r.reshape(), 3, D), 2, 16, "4d'", 1 / D, "max(d'b, 1/δ)"),
-        Block("ceiling", "defn:ceil_net", "d' = 4", (Part(1, -4, 4, 1 / 4),),
-              lambda x: pr.ceiling(x.reshape(), 4), 1, 20, "4(d' + 1)", 4, "d'"),
-        Block("hashing", "defn:hashing_net", "d' = 9, p' = 3", (Part(9),),
-              lambda x: pr.hash(x, hash_row(9, 3, 2), 3), 1, 3, "p'", 1, "1"),
-        Block("block extraction", "def:extract-big-block", "p = 3, q = 3, δ = 1/16", (Part(9), Part(1, 0, 3, 1)),
-              lambda x, s: pr.block_extract(x, s, 3, D), 3, 38, "O(pq): 4pq + 2", 1 / D, "1/δ"),
-    )
-}  # fmt: skip
+        Block("rank selection", "defn:rank_selection_net", (many, Part(p, 1, d, 1)),
+              lambda x, r: pr.rank_select(x, r, delta),
+              2, max(2 * d * d + 2 * d + 2 * p, 4 * p * d), "max(2d'^2 + 2d' + 2p, 4pd')", w, "1/δ"),
+        Block("non-zero element shortlisting", "defn:shortlist_non-zero_net", (many, unit, unit),
+              lambda x, u, low: pr.shortlist(x, u, low, p, delta),
+              3, max(8 * d, 4 * p * d), "O(pd'), here max(8d', 4pd')", 2 * w, "2/δ"),
+        Block("rank computing", "defn:rank_computing_net", (many, Part(q), unit),
+              lambda x, y, e: pr.rank_compute(x, y, e, delta),
+              1, 2 * d + 4 * q, "O(max(d', d'')), here 2d' + 4d''", w, "1/δ"),
+        Block("rank scaling", "defn:rank_scaling_net", (many, Part(1, 0, d, 1)),
+              lambda x, r: pr.rank_scale(x, r.reshape(), b, delta), 2, 4 * d, "4d'", max(d * b, w), "max(d'b, 1/δ)"),
+        Block("ceiling", "defn:ceil_net", (Part(1, -d, d, 1 / d),),
+              lambda x: pr.ceiling(x.reshape(), d), 1, 4 * (d + 1), "4(d' + 1)", d, "d'"),
+        Block("hashing", "defn:hashing_net", (many,), lambda x: pr.hash(x, bucket, p), 1, p, "p'", 1, "1"),
+        Block("block extraction", "def:extract-big-block", (Part(p * q), Part(1, 0, p, 1)),
+              lambda x, s: pr.block_extract(x, s, p, delta), 3, 4 * p * q + 2, "O(pq), here 4pq + 2", w, "1/δ"),
+    ]  # fmt: skip
+
+
+# At this size every weight is a dyadic number (b = 3 makes d'b/k whole), so that float64 is exact.
+BLOCKS_SIZE = "d' = 4, d'' = q = 3, p = p' = 3, b = 3, δ = 1/16"
+BLOCKS = {block.name: block for block in blocks(4, 3, 3, 3, Fraction(1, 16))}
 
 
 @dataclass(frozen=True, eq=False)
