@@ -12,7 +12,6 @@ from exporter.grid import Grid
 from exporter.onnx_file import to_onnx
 from tests.running import run
 
-
 SIZES = [1, 2, 3, 5, 9, 25, 64, 100]
 
 
