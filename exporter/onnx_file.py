@@ -103,11 +103,10 @@ def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> di
         "description": description,
     }
     with writable(path.parent), _locked(path.parent):
-        replace_file(path, data)
         manifest = read_manifest(path.parent)
         kept = [m for m in manifest["models"] if m["file"] != path.name]
         manifest["models"] = sorted([*kept, entry], key=lambda m: str(m["file"]))
-        replace_file(path.parent / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+        replace_files({path: data, path.parent / MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
     return entry
 
 
@@ -127,18 +126,28 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a temporary file beside the target, then rename it over: readers see the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write one file whole or not at all."""
+    replace_files({path: data})
+
+
+def replace_files(files: dict[Path, bytes]) -> None:
+    """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole."""
+    staged: dict[str, Path] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        for path, data in files.items():
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            staged[temporary] = path
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+        for temporary, path in staged.items():
+            os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        for temporary in staged:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
         raise
 
 
