@@ -21,7 +21,7 @@ class Exported:
 
 
 def file_name(task: Task, options: Options) -> str:
-    """`median-depth3-d2048.onnx` for the defaults; every other choice adds a readable suffix."""
+    """`median-radix-d2048.onnx` for the defaults; every other choice adds a readable suffix."""
     default = Options()
     grid = options.grid
     parts = [task.label, options.construction, f"d{task.d}"]
@@ -31,6 +31,10 @@ def file_name(task: Task, options: Options) -> str:
         parts.append(f"from{grid.lo:g}to{grid.hi:g}")
     if options.epsilon is not None:
         parts.append(f"eps{options.epsilon:g}")
+    if options.radix is not None:
+        parts.append(f"T{options.radix}")
+    if options.tune != default.tune:
+        parts.append(options.tune)
     if options.certificate:
         parts.append("certificate")
     if options.dtype != "auto":
@@ -53,7 +57,7 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
 
 
 def export_model(
-    d: int = 2048, construction: str = "depth3", out: Path | str = "models", task: Task | None = None, **options: Any
+    d: int = 2048, construction: str = "radix", out: Path | str = "models", task: Task | None = None, **options: Any
 ) -> Path:
     """One model in a call: `export_model(d=2048, construction="batcher", out="models", bits=16)`.
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 import exporter
 from exporter.accounting import Accounting, accounting
-from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics
+from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune
 from exporter.contract import MANTISSA, DType, Step, dense_bits, structured_bits
 from exporter.errors import ContractError, UserError
 from exporter.grid import Grid
-from exporter.network import Network, network, weights
+from exporter.network import Network, network
 from exporter.primitives import compare, compare_saturating, like
 from exporter.task import Task
 from exporter.trace import Node, stack, total, vector
@@ -27,12 +29,14 @@ DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
 class Options:
     """How a network is built and written; the defaults are the exporter's."""
 
-    construction: str = "depth3"
+    construction: str = "radix"
     grid: Grid = field(default_factory=Grid)
     dtype: Literal["auto", "float32", "float64"] = "auto"
     profile: Literal["auto", "dense", "structured", "fused"] = "auto"
     epsilon: float | None = None
     certificate: bool = False
+    radix: int | None = None
+    tune: Tune = "throughput"
     seed: int = 0
 
     @property
@@ -85,6 +89,7 @@ class Model:
             "widths": list(counted.widths),
             "profile": self.profile,
             "seed": self.options.seed,
+            "tune": self.options.tune,
             "producer": "onnx-median",
             "version": exporter.__version__,
         }
@@ -112,17 +117,26 @@ def lookup(name: str) -> Construction:
 
 
 def trace(
-    construction: Construction, task: Task, options: Options, form: Form = "pair", delta: Fraction | None = None
+    construction: Construction,
+    task: Task,
+    options: Options,
+    form: Form = "pair",
+    delta: Fraction | None = None,
+    rounded: DType | None = None,
 ) -> tuple[Network, float]:
-    """The network that answers a task, from data values to data values, and its failure bound."""
+    """The network that answers a task, from data values to data values, and its failure bound.
+
+    `rounded` rounds data to the grid in that floating-point type first (see Grid.normalised).
+    """
     grid = options.grid
     x = vector(task.d, grid.low, grid.low + grid.cells * grid.step)
+    u = grid.normalised(x, MANTISSA[rounded] if rounded and task.d > 1 else None)
     ties = options.epsilon is None
-    choice = Choice(delta or options.delta, ties, form, options.seed)
-    stats = construction.build(grid.normalised(x), task.ranks, choice)
+    choice = Choice(delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed)
+    stats = construction.build(u, task.ranks, choice)
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:
-        columns += _certificate(grid.normalised(x), stats, choice)
+        columns += _certificate(u, stats, choice)
     return network(x, stack(columns)), stats.failure_bound
 
 
@@ -138,7 +152,7 @@ def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
 
 def _certificate(u: Node, stats: Statistics, choice: Choice) -> list[Node]:
     """For every rank the counts of entries below its value and not above it: m is right iff below < rank <= not above."""
-    test = compare if choice.form == "pair" else compare_saturating
+    test = compare if choice.form != "bounded" else compare_saturating
     columns = []
     for i in range(stats.values.size):
         m = like(stats.values.take([i]), u)
@@ -151,40 +165,54 @@ Settled = tuple[Network, float, DType, Profile, Step]
 
 def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
-    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
-    traced = {form: trace(construction, task, options, form) for form in construction.forms}
+    traced = partial(trace, construction, task, options)
     if options.profile in ("structured", "fused"):
-        return _first(traced, dtypes, options, options.profile)
+        return _first(construction, traced, options, options.profile)
+    smallest = min(dense_weights(traced(form)[0]) for form in construction.forms)
     if options.profile == "dense":
-        smallest = min(dense_weights(net) for net, _ in traced.values())
         if smallest > DENSE_LIMIT:
             raise UserError(
                 f"{construction.name} at d = {task.d} as dense Gemms would hold {smallest:.3g} weights "
                 f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
             )
-        return _first(traced, dtypes, options, "dense")
-    structured = _first(traced, dtypes, options, "structured")
-    if min(dense_weights(net) for net, _ in traced.values()) <= DENSE_BY_DEFAULT:
-        dense = _first(traced, dtypes, options, "dense")
+        return _first(construction, traced, options, "dense")
+    structured = _first(construction, traced, options, "structured")
+    if smallest <= DENSE_BY_DEFAULT:
+        dense = _first(construction, traced, options, "dense")
         if dense and structured and dense[2] == structured[2]:
             return dense
     return structured
 
 
 def _first(
-    traced: dict[Form, tuple[Network, float]], dtypes: tuple[DType, ...], options: Options, profile: Profile
+    construction: Construction, traced: Callable[..., tuple[Network, float]], options: Options, profile: Profile
 ) -> Settled | None:
-    for dtype in dtypes:
-        for net, bound in traced.values():
-            if profile == "dense":
-                if dense_weights(net) > DENSE_LIMIT:
-                    continue
-                step = dense_bits(net, weights(net), options.grid.step)
-            else:
-                step = structured_bits(net, options.grid.step)
-            if step.exact_in(dtype):
-                return net, bound, dtype, profile, step
+    """The first dtype and form that are exact in the given profile."""
+    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
+    for dtype, form in _preferences(construction, dtypes, options, profile):
+        # a merged Gemm cannot round its input first, so only the factored profiles do
+        net, bound = traced(form, rounded=None if profile == "dense" else dtype)
+        if profile != "dense":
+            step = structured_bits(net, options.grid.step)
+        elif dense_weights(net) <= DENSE_LIMIT:
+            step = dense_bits(net, options.grid.step)
+        else:
+            continue
+        if step.exact_in(dtype):
+            return net, bound, dtype, profile, step
     return None
+
+
+def _preferences(
+    construction: Construction, dtypes: tuple[DType, ...], options: Options, profile: Profile
+) -> list[tuple[DType, Form]]:
+    forms = list(construction.forms)
+    if construction.form_first:
+        return [(dtype, form) for form in forms for dtype in dtypes]
+    if profile == "structured" and options.tune in ("throughput", "latency"):
+        # relu(u - relu(v)) passes over the data three times, relu(v) - relu(v - u) four times
+        forms.sort(key=lambda form: form != "saturating")
+    return [(dtype, form) for dtype in dtypes for form in forms]
 
 
 def dense_weights(net: Network) -> int:

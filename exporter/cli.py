@@ -119,6 +119,16 @@ def _export_parser() -> argparse.ArgumentParser:
         help="dense: one Gemm/Relu chain; structured: Relu and affine nodes, small at any d; fused: with Clip, for speed; "
         "auto: dense where it is small and as exact (default)",
     )  # fmt: skip
+    form.add_argument(
+        "--tune", choices=["throughput", "latency", "depth", "width"], default="throughput",
+        help="which radix network: for large batches (default), single vectors, few layers or few neurons a layer",
+    )  # fmt: skip
+    form.add_argument(
+        "--radix",
+        type=int,
+        metavar="T",
+        help="bins per digit of radix, a power of two; more bins: less depth, more width",
+    )
     form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
     form.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser
@@ -135,7 +145,10 @@ def _export(args: Sequence[str]) -> int:
     skipped: list[str] = []
     with tqdm(names, desc="exporting", unit="model", disable=None, leave=False) as bar:
         for name in bar:
-            options = Options(name, grid, parsed.dtype, parsed.profile, parsed.epsilon, parsed.certificate, parsed.seed)
+            options = Options(
+                name, grid, parsed.dtype, parsed.profile, parsed.epsilon, parsed.certificate,
+                parsed.radix, parsed.tune, parsed.seed,
+            )  # fmt: skip
 
             def on_stage(stage: str, name: str = name) -> None:
                 bar.set_postfix_str(f"{stage} {name}")

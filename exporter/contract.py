@@ -11,15 +11,15 @@ a/2 + b/2 is what numpy.median returns too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.linear import Along, Weigh
-from exporter.network import Network, Weights
+from exporter.linear import Along, Array, Take, Weigh
+from exporter.network import Group, Network
 from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
 
 DType = Literal["float32", "float64"]
@@ -42,35 +42,163 @@ def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
     quanta = node_quanta(net, quantum)
     worst = Step(0, "nothing")
+    nodes = topological(net.output)
     final = _rounded_once(net.output)
-    for node in topological(net.output):
+    reused = {a.number for n in nodes if not isinstance(n, Relu) for a in n.args}
+    for node in nodes:
         if node.number in final:
             continue
-        bits = _bits(_largest_partial(node), quanta[node.number])
+        largest = _largest_partial(node)
+        if node.number not in reused and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
+            # only ReLUs read this sum of two: where it is negative it may round, for it stays negative
+            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms))
+        bits = _bits(largest, quanta[node.number])
         if bits > worst.bits:
             worst = Step(bits, f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers")
     return worst
 
 
-def dense_bits(net: Network, layers: list[Weights], quantum: float) -> Step:
-    """The mantissa bits that the merged Gemm chain needs, whatever the order of summation inside a Gemm."""
+def dense_bits(net: Network, quantum: float) -> Step:
+    """The mantissa bits that the merged Gemm chain needs, whatever the order of summation inside a Gemm.
+
+    A merged row adds up all terms of its formula at once, so what counts is the largest sum of any part of them. Terms of
+    one sign whose sum is bounded (relu(v) - relu(v - 1) is not such, a sum of masked values is) cannot exceed that bound
+    in part either.
+    """
     quanta = node_quanta(net, quantum)
     worst = Step(0, "nothing")
-    for level, layer in enumerate(layers):
-        state = net.state(level)
-        unit = np.empty(layer.matrix.shape[1])
-        bound = np.empty_like(unit)
-        for g in state.groups:
-            cells = slice(g.offset, g.offset + g.neurons)
-            unit[cells] = quanta[g.node.number]
-            bound[cells] = g.node.magnitude if level == 0 else g.bound
-        for i, bits in enumerate(_row_bits(layer, unit, bound, _totals(net, level))):
-            row_terms = layer.matrix.indptr[i + 1] - layer.matrix.indptr[i] + (layer.bias[i] != 0)
-            if level == len(layers) - 1 and row_terms <= 2:
-                continue  # a sum of two exact terms is rounded once
+    for level in range(len(net.layers) + 1):
+        parts = _Partials({g.node.number: g for g in net.state(level).groups}, level, quanta)
+        for node in dict.fromkeys(node for node, _ in net.roots(level)):
+            bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
             if bits > worst.bits:
-                worst = Step(float(bits), f"the Gemm of layer {level + 1}")
+                worst = Step(bits, f"the Gemm of layer {level + 1}")
     return worst
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """Bounds of the partial sums of a merged row: of one entry, and of a whole last axis of entries."""
+
+    plus: float
+    minus: float
+    all_plus: float
+    all_minus: float
+    quantum: float
+    terms: int
+
+    @property
+    def bits(self) -> float:
+        return _bits(max(self.plus, self.minus), self.quantum)
+
+
+class _Partials:
+    """Partial sums of the nodes of one affine map, over the neurons it reads."""
+
+    def __init__(self, leaves: dict[int, Group], level: int, quanta: dict[int, float]) -> None:
+        self.leaves, self.level, self.quanta = leaves, level, quanta
+        self.known: dict[int, _Partial] = {}
+
+    def of_output(self, output: Node) -> float:
+        """As `of`, column by column: a sum of two terms is rounded once, as it may be."""
+        match output:
+            case Stack(parts=parts):
+                return max(self.of_output(p) for p in parts)
+            case _:
+                found = self.of(output)
+                return 0.0 if found.terms <= 2 else found.bits
+
+    def of(self, node: Node) -> _Partial:
+        for n in self._below(node):
+            self.known[n.number] = self._one(n)
+        return self.known[node.number]
+
+    def _below(self, node: Node) -> list[Node]:
+        seen: dict[int, Node] = {}
+        pending = [node]
+        while pending:
+            n = pending.pop()
+            if n.number in seen or n.number in self.known:
+                continue
+            seen[n.number] = n
+            if n.number not in self.leaves and not n.is_constant:
+                pending.extend(n.args)
+        return [seen[k] for k in sorted(seen)]
+
+    def _one(self, node: Node) -> _Partial:
+        n = node.shape[-1] if node.shape else 1
+        if node.is_constant or node.number in self.leaves:
+            group = self.leaves.get(node.number)
+            neurons = 1 if group is None else len(group.signs)
+            plus, minus = max(node.hi, 0.0), max(-node.lo, 0.0)
+            return _Partial(
+                plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node.number], neurons
+            )
+        match node:
+            case Sum(terms=terms, offset=offset):
+                out = self._sum([(float(c), self.known[a.number]) for c, a in terms], float(offset), n)
+                quantum = min(self.quanta[node.number], out.quantum)
+            case Stack(parts=parts, axis=axis):
+                out = self._either([self.known[p.number] for p in parts], axis == len(node.shape) - 1)
+                quantum = self.quanta[node.number]
+            case Apply(linear=Along(axis, matrix), arg=arg):
+                out = self._along(self.known[arg.number], matrix, axis == len(arg.shape) - 1, n)
+                quantum = self.quanta[node.number]
+            case Apply(linear=Weigh(weights), arg=arg):
+                c = float(np.abs(np.asarray(weights, dtype=np.float64)).max())
+                p = self.known[arg.number]
+                both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
+                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node.number]
+            case Apply(linear=linear, arg=arg):
+                out, quantum = self.known[arg.number], self.quanta[node.number]
+                if not isinstance(linear, Take):  # the last axis is another one now
+                    out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
+            case _:
+                raise AssertionError(f"{type(node).__name__} is not carried to its use")
+        if out.minus == 0:
+            out = replace(out, plus=min(out.plus, max(node.hi, 0.0)), all_plus=min(out.all_plus, node.total))
+        if out.plus == 0:
+            out = replace(out, minus=min(out.minus, max(-node.lo, 0.0)), all_minus=min(out.all_minus, node.total))
+        return replace(out, quantum=quantum)
+
+    @staticmethod
+    def _sum(terms: list[tuple[float, _Partial]], offset: float, n: int) -> _Partial:
+        plus, minus = max(offset, 0.0), max(-offset, 0.0)
+        all_plus, all_minus = plus * n, minus * n
+        for c, p in terms:
+            up, down, all_up, all_down = p.plus, p.minus, p.all_plus, p.all_minus
+            if c < 0:
+                up, down, all_up, all_down = down, up, all_down, all_up
+            plus, minus = plus + abs(c) * up, minus + abs(c) * down
+            all_plus, all_minus = all_plus + abs(c) * all_up, all_minus + abs(c) * all_down
+        quantum = min((p.quantum * _low_bit(c) for c, p in terms), default=EXACT_ZERO)
+        count = sum(p.terms for _, p in terms) + (offset != 0)
+        return _Partial(plus, minus, all_plus, all_minus, quantum, count)
+
+    @staticmethod
+    def _either(parts: list[_Partial], joined: bool) -> _Partial:
+        fold = sum if joined else max
+        return _Partial(
+            max(p.plus for p in parts),
+            max(p.minus for p in parts),
+            fold(p.all_plus for p in parts),
+            fold(p.all_minus for p in parts),
+            min(p.quantum for p in parts),
+            max(p.terms for p in parts),
+        )
+
+    @staticmethod
+    def _along(p: _Partial, matrix: Array | sp.csr_array, last: bool, n: int) -> _Partial:
+        m = sp.csr_array(matrix.astype(np.float64))
+        rise, fall = np.ravel(m.maximum(0).sum(axis=1)), np.ravel((-m).maximum(0).sum(axis=1))
+        plus = float((rise * p.plus + fall * p.minus).max(initial=0))
+        minus = float((rise * p.minus + fall * p.plus).max(initial=0))
+        if last:
+            top, bottom = float(m.max()), float(-m.min())
+            plus = min(plus, max(top, 0) * p.all_plus + max(bottom, 0) * p.all_minus)
+            minus = min(minus, max(top, 0) * p.all_minus + max(bottom, 0) * p.all_plus)
+        most = int(np.diff(m.indptr).max(initial=0))
+        return _Partial(plus, minus, n * plus, n * minus, 0, p.terms * most)
 
 
 def node_quanta(net: Network, quantum: float) -> dict[int, float]:
@@ -107,12 +235,19 @@ def _largest_partial(node: Node) -> float:
             ends = [sorted((float(c) * a.lo, float(c) * a.hi)) for c, a in terms] + [[float(offset)] * 2]
             if len(terms) + (offset != 0) <= 2:  # no partial sum but the result itself
                 return max(node.magnitude, *(abs(v) for e in ends for v in e))
-            return max(sum(max(e[1], 0.0) for e in ends), sum(max(-e[0], 0.0) for e in ends))
+            plus, minus = sum(max(e[1], 0.0) for e in ends), sum(max(-e[0], 0.0) for e in ends)
+            if minus == 0:  # terms of one sign: no part of them exceeds the bound of the whole
+                return min(plus, max(node.hi, 0.0))
+            return max(plus, minus)
         case Apply(linear=Along(_, matrix), arg=arg):
-            total = abs(matrix).sum(axis=1) if sp.issparse(matrix) else np.abs(np.asarray(matrix, float)).sum(axis=1)
-            by_entries = float(np.max(total)) * arg.magnitude
-            biggest = float(np.abs(matrix.data if sp.issparse(matrix) else np.asarray(matrix, float)).max(initial=0))
-            return min(by_entries, biggest * arg.total)
+            m = sp.csr_array(matrix.astype(np.float64))
+            rise, fall = np.ravel(m.maximum(0).sum(axis=1)), np.ravel((-m).maximum(0).sum(axis=1))
+            up, down = max(arg.hi, 0.0), max(-arg.lo, 0.0)
+            plus = float((rise * up + fall * down).max(initial=0))
+            minus = float((rise * down + fall * up).max(initial=0))
+            if minus == 0:
+                plus = min(plus, max(node.hi, 0.0))
+            return min(max(plus, minus), float(abs(m).max()) * arg.total)
         case _:
             return node.magnitude
 
@@ -134,47 +269,6 @@ def _rounded_once(output: Node) -> set[int]:
                 return allowed.union(*(_rounded_once(p) for p in parts))
             case _:
                 return allowed
-
-
-def _totals(net: Network, level: int) -> list[tuple[slice, int, float]]:
-    """(neurons, length of the last axis, bound of the sum along it) of the groups whose sums are bounded."""
-    out = []
-    for g in net.state(level).groups:
-        if np.isfinite(g.node.total) and g.node.shape and len(g.signs) == 1:
-            out.append((slice(g.offset, g.offset + g.neurons), g.node.shape[-1], g.node.total))
-    return out
-
-
-def _row_bits(
-    layer: Weights, unit: np.ndarray, bound: np.ndarray, totals: list[tuple[slice, int, float]]
-) -> np.ndarray:
-    m = layer.matrix
-    n = m.shape[0]
-    row = np.repeat(np.arange(n), np.diff(m.indptr))
-    size, low = m.data * bound[m.indices], np.abs(_low_bits(m.data)) * unit[m.indices]
-    quanta = np.minimum(_low_bits(layer.bias), np.full(n, EXACT_ZERO))
-    np.minimum.at(quanta, row, low)
-    if totals:
-        size = size.copy()
-        for cells, length, limit in totals:
-            inside = (m.indices >= cells.start) & (m.indices < cells.stop)
-            for sign in (1, -1):
-                mine = np.flatnonzero(inside & (np.sign(m.data) == sign))
-                if len(mine) == 0:
-                    continue
-                piece = row[mine] * ((cells.stop - cells.start) // length) + (m.indices[mine] - cells.start) // length
-                keys, inverse = np.unique(piece, return_inverse=True)
-                summed, largest = np.zeros(len(keys)), np.zeros(len(keys))
-                np.add.at(summed, inverse, np.abs(size[mine]))
-                np.maximum.at(largest, inverse, np.abs(m.data[mine]))
-                size[mine] *= np.minimum(1.0, largest * limit / np.maximum(summed, 1e-300))[inverse]
-    plus, minus = np.maximum(layer.bias, 0), np.maximum(-layer.bias, 0)
-    np.add.at(plus, row, np.maximum(size, 0))
-    np.add.at(minus, row, np.maximum(-size, 0))
-    largest_partial = np.maximum(plus, minus)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        bits = np.log2(largest_partial / quanta)
-    return np.where(largest_partial == 0, 0.0, np.where(quanta == 0, np.inf, np.maximum(bits, 0)))
 
 
 def _bits(magnitude: float, quantum: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.errors import UserError
-from exporter.trace import Node, assume
+from exporter.trace import Node, assume, kept
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,19 @@ class Grid:
         """The number of the highest grid value that the domain reaches, counted from `low`."""
         return int(ceil(self.hi / self.step) - floor(self.lo / self.step))
 
-    def normalised(self, x: Node) -> Node:
-        """Data values as numbers in [0, 1] on the grid of step 2^-bits: folded into the first layer."""
-        if self.low == 0.0 and self.span == 1.0:
-            return x
-        return assume((x - self.low) * (1 / self.span), 0.0, self.cells / 2**self.bits)
+    def normalised(self, x: Node, mantissa: int | None = None) -> Node:
+        """Data values as numbers in [0, 1] on the grid of step 2^-bits: folded into the first layer.
+
+        With the bits of a mantissa, c = 2^(mantissa - bits) is taken off and added again: nothing in exact arithmetic and on
+        the grid, but elsewhere floating point rounds to the grid, because x - c has no finer digits. What follows then sees
+        grid values only, so that data off the grid is at most half a step off.
+        """
+        top = self.cells / 2**self.bits
+        u = x if self.low == 0.0 and self.span == 1.0 else assume((x - self.low) * (1 / self.span), 0.0, top)
+        if mantissa is None:
+            return u
+        c = 2.0 ** (mantissa - self.bits)
+        return kept(assume(kept(u - c) + c, 0.0, top))
 
     def values(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Grid values by number, 0 for the lowest."""

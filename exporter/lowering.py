@@ -6,12 +6,16 @@
 
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
 materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
+
+What makes them fast in onnxruntime, and no slower elsewhere: sums are Gemm(ones, v, transB = 1), which reads v once, with
+factor and offset inside; the scalars it returns stay (1, N); matrices (N, a, b) are kept as N a rows of b; an offset is
+added to the smallest operand; many scalars are added up by one Gemm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,22 +24,27 @@ import onnx
 import scipy.sparse as sp
 from onnx import helper, numpy_helper
 
-from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense
+from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
 from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
-TWO_STAGE = 8192  # sums over more entries than this go through rows of ROW entries, so that partial sums stay in cache
-ROW = 1024
+TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
+LONG = 4  # so many scalars are added up by one Gemm
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in the graph. `shape` leaves the batch out and has 1 where the node's own axis is longer but all alike."""
+    """A tensor in the graph. `shape` leaves the batch out and has 1 where the node's own axis is longer but all alike.
+
+    A scalar per vector, shape (), is the tensor (1, N); a matrix (a, b) may be `merged` to the tensor (N a, b); anything
+    else is (N, *shape), and without the N where it does not depend on the input.
+    """
 
     name: str
     shape: Shape
     batched: bool
+    merged: bool = False
 
 
 @dataclass
@@ -85,15 +94,81 @@ def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
     return _Lowering(Graph(np.dtype(dtype)), fused).run(net)
 
 
-def trimmed(node: Node) -> tuple[float, Node, float] | None:
-    """(c, v, h) when the node is c (relu(v) - relu(v - h)), the pair that Clip(v, 0, h) stands for."""
+def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
+    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, the pair that Clip(v, 0, h) stands for."""
     match node:
-        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=Sum(terms=((1, w),), offset=h)))), offset=0) if (
-            v is w and c == -minus_c and h < 0
+        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
+            (base, start), (other, end) = _shifted(v), _shifted(w)
+            if base == other and end < start:
+                return float(c), v, float(start - end), float(offset)
+    return None
+
+
+def _shifted(node: Node) -> tuple[tuple[Any, int], Any]:
+    """((c, a), o) when the node is c a + o."""
+    match node:
+        case Sum(terms=((c, arg),), offset=offset):
+            return (c, arg.number), offset
+        case _:
+            return (1, node.number), 0
+
+
+def plain_total(node: Node) -> Node | None:
+    """The argument when the node is its sum over the last axis, `Node.sum`."""
+    match node:
+        case Apply(linear=Reshape(), arg=Apply(linear=Along(axis, matrix), arg=arg)) if (
+            axis == len(arg.shape) - 1
+            and node.shape == arg.shape[:-1]
+            and isinstance(matrix, np.ndarray)
+            and matrix.shape[0] == 1
+            and (matrix == 1).all()
         ):
-            return float(c), v, -float(h)
+            return arg
         case _:
             return None
+
+
+def scaled_total(node: Node) -> tuple[float, Node, float] | None:
+    """(c, a, offset) when the node is c times the sum of a over its last axis, plus offset."""
+    if node.is_constant:
+        return None
+    if (arg := plain_total(node)) is not None:
+        return 1.0, arg, 0.0
+    match node:
+        case Sum(terms=((c, inner),), offset=offset) if (arg := plain_total(inner)) is not None:
+            return float(c), arg, float(offset)
+        case _:
+            return None
+
+
+def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
+    """(a, v, M) when the node is the vector a + M v."""
+    match node:
+        case Sum(terms=((1, rest), (1, Apply(linear=Along(0, matrix), arg=arg))), offset=0) if (
+            len(node.shape) == 1 and not arg.is_constant and isinstance(matrix, np.ndarray)
+        ):
+            return rest, arg, matrix.astype(np.float64)
+        case _:
+            return None
+
+
+def product_chain(node: Node) -> tuple[Node, Array] | None:
+    """(v, M) when the node is M v along the last axis of a vector or matrix; M1 (M0 v) is taken as one product.
+
+    That is no less exact where M0 and v are not negative: a part of the terms of M0 v is at most M0 v.
+    """
+    match node:
+        case Apply(linear=Along(axis, matrix), arg=arg) if (
+            isinstance(matrix, np.ndarray) and axis == len(arg.shape) - 1 and axis < 2 and not arg.is_constant
+        ):
+            m = matrix.astype(np.float64)
+            match arg:
+                case Apply(linear=Along(same, inner), arg=v) if (
+                    same == axis and isinstance(inner, np.ndarray) and v.lo >= 0 and np.min(inner) >= 0
+                ):
+                    return v, m @ inner.astype(np.float64)
+            return arg, m
+    return None
 
 
 class _Lowering:
@@ -104,17 +179,15 @@ class _Lowering:
     def run(self, net: Network) -> Graph:
         for node in self._demanded(net.output):
             self.values[node.number] = self._lower(node)
-        out = self._full(net.output)
         p = net.output.size
-        if out.shape != (p,):
-            out = self._reshape(out, (p,))
+        out = self._reshape(self._full(net.output), (p,))
         if out.name == "x" or not out.batched:
             out = self._from_input(out, p)
         self.graph.nodes[-1].output[0] = "y"
         return self.graph
 
     def _demanded(self, output: Node) -> list[Node]:
-        """The nodes that are emitted, in order: what a Clip absorbs and what a stored constant is made of is not."""
+        """The nodes that are emitted, in order: what a pattern absorbs is not."""
         seen: dict[int, Node] = {}
         pending = [output]
         while pending:
@@ -125,24 +198,40 @@ class _Lowering:
         return [seen[k] for k in sorted(seen)]
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
-        if node.is_constant and node.size <= FOLD:
+        if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return ()
-        pair = trimmed(node) if self.fused else None
-        return (pair[1],) if pair else node.args
+        if self.fused and (pair := trimmed(node)):
+            summed = self._absorbed(pair)
+            return (summed[1],) if summed else (pair[1],)
+        if summed := scaled_total(node):
+            return (summed[1],)
+        if product := plus_product(node):
+            return product[:2]
+        if chain := product_chain(node):
+            return (chain[0],)
+        return node.args
 
     def _lower(self, node: Node) -> Value:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
         if self.fused and (pair := trimmed(node)):
             return self._clip(*pair)
+        if summed := scaled_total(node):
+            return self._total(*summed)
+        if product := plus_product(node):
+            return self._product_plus(*product)
+        if chain := product_chain(node):
+            return self._product(node, *chain)
         match node:
             case Input(shape=shape):
                 return Value("x", shape, True)
             case Relu(arg=arg):
                 v = self.values[arg.number]
-                return Value(self.graph.add("Relu", [v.name]), v.shape, v.batched)
+                return replace(v, name=self.graph.add("Relu", [v.name]))
             case Sum(terms=terms, offset=offset):
-                return self._sum(terms, offset)
+                if node.shape == () and len(terms) >= LONG and not node.is_constant:
+                    return self._long_sum(terms, offset)
+                return self._sum(node, terms, offset)
             case Stack(parts=parts, axis=axis):
                 return self._stack(parts, axis)
             case Apply(linear=linear, arg=arg):
@@ -150,37 +239,123 @@ class _Lowering:
             case _:
                 raise AssertionError(type(node).__name__)
 
-    def _clip(self, c: float, v: Node, h: float) -> Value:
-        arg = self.values[v.number]
-        lo, hi = self.graph.constant(0.0), self.graph.constant(h)
-        out = Value(self.graph.add("Clip", [arg.name, lo, hi]), arg.shape, arg.batched)
-        return out if c == 1 else self._scale(out, c)
+    @staticmethod
+    def _absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
+        """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
+        c, v, _, offset = pair
+        summed = scaled_total(v) if c == 1 and offset else None
+        return (summed[0], summed[1], summed[2] + offset) if summed else None
+
+    def _clip(self, c: float, v: Node, h: float, offset: float) -> Value:
+        if summed := self._absorbed((c, v, h, offset)):
+            arg, lo, hi, offset = self._total(*summed), offset, h + offset, 0.0
+        else:
+            arg, lo, hi = self.values[v.number], 0.0, h
+        name = self.graph.add("Clip", [arg.name, self.graph.constant(lo), self.graph.constant(hi)])
+        return self._shift(self._scale(replace(arg, name=name), c), offset)
 
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
-        return Value(self.graph.add("Mul", [v.name, self.graph.constant(float(c))]), v.shape, v.batched)
+        return v if c == 1 else replace(v, name=self.graph.add("Mul", [v.name, self.graph.constant(float(c))]))
 
-    def _sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
-        """Terms with coefficient 1 first, then the others: c a is Mul, 1 and -1 are Add and Sub."""
+    def _shift(self, v: Value, offset: float) -> Value:
+        if offset == 0:
+            return v
+        op = "Add" if offset > 0 else "Sub"
+        return replace(v, name=self.graph.add(op, [v.name, self.graph.constant(abs(offset))]))
+
+    def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
+        """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
         order = sorted(terms, key=lambda t: (t[0] != 1, t[0] < 0))
-        (c, first), rest = order[0], order[1:]
-        acc = self.values[first.number]
-        if c == -1 and (rest == [] or offset):
-            acc = Value(self.graph.add("Sub", [self.graph.constant(float(offset)), acc.name]), acc.shape, acc.batched)
+        values = self._aligned([self.values[a.number] for _, a in order], node)
+        factors = [c for c, _ in order]
+        if offset and len(values) > 1:
+            small = min(range(len(values)), key=lambda i: shape_size(values[i].shape))
+            if shape_size(values[small].shape) < node.size and abs(factors[small]) == 1:
+                values[small] = self._shift(values[small], float(offset * factors[small]))
+                offset = 0
+        acc = values[0]
+        if factors[0] == -1 and (len(values) == 1 or offset):
+            acc = replace(acc, name=self.graph.add("Sub", [self.graph.constant(float(offset)), acc.name]))
             offset = 0
-        elif c != 1:
-            acc = self._scale(acc, c)
-        for coefficient, node in rest:
-            term = self.values[node.number]
-            if abs(coefficient) != 1:
-                term = self._scale(term, abs(coefficient))
-            op = "Add" if coefficient > 0 else "Sub"
+        else:
+            acc = self._scale(acc, factors[0])
+        for c, term in zip(factors[1:], values[1:], strict=True):
+            scaled = self._scale(term, abs(c))
             shape = tuple(max(a, b) for a, b in zip(acc.shape, term.shape, strict=True))
-            acc = Value(self.graph.add(op, [acc.name, term.name]), shape, acc.batched or term.batched)
-        if offset:
-            op = "Add" if offset > 0 else "Sub"
-            name = self.graph.add(op, [acc.name, self.graph.constant(abs(float(offset)))])
-            acc = Value(name, acc.shape, acc.batched)
+            name = self.graph.add("Add" if c > 0 else "Sub", [acc.name, scaled.name])
+            acc = Value(name, shape, acc.batched or term.batched, acc.merged or term.merged)
+        acc = self._shift(acc, float(offset))
+        if len(acc.shape) == 2 and acc.shape == node.shape and acc.batched and not acc.merged and min(acc.shape) > 1:
+            acc = self._merge(acc)
         return acc
+
+    def _aligned(self, values: list[Value], node: Node) -> list[Value]:
+        """Operands of one layout: all merged where one is and the others can be, else none."""
+        if not any(v.merged for v in values):
+            return values
+        rows = node.shape[0]
+        if all(v.merged or (v.batched and v.shape[0] == rows) or (not v.batched and v.shape[0] == 1) for v in values):
+            return [v if v.merged or not v.batched else self._merge(v) for v in values]
+        return [self._plain(v) for v in values]
+
+    def _merge(self, v: Value) -> Value:
+        return replace(v, name=self.graph.add("Reshape", [v.name, self.graph.shape([-1, v.shape[1]])]), merged=True)
+
+    def _plain(self, v: Value) -> Value:
+        if not v.merged:
+            return v
+        return Value(self.graph.add("Reshape", [v.name, self.graph.shape([-1, *v.shape])]), v.shape, True)
+
+    def _long_sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
+        """Many scalars: (n, N) stacked, and one row of coefficients."""
+        moving = [(c, a) for c, a in terms if not a.is_constant]
+        fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
+        cat = self.graph.add("Concat", [self.values[a.number].name for _, a in moving], axis=0)
+        row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
+        return Value(self.graph.add("Gemm", [row, cat, self.graph.constant([fixed])]), (), True)
+
+    def _total(self, c: float, arg: Node, offset: float) -> Value:
+        """c times the sum over the last axis, plus offset, as Gemm(c ... c, v, offset) over the rows of v."""
+        v = self._full(arg) if self.values[arg.number].shape != arg.shape else self.values[arg.number]
+        n, lead = arg.shape[-1], arg.shape[:-1]
+        if not v.batched:
+            ones = self.graph.constant(np.full((n, 1), c))
+            out = self._shift(Value(self.graph.add("MatMul", [v.name, ones]), (*lead, 1), False), offset)
+            return self._reshape(out, lead)
+        name = v.name
+        if lead and not v.merged:
+            name = self.graph.add("Reshape", [name, self.graph.shape([-1, n])])
+        row = _row_length(n)
+        if row < n:
+            name = self.graph.add("Reshape", [name, self.graph.shape([-1, row])])
+            name = self._row_sums(name, row, 1.0, 0.0)
+            n //= row
+            name = self.graph.add("Reshape", [name, self.graph.shape([-1, n])])
+        name = self._row_sums(name, n, c, offset)
+        if lead:
+            name = self.graph.add("Reshape", [name, self.graph.shape([-1, *lead])])
+        return Value(name, lead, True)
+
+    def _row_sums(self, name: str, n: int, c: float, offset: float) -> str:
+        row = self.graph.constant(np.full((1, n), c))
+        return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], transB=1)
+
+    def _product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
+        """rest + M arg for vectors: one Gemm."""
+        v, r = self._full(arg), self._full(rest)
+        name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
+        return Value(name, (len(matrix),), True)
+
+    def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
+        """M arg along the last axis: one Gemm over the rows."""
+        v = self.values[arg.number]
+        if not v.merged:
+            v = self._full(arg)
+        rows = len(arg.shape) == 1 or v.merged
+        name = v.name if rows else self.graph.add("Reshape", [v.name, self.graph.shape([-1, arg.shape[-1]])])
+        zero = self.graph.constant(np.zeros(len(matrix)))
+        out = self.graph.add("Gemm", [name, self.graph.constant(matrix.T), zero])
+        return Value(out, node.shape, True, merged=len(node.shape) == 2)
 
     def _stack(self, parts: tuple[Node, ...], axis: int) -> Value:
         full = [self._full(p) for p in parts]
@@ -191,23 +366,19 @@ class _Lowering:
         return Value(self.graph.add("Concat", [v.name for v in full], axis=axis + batched), shape, batched)
 
     def _apply(self, linear: Linear, arg: Node) -> Value:
-        v = self.values[arg.number]
-        b = int(v.batched)
+        v = self._plain(self.values[arg.number])
         match linear:
             case Spread(axis, _):
                 return self._reshape(v, (*v.shape[:axis], 1, *v.shape[axis:]))
             case Reshape(shape):
-                if v.shape != arg.shape:
-                    v = self._full(arg)
-                return self._reshape(v, shape)
+                return self._reshape(self._full(arg), shape)
             case Reorder(perm):
-                axes = ([0] if b else []) + [a + b for a in perm]
-                return Value(
-                    self.graph.add("Transpose", [v.name], perm=axes), tuple(v.shape[a] for a in perm), v.batched
-                )
+                return self._transpose(v, list(perm))
             case Weigh(weights):
                 if not isinstance(weights, np.ndarray):
                     return self._scale(v, weights)
+                if v.batched and v.shape == ():
+                    return self._scale(v, float(weights))
                 w = self.graph.constant(weights.astype(np.float64))
                 return Value(self.graph.add("Mul", [v.name, w]), arg.shape, v.batched)
             case Take(axis, indices):
@@ -233,29 +404,16 @@ class _Lowering:
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
         m = dense(matrix).astype(np.float64)
         shape = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :])
-        if m.shape[0] == 1 and (m == 1).all() and axis == len(shape) - 1:
-            return self._total(v, shape)
         if axis == len(shape) - 1:
             return Value(self.graph.add("MatMul", [v.name, self.graph.constant(m.T)]), shape, v.batched)
         if axis == len(shape) - 2:
             return Value(self.graph.add("MatMul", [self.graph.constant(m), v.name]), shape, v.batched)
         perm = [a for a in range(len(shape)) if a != axis] + [axis]
-        back = [perm.index(a) for a in range(len(shape))]
         moved = self._transpose(v, perm)
-        out = Value(
-            self.graph.add("MatMul", [moved.name, self.graph.constant(m.T)]), (*moved.shape[:-1], m.shape[0]), v.batched
+        name = self.graph.add("MatMul", [moved.name, self.graph.constant(m.T)])
+        return self._transpose(
+            Value(name, (*moved.shape[:-1], m.shape[0]), v.batched), [perm.index(a) for a in range(len(shape))]
         )
-        return self._transpose(out, back)
-
-    def _total(self, v: Value, shape: Shape) -> Value:
-        """The sum over the last axis: rows of ROW entries first where it is long."""
-        n = v.shape[-1]
-        if n > TWO_STAGE and n % ROW == 0:
-            v = self._reshape(v, (*v.shape[:-1], n // ROW, ROW))
-            v = self._total(v, (*v.shape[:-1], 1))
-            v = self._reshape(v, (*v.shape[:-2], n // ROW))
-            n //= ROW
-        return Value(self.graph.add("MatMul", [v.name, self.graph.constant(np.ones((n, 1)))]), shape, v.batched)
 
     def _transpose(self, v: Value, perm: list[int]) -> Value:
         b = int(v.batched)
@@ -265,12 +423,12 @@ class _Lowering:
     def _reshape(self, v: Value, shape: Shape) -> Value:
         if shape == v.shape:
             return v
-        dims = [-1, *shape] if v.batched else shape
+        dims = [1, -1] if v.batched and shape == () else [-1, *shape] if v.batched else shape
         return Value(self.graph.add("Reshape", [v.name, self.graph.shape(dims)]), shape, v.batched)
 
     def _full(self, node: Node) -> Value:
-        """The node's value with every axis at its full length."""
-        v = self.values[node.number]
+        """The node's value with every axis at its full length, not merged."""
+        v = self._plain(self.values[node.number])
         if v.shape == node.shape:
             return v
         dims = [1, *node.shape] if v.batched else node.shape
@@ -280,7 +438,7 @@ class _Lowering:
         """A constant, once for every vector of the batch: 0 x_1 + constant."""
         start = [self.graph.shape(e) for e in ([0], [1], [1], [1])]
         zero = self._scale(Value(self.graph.add("Slice", ["x", *start]), (1,), True), 0)
-        zero = self._reshape(zero, (1,) * max(len(v.shape), 1))
+        zero = self._reshape(zero, (1,) * len(v.shape))
         return Value(self.graph.add("Add", [zero.name, v.name]), v.shape, True)
 
     def _from_input(self, out: Value, p: int) -> Value:
@@ -288,3 +446,11 @@ class _Lowering:
         if out.batched:
             return Value(self.graph.add("Add", [out.name, self.graph.constant(np.zeros(p))]), out.shape, True)
         return self._with_batch(out)
+
+
+def _row_length(n: int) -> int:
+    """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
+    if n <= TWO_STAGE:
+        return n
+    near = [r for r in range(256, 4097) if n % r == 0]
+    return min(near, key=lambda r: abs(r - 1024)) if near else n

@@ -86,7 +86,7 @@ def indicator_product(x: Node, s: Node) -> Node:
     return assume(trim(x + s) - trim(s), min(x.lo, 0.0), max(x.hi, 0.0))
 
 
-def ranks(x: Node, delta: Scalar, ties: bool = False) -> Node:
+def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
     """y_k = 1 + sum_j [x_k > x_j], the rank of every entry (first line of defn:rank_selection_net).
 
     With `ties`, equal entries are ranked by position: x_k >= x_j counts for j < k. On a grid of step δ, x >= y is
@@ -95,15 +95,16 @@ def ranks(x: Node, delta: Scalar, ties: bool = False) -> Node:
     pairs = differences(x, x) / delta
     if ties:
         pairs = pairs + below_diagonal(x.shape[0])
-    return 1 + trim(pairs).sum(1)
+    won = 1 - relu(1 - relu(pairs)) if saturating else trim(pairs)  # see compare_saturating
+    return 1 + assume(won, 0.0, 1.0).sum(1)
 
 
-def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = False) -> Node:
+def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
     """The entries of ranks r_1..r_p: sum_k x_k [y_k = r_i] (defn:rank_selection_net).
 
     r is a vector in the network or a list of numbers; a list needs no carried neurons.
     """
-    y = ranks(x, delta, ties)
+    y = ranks(x, delta, ties, saturating)
     wanted = r if isinstance(r, Node) else constant(list(r))
     p, d = wanted.shape[0], x.shape[0]
     s = wanted.spread(1, d) - y.spread(0, p)

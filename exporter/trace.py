@@ -61,6 +61,7 @@ class Node:
     number: int = field(default_factory=lambda: next(_numbers), init=False)
     name: str = field(default="", init=False)
     total: float = field(default=inf, init=False)  # a bound of the sum of magnitudes along the last axis
+    kept: bool = field(default=False, init=False)  # an operation of its own, not to be merged with the next
 
     def __repr__(self) -> str:
         """Short: a formula written out as a tree grows exponentially where it shares nodes."""
@@ -124,6 +125,12 @@ class Node:
         idx = np.asarray(picked, dtype=np.int64).reshape(-1)
         if len(idx) == self.shape[axis] and np.array_equal(idx, np.arange(len(idx))):
             return self
+        if isinstance(self, Stack) and axis == self.axis and len(idx):  # all from one part: take it there
+            starts = np.cumsum([0] + [p.shape[axis] for p in self.parts])
+            which = np.searchsorted(starts, idx, side="right") - 1
+            if (which == which[0]).all():
+                part: Node = self.parts[int(which[0])]
+                return part.take(idx - starts[which[0]], axis)
         return _apply(Take(axis, idx), self)
 
     def spread(self, axis: int, n: int) -> Node:
@@ -212,6 +219,10 @@ def constant(values: Any) -> Node:
 
 def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
     """c1 a1 + c2 a2 + ... + offset."""
+    if len(terms) == 1 and isinstance(terms[0][1], Sum) and len(terms[0][1].terms) == 1 and not terms[0][1].kept:
+        (c, inner), within = terms[0], terms[0][1]
+        flat = total([(c * within.terms[0][0], within.terms[0][1])], c * within.offset + offset)
+        return assume(flat, *sorted(float(c) * end + float(offset) for end in (inner.lo, inner.hi)))
     shapes = {a.shape for _, a in terms}
     if len(shapes) != 1:
         raise ValueError(f"terms of different shapes {sorted(shapes)}: spread them first")
@@ -254,6 +265,12 @@ def assume(node: Node, lo: float, hi: float) -> Node:
 def assume_total(node: Node, total: float) -> Node:
     """State a bound of the sum of magnitudes along the last axis, where it is less than all entries at their largest."""
     object.__setattr__(node, "total", min(total, node.total))
+    return node
+
+
+def kept(node: Node) -> Node:
+    """Keep a sum apart from the sums around it, where its rounding is wanted."""
+    object.__setattr__(node, "kept", True)
     return node
 
 

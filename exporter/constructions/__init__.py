@@ -12,10 +12,13 @@ from typing import Literal
 
 from exporter.constructions.batcher import batcher
 from exporter.constructions.depth3 import depth3
+from exporter.constructions.radix import Digits, even_digits, radix
+from exporter.constructions.radix import Form as Form
+from exporter.errors import UserError
 from exporter.linear import Scalar
 from exporter.trace import Node
 
-Form = Literal["pair", "saturating"]
+Tune = Literal["throughput", "latency", "depth", "width"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,11 @@ class Choice:
     """What a construction may read besides the input and the ranks."""
 
     delta: Scalar
+    bits: int
     ties: bool = True
     form: Form = "pair"
+    radix: int | None = None
+    tune: Tune = "throughput"
     seed: int = 0
 
 
@@ -38,7 +44,11 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Construction:
-    """One entry of the catalogue; `cannot` says why it cannot be built for (d, ranks), or returns None."""
+    """One entry of the catalogue.
+
+    `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
+    preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.
+    """
 
     name: str
     theorem: str
@@ -46,6 +56,7 @@ class Construction:
     build: Callable[[Node, Sequence[int], Choice], Statistics]
     cannot: Callable[[int, Sequence[int]], str | None] = lambda d, ranks: None
     forms: tuple[Form, ...] = ("pair",)
+    form_first: bool = False
 
 
 MAX_PAIRS = 8192
@@ -63,15 +74,61 @@ def _no_batcher(d: int, ranks: Sequence[int]) -> str | None:
     return f"a sorting network of {d} wires is built up to d = {1 << 17}" if d > 1 << 17 else None
 
 
+MAX_SEARCHES = 16
+
+
+def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
+    if len(ranks) > MAX_SEARCHES:
+        return f"{len(ranks)} ranks are as many searches; it is built for up to {MAX_SEARCHES} (sort with batcher or depth3)"
+    return None
+
+
+def tuned_radix(d: int, tune: Tune) -> int:
+    """Bins per digit by what is wanted; docs/radix.md has the measurements behind the choice."""
+    match tune:
+        case "throughput" | "width":
+            return 2
+        case "latency":
+            return 4 if d >= 1024 else 8
+        case "depth":
+            return 16
+
+
+def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
+    bins = choice.radix or tuned_radix(x.size, choice.tune)
+    if bins < 2 or bins & (bins - 1) or bins > 256:
+        raise UserError(f"--radix {bins}: bins per digit must be a power of two from 2 to 256")
+    bins = min(bins, 2**choice.bits)
+    digits = Digits(
+        even_digits(choice.bits, bins),
+        choice.form,
+        share=choice.tune != "depth",
+        block=16 if choice.tune == "latency" else 1,
+    )
+    return Statistics(radix(x, ranks, digits))
+
+
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c
     for c in (
         Construction(
+            "radix",
+            "ours: threshold counts, digit by digit",
+            "a search by counting: width about 2 (T - 1) d, depth 2 log2(2^bits)/log2(T); exact on every grid input",
+            _radix,
+            _no_radix,
+            ("pair", "saturating", "bounded"),
+        ),
+        Construction(
             "depth3",
             "theorem:depththreeconstruction",
             "all pairs compared at once: depth 3, width about 2 d^2; exact on every grid input",
-            lambda x, ranks, choice: Statistics(depth3(x, ranks, choice.delta, choice.ties)),
+            lambda x, ranks, choice: Statistics(
+                depth3(x, ranks, choice.delta, choice.ties, choice.form == "saturating")
+            ),
             _no_depth3,
+            ("pair", "saturating"),
+            form_first=True,
         ),
         Construction(
             "batcher",

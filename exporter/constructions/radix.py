@@ -1,0 +1,242 @@
+"""Digit by digit: exact on every grid input, whatever its order, ties or distribution (docs/radix.md has the proof).
+
+The search keeps the lower end e of an interval that holds the wanted entry. One digit of T bins of width s counts the
+entries below the thresholds e + i s, i = 1..T-1, and moves e up by s for every count that is below the wanted rank k:
+
+    c_i = #{x_j < e + i s},     e <- e + s * sum_i [c_i < k].
+
+After all digits s is the grid step u and e is the entry. Three forms of the comparison:
+
+    pair         u [x >= t] = relu(x - t + u) - relu(x - t)      2 layers a digit; Clip(x - t + u, 0, u) when fused
+    saturating   u [x < t]  = relu(u - relu(x - t + u))          3 layers a digit; one pass less over the data
+    bounded      saturating, and the counts are tested so too    4 layers a digit; no partial sum above 1 in any order,
+                                                                 so that a merged float32 Gemm is exact
+
+The entry of rank k + 1 beside that of rank k costs no second search: the counts of the last digit find it where it lies in
+the same last bin, and otherwise it is the smallest entry beyond that bin, found by a mask and a tree of maxima.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from exporter.trace import Node, assume, constant, named, relu, stack, total, trim
+
+Form = Literal["pair", "saturating", "bounded"]
+SMALL = 64  # below this many values a stage of the tree is one small matrix
+
+
+@dataclass(frozen=True)
+class Digits:
+    """How a search is cut: bits per digit, the comparison form, and whether neighbouring ranks share one search."""
+
+    bits: tuple[int, ...]
+    form: Form = "pair"
+    share: bool = True
+    block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves
+
+
+def even_digits(bits: int, radix: int) -> tuple[int, ...]:
+    """`bits` in digits of log2(radix) bits, a shorter one first where they do not divide."""
+    size = radix.bit_length() - 1
+    rest = bits % size
+    return ((rest,) if rest else ()) + (size,) * (bits // size)
+
+
+def radix(x: Node, ranks: Sequence[int], digits: Digits) -> Node:
+    """The entries of the given ascending ranks of x, whose entries lie in [0, 1] on the grid of step 2^-sum(digits)."""
+    if x.size == 1:
+        return stack([x] * len(ranks)) if len(ranks) > 1 else x
+    found: list[Node] = []
+    pending = list(ranks)
+    while pending:
+        k = pending.pop(0)
+        both = digits.share and digits.form != "bounded" and bool(pending) and pending[0] == k + 1
+        if both:
+            pending.pop(0)
+        found += _search(x, k, both, digits)
+    return stack([value.reshape(1) for value in found])
+
+
+def _search(x: Node, k: int, both: bool, digits: Digits) -> list[Node]:
+    """The entry of rank k, and with `both` that of rank k + 1."""
+    e = _anew(x, k, digits) if digits.form == "bounded" else _in_place(x, k, digits)
+    u = Fraction(1, 2 ** sum(digits.bits))
+    return _last_digit(x, *e, k, both, 2 ** digits.bits[-1], u, digits)
+
+
+def _in_place(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
+    """(e, x - e) before the last digit: v = x - t + u is moved from digit to digit, one pass over the data each.
+
+    The moves carry a shift, so that v - moves follows both the move of e and the change of the spacing; e itself is
+    added up once, at the end.
+    """
+    u = Fraction(1, 2 ** sum(digits.bits))
+    s, back, moved, v = Fraction(1), Fraction(0), list[Node](), x
+    for n, size in enumerate(digits.bits[:-1]):
+        s /= 2**size
+        last, following = n == len(digits.bits) - 2, digits.bits[n + 1]
+        spacing = s / 2**following
+        if n == 0 or size != digits.bits[n - 1]:
+            v = _distances(x, _end(moved, back) if moved else None, 2**size, s, u)
+        if size == 1:
+            shift = u - s if last else spacing - s
+            back += shift
+            moved.append(_moves(v, k, s, u, digits.form, f"digit {n + 1}", shift))
+            v = assume(v - moved[-1].spread(0, x.size), -1.0, 1.0)
+        else:
+            moved.append(_moves(v, k, s, u, digits.form, f"digit {n + 1}"))
+            if following == size and not last:
+                rows = 2**size - 1
+                shifts = constant(np.array([float(i * (spacing - s)) for i in range(1, rows + 1)]))
+                change = shifts + moved[-1].along(0, np.ones((rows, rows)))
+                v = assume(v - change.spread(1, x.size), -1.0, 1.0)
+    if not moved:
+        return None, x
+    e = _end(moved, back)
+    return e, v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
+
+
+def _end(moved: list[Node], back: Fraction) -> Node:
+    """The lower end: all moves in one sum, less the shifts they contain."""
+    terms = [(1, m) for m in moved if not m.shape]
+    if vectors := [m for m in moved if m.shape]:
+        summed = stack(vectors).sum()
+        for node in (*summed.args, summed):
+            assume(node, 0.0, 1.0)
+        terms.append((1, summed))
+    return assume(total(terms, -back), 0.0, 1.0)
+
+
+def _anew(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
+    """(e, x - e) before the last digit, e carried as one number and v computed anew: no partial sum above 1."""
+    u = Fraction(1, 2 ** sum(digits.bits))
+    e: Node | None = None  # once for every threshold of the digit at hand; None stands for 0
+    s = Fraction(1)
+    for n, (size, following) in enumerate(pairwise(digits.bits), 1):
+        s /= 2**size
+        moves = _moves(_distances(x, e, 2**size, s, u), k, s, u, digits.form, f"digit {n}")
+        last = n == len(digits.bits) - 1
+        e = _advanced(e, moves, 1 if last else 2**following - 1, float(1 - s))
+    return e, x if e is None else x - e.spread(0, x.size)
+
+
+def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> Node:
+    """x - t + u for the thresholds t = e + i s, 0 < i < bins: a row each, or a plain vector for one threshold."""
+    d = x.size
+    if bins == 2:
+        return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
+    offsets = constant(np.array([float(i * s - u) for i in range(1, bins)]))
+    thresholds = offsets if e is None else e + offsets
+    return x.spread(0, bins - 1) - thresholds.spread(1, d)
+
+
+def _moves(v: Node, k: int, s: Fraction, u: Fraction, form: Form, name: str, shift: Fraction = Fraction(0)) -> Node:
+    """s [#{x < t} < k] + shift for v = x - t + u, counted along the last axis."""
+    d, axis = v.shape[-1], len(v.shape) - 1
+    if form == "pair":
+        reached = _named(trim(v, u), name)  # u [x >= t]
+        fewer = reached.sum(axis) * (s / u) - s * (d - k)
+    else:
+        missed = named(relu(u - named(relu(v), name)), name)  # u [x < t]
+        fewer = s * k - missed.sum(axis) * (s / u)
+    if form == "bounded":
+        return assume(named(relu(s - named(relu(s - fewer), name)), name), 0.0, float(s))
+    up, beyond = named(relu(fewer), name), named(relu(fewer - s), name)
+    return assume(total([(1, up), (-1, beyond)], shift), float(shift), float(s + shift))
+
+
+def _advanced(e: Node | None, moves: Node, copies: int, most: float) -> Node:
+    """The lower end after the moves of one digit, at most `most`: a scalar, or as many copies as the next digit compares."""
+    if copies == 1:
+        moved = moves.sum() if moves.shape else moves
+        before = None if e is None else e.take([0]).reshape() if e.shape else e
+    else:
+        column = moves if moves.shape else moves.reshape(1)
+        moved = column.along(0, np.ones((copies, column.size)))
+        before = None if e is None else (e if e.shape else e.reshape(1)).take([0] * copies) if e.size != copies else e
+    return assume(moved if before is None else before + moved, 0.0, most)
+
+
+def _named(node: Node, name: str) -> Node:
+    for arg in node.args:
+        named(arg, name)
+    return node
+
+
+def _last_digit(
+    x: Node, e: Node | None, w: Node, k: int, both: bool, bins: int, u: Fraction, digits: Digits
+) -> list[Node]:
+    """The last bins are single grid values: thresholds e + i u, i = 1..bins, and one more when rank k + 1 is wanted.
+
+    Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is relu(x - t' + u) of
+    the next. w = x - e.
+    """
+    form = digits.form
+    ramps = [named(relu(w - i * u), "last digit") for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
+    if form == "pair":
+        inside = [assume(a - b, 0.0, float(u)) for a, b in pairwise(ramps)]  # u [x >= t_i]
+        ge = [p.sum() / u for p in inside]
+        below = [x.size - g for g in ge]
+    else:
+        outside = [named(relu(u - r), "last digit") for r in ramps[:-1]]  # u [x < t_i]
+        below = [p.sum() / u for p in outside]
+    lower = _climb(e, [_fewer(c, k, form) for c in below[:bins]], u)
+    if (
+        form == "bounded"
+    ):  # one neuron, so that a merged last Gemm adds two terms and rounds their mean once, as numpy does
+        lower = named(relu(lower), "output")
+    if not both:
+        return [lower]
+    fewer = [_fewer(c, k + 1, form) for c in below]
+    if form == "pair":
+        # 1 - (x - t) beyond the last threshold t, 0 before it
+        beyond = assume(inside[-1] / u - ramps[-1], 0.0, 1.0)
+    else:
+        # r + o/u <= 1: the entry is beyond the threshold or before it, never both
+        beyond = relu(1 - assume(ramps[-1] + outside[-1] / u, 0.0, 1.0))
+    gap = named(relu(fewer[-1] - max_tree(beyond, digits.block)), "gap")
+    upper = _climb(e, fewer, u, gap)
+    return [lower, upper]
+
+
+def _fewer(c: Node, k: int, form: Form) -> Node:
+    """[c < k] for a count c."""
+    if form != "bounded":
+        return _named(trim(k - c), "last digit")
+    return assume(named(relu(1 - relu(c - (k - 1))), "last digit"), 0.0, 1.0)
+
+
+def _climb(e: Node | None, fewer: list[Node], u: Fraction, gap: Node | None = None) -> Node:
+    """e + u * (number of thresholds passed) + gap, in [0, 1]; one neuron carries it on."""
+    terms = [(Fraction(1), n) for n in (e, gap) if n is not None] + [(u, f) for f in fewer]
+    return assume(total(terms), 0.0, 1.0)
+
+
+def max_tree(q: Node, block: int = 1) -> Node:
+    """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (defn:max_net)."""
+    while q.size > SMALL:
+        if block > 1 and q.size % block == 0:
+            q = _halved(q.reshape(q.size // block, block)).reshape(q.size // block)
+            continue
+        n, m = q.size, (q.size + 1) // 2
+        a, b = q.take(slice(0, m)), q.take(slice(n - m, n))
+        q = assume(b + named(relu(a - b), "maximum"), q.lo, q.hi)
+    return _halved(q).reshape()
+
+
+def _halved(q: Node) -> Node:
+    """The maximum along the last axis, its length 1 then: each halving is one matrix, [relu(a - b), relu(b)], and a sum."""
+    axis = len(q.shape) - 1
+    while (n := q.shape[axis]) > 1:
+        m = (n + 1) // 2
+        first, second = np.eye(n)[:m], np.eye(n)[n - m :]
+        pair = named(relu(q.along(axis, np.concatenate([first - second, second]))), "maximum")
+        q = assume(pair.along(axis, np.concatenate([np.eye(m)] * 2, axis=1)), q.lo, q.hi)
+    return q
