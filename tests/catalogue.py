@@ -161,7 +161,7 @@ def construction_case(
 
 def _constructions() -> list[Case]:
     cases = []
-    for name in ("depth3", "batcher"):
+    for name in ("radix", "depth3", "batcher"):
         cases += [construction_case(name, tasks.median(d)) for d in (1, 2, 3, 5, 8, 16)]
         cases += [
             construction_case(name, tasks.median(4, "lower")),
@@ -176,8 +176,13 @@ def _constructions() -> list[Case]:
             construction_case(name, tasks.median(6), bits=6, domain=(-1, 1)),
             construction_case(name, tasks.median(3), bits=10, domain=(0, 1000)),
             construction_case(name, tasks.median(4), certificate=True),
-            construction_case(name, tasks.rank(5, [2, 3]), certificate=True, form="saturating"),
+            construction_case(name, tasks.rank(5, [2, 3]), certificate=True, form="bounded"),
         ]
+    for form in ("pair", "saturating", "bounded"):
+        cases += [construction_case("radix", tasks.median(6), bits=7, form=form, radix=t) for t in (4, 16)]
+        cases += [construction_case("radix", tasks.median(9), form=form, tune=t) for t in ("latency", "depth")]
+        cases.append(construction_case("radix", tasks.rank(5, [1, 3, 4]), bits=5, form=form))
+    cases += [construction_case("depth3", tasks.median(d), form="saturating") for d in (2, 5)]
     cases.append(construction_case("depth3", tasks.rank(2, [1]), epsilon=0.75))  # δ = ε/(12 d^4) = 1/256
     cases.append(construction_case("batcher", tasks.sort(17)))
     return cases

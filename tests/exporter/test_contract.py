@@ -148,7 +148,7 @@ def _fits(construction: str, d: int, bits: int, profile: str, dtype: DType) -> b
 
 
 def _needs(net: Network, profile: str, step: float) -> Step:
-    return dense_bits(net, weights(net), step) if profile == "dense" else structured_bits(net, step)
+    return dense_bits(net, step) if profile == "dense" else structured_bits(net, step)
 
 
 def test_auto_takes_the_smallest_dtype_that_is_exact() -> None:
@@ -175,7 +175,7 @@ def test_the_saturating_form_never_sums_large_numbers() -> None:
         x = vector(64)
         count = test(x, 0.5, 2.0**-20).sum().reshape(1)
         net = network(x, count)
-        needed[test.__name__] = dense_bits(net, weights(net), 2.0**-20).bits
+        needed[test.__name__] = dense_bits(net, 2.0**-20).bits
     assert needed["compare"] >= 20 + 5
     assert needed["compare_saturating"] <= 21
 

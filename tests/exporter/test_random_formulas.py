@@ -21,8 +21,8 @@ def grow(rng: np.random.Generator, made: list[Node]) -> Node | None:
     axes = len(a.shape)
     axis = int(rng.integers(axes)) if axes else 0
     alike = [n for n in made if n.shape == a.shape]
-    match int(rng.integers(13)):
-        case 0:
+    match int(rng.integers(-3, 13)):
+        case -3 | -2 | -1 | 0:
             return relu(a) if a.level < 3 else None
         case 1:
             return trim(a, int(rng.integers(1, 3))) if a.level < 3 else None
@@ -63,7 +63,7 @@ def random_network(seed: int) -> Network:
     rng = np.random.default_rng(seed)
     source = vector(int(rng.integers(1, 5)), -1.0, 2.0)
     made: list[Node] = [source, constant(rng.integers(-2, 3, source.shape))]
-    while len(made) < 16:
+    while len(made) < 20:
         node = grow(rng, made)
         if node is not None and node.magnitude < 2**12:
             made.append(node)

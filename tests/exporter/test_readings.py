@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from math import isfinite
 
 import numpy as np
@@ -11,11 +12,10 @@ import pytest
 
 from exporter.accounting import accounting
 from exporter.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
-from exporter.network import weights
 from exporter.profiles import prove_profile
 from exporter.trace import topological
 from tests.catalogue import CASES, Case
-from tests.running import PROFILES, exact_dtypes, proto_of, run
+from tests.running import PROFILES, exact_dtypes, proto_of, run, session, weights_of
 
 RATIONAL_LIMIT = 2000  # numbers per input vector up to which rational arithmetic is run
 
@@ -30,7 +30,7 @@ def inputs(case: Case, n: int = 60) -> np.ndarray:
 @each_case
 def test_weight_list_equals_formula(case: Case) -> None:
     x = inputs(case)
-    assert np.array_equal(evaluate_weights(weights(case.net), x), evaluate(case.net, x))
+    assert np.array_equal(evaluate_weights(weights_of(case.net), x), evaluate(case.net, x))
 
 
 @each_case
@@ -52,22 +52,16 @@ def test_onnx_returns_the_bits_of_the_formula(case: Case, profile: str) -> None:
     dtypes = exact_dtypes(case.net, profile, case.step)
     assert "float64" in dtypes, "every network of the catalogue is exact in float64"
     for dtype in dtypes:
-        got = run(proto_of(case.net, profile, dtype), x)
+        model = session(proto_of(case.net, profile, dtype))
+        got = run(model, x)
         assert got.dtype == dtype
         assert np.array_equal(got, expected.astype(dtype)), dtype
-
-
-@each_profile
-@each_case
-def test_one_vector_gives_the_row_of_a_batch(case: Case, profile: str) -> None:
-    x = inputs(case, 10)[:5]
-    proto = proto_of(case.net, profile, "float64")
-    assert np.array_equal(run(proto, x[3:4])[0], run(proto, x)[3])
+        assert np.array_equal(run(model, x[3:4])[0], got[3]), "one vector gives the row of a batch"
 
 
 @each_case
 def test_accounting_equals_what_the_weight_list_holds(case: Case) -> None:
-    layers = weights(case.net)
+    layers = weights_of(case.net)
     counted = accounting(case.net)
     assert counted.depth == len(layers)
     assert counted.widths == tuple(layer.matrix.shape[0] for layer in layers[:-1])
@@ -104,15 +98,13 @@ def test_carried_values_have_the_sign_of_their_neurons(case: Case) -> None:
                 assert np.maximum(sign * v, 0).max() <= group.bound
 
 
-@each_case
+@pytest.mark.parametrize("case", [c for c in CASES.values() if "batcher" not in c.name], ids=lambda c: c.name)
 def test_neurons_of_a_layer_are_all_used(case: Case) -> None:
     """A neuron that the next map does not read would count in the width for nothing.
 
     Batcher carries whole stages: the partner of a comparator whose other end alone is wanted rides along.
     """
-    if "batcher" in case.name:
-        pytest.skip("whole stages are carried")
-    for layer, above in zip(weights(case.net), weights(case.net)[1:], strict=False):
+    for layer, above in pairwise(weights_of(case.net)):
         read = np.zeros(layer.matrix.shape[0], dtype=bool)
         read[above.matrix.indices] = True
         assert read.all()
@@ -120,7 +112,7 @@ def test_neurons_of_a_layer_are_all_used(case: Case) -> None:
 
 @each_profile
 @each_case
-def test_files_follow_the_conventions(case: Case, profile: str) -> None:
+def test_files_follow_the_conventions_and_prove_their_profile(case: Case, profile: str) -> None:
     proto = proto_of(case.net, profile, "float32")
     onnx.checker.check_model(proto, full_check=True)
     assert [(o.domain, 13 <= o.version <= 17) for o in proto.opset_import] == [("", True)]
@@ -139,12 +131,11 @@ def test_files_follow_the_conventions(case: Case, profile: str) -> None:
     made = {name for node in graph.node for name in node.output} - {"y"}
     assert {t.name for t in graph.initializer} <= read, "no unused constants"
     assert made <= read, "no unused nodes"
+    check_profile(case, profile, proto)
 
 
-@each_profile
-@each_case
-def test_profile_is_proved_from_the_graph(case: Case, profile: str) -> None:
-    report = prove_profile(proto_of(case.net, profile, "float32"))
+def check_profile(case: Case, profile: str, proto: onnx.ModelProto) -> None:
+    report = prove_profile(proto)
     clips = report.ops.get("Clip", 0)
     assert report.profile == ("structured" if profile == "fused" and not clips else profile)
     assert bool(clips) <= (profile == "fused")
