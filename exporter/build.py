@@ -241,6 +241,16 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     )
 
 
+def least_epsilon(d: int, dtype: DType, profile: str) -> float:
+    """The smallest ε whose slopes 12 d^4/ε the dtype carries.
+
+    Where each pair is subtracted on its own, the slope itself must fit the mantissa. A dense Gemm sums the neurons of d
+    comparisons before they cancel: its rounding, 2d + 1 times that of d slopes, over d entries, must stay below √ε/2.
+    """
+    fits = 12 * d**4 / 2.0 ** MANTISSA[dtype]
+    return float((fits * 2 * d**2 * (2 * d + 1)) ** (2 / 3)) if profile == "dense" else fits
+
+
 def _with_epsilon(construction: Construction, task: Task, options: Options) -> Model:
     """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
     assert options.epsilon is not None
@@ -251,19 +261,18 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> M
     slope = 12 * task.d**4 / options.epsilon
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     for dtype in dtypes:
-        if slope <= 2.0 ** MANTISSA[dtype]:
+        if options.epsilon >= (least := least_epsilon(task.d, dtype, options.profile)):
             break
     else:
+        remedy = f"the smallest ε that works is {least:.3g}" if least <= 1 else "no ε up to 1 works"
         raise ContractError(
-            f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {slope:.3g}, beyond the "
-            f"2^{MANTISSA[dtype]} at which {dtype} can still tell v from v - 1: the smallest ε that works is "
-            f"{12 * task.d**4 / 2.0 ** MANTISSA[dtype]:.3g}; without --epsilon the slope comes from the grid"
+            f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {slope:.3g}, beyond the numbers at which "
+            f"{dtype}{' as dense' * (options.profile == 'dense')} can still tell v from v - 1: {remedy}; "
+            f"without --epsilon the slope comes from the grid"
         )
     net, bound = trace(construction, task, options, delta=1 / Fraction(slope))
-    profile: Profile = "structured"
-    if options.profile == "dense" or (options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT):
-        profile = "dense"
-    elif options.profile == "fused":
-        profile = "fused"
+    profile: Profile = "structured" if options.profile == "auto" else options.profile
+    if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
+        profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, "dense") else "structured"
     step = structured_bits(net, options.grid.step)
     return Model(task, options, net, accounting(net), dtype, profile, step, False, bound)

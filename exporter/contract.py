@@ -119,7 +119,7 @@ class _Partials:
     def of_output(self, output: Node) -> float:
         """As `of`, column by column: a sum of two terms is rounded once, as it may be."""
         match output:
-            case Stack(parts=parts):
+            case Stack(parts=parts) if output.number not in self.leaves:
                 return max(self.of_output(p) for p in parts)
             case _:
                 found = self.of(output)
@@ -168,7 +168,8 @@ class _Partials:
                 out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node.number]
             case Apply(linear=linear, arg=arg):
                 out, quantum = self.known[arg.number], self.quanta[node.number]
-                if not isinstance(linear, Take):  # the last axis is another one now
+                if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
+                    # the last axis is another one now, or holds an entry twice
                     out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
             case _:
                 raise AssertionError(f"{type(node).__name__} is not carried to its use")

@@ -15,9 +15,8 @@ def describe(path: Path) -> dict[str, Any]:
     proto = load(path)
     report = prove_profile(proto)
     about = decode(proto)
-    if about and report.profile is None:
-        reason = "; ".join(report.reasons.values())
-        raise UserError(f"{path} says it is {about.get('profile')}, but its graph is not: {reason}")
+    if about and (reason := report.reasons.get(about.get("profile", ""))):
+        raise UserError(f"{path} says it is {about['profile']}, but its graph is not: {reason}")
     inputs = [i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}]
     return {
         "file": path.name,

@@ -421,7 +421,7 @@ class _Lowering:
                 return self._along(v, axis, matrix)
 
     def _take(self, v: Value, axis: int, indices: Array) -> Value:
-        if v.shape[axis] == 1 and len(indices) > 1:
+        if v.shape[axis] == 1:
             return v  # all entries along the axis are alike
         shape = (*v.shape[:axis], len(indices), *v.shape[axis + 1 :])
         where = axis + v.batched

@@ -239,6 +239,8 @@ def _affine(
 def _stacked_rows(
     node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[int, Group], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
+    if len(rows) == 0:  # nothing is read, by a row of zeros
+        return sp.csr_array((0, width)), np.zeros(0)
     place = list(np.unravel_index(rows, node.shape))
     starts = np.cumsum([0] + [p.shape[axis] for p in parts])
     which = np.searchsorted(starts, place[axis], side="right") - 1

@@ -19,7 +19,7 @@ import exporter
 from exporter.build import Model
 from exporter.errors import UserError
 from exporter.lowering import Graph, dense_graph, structured_graph
-from exporter.network import weights
+from exporter.network import Network, weights
 
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need
 MANIFEST = "manifest.json"
@@ -28,7 +28,7 @@ ELEMENT = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 
 def to_onnx(model: Model) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
-    return assemble(_graph(model), model)
+    return assemble(_graph(model), model.network, model.task.label, model.description())
 
 
 def _graph(model: Model) -> Graph:
@@ -37,15 +37,15 @@ def _graph(model: Model) -> Graph:
     return structured_graph(model.network, model.dtype, fused=model.profile == "fused")
 
 
-def assemble(graph: Graph, model: Model) -> onnx.ModelProto:
-    element = ELEMENT[model.dtype]
-    p = model.network.output.size
+def assemble(graph: Graph, net: Network, name: str, description: dict[str, Any]) -> onnx.ModelProto:
+    """Lowered nodes as a model that follows our conventions and passes the full check."""
+    element = ELEMENT[str(graph.dtype)]
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
-            model.task.label,
-            [helper.make_tensor_value_info("x", element, ["batch_size", model.task.d])],
-            [helper.make_tensor_value_info("y", element, ["batch_size", p])],
+            name,
+            [helper.make_tensor_value_info("x", element, ["batch_size", net.d])],
+            [helper.make_tensor_value_info("y", element, ["batch_size", net.output.size])],
             list(graph.initializers.values()),
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -53,7 +53,7 @@ def assemble(graph: Graph, model: Model) -> onnx.ModelProto:
         producer_name="onnx-median",
         producer_version=exporter.__version__,
     )
-    helper.set_model_props(proto, encode(model.description()))
+    helper.set_model_props(proto, encode(description))
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
@@ -103,11 +103,10 @@ def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> di
         "description": description,
     }
     with writable(path.parent), _locked(path.parent):
-        replace_file(path, data)
         manifest = read_manifest(path.parent)
         kept = [m for m in manifest["models"] if m["file"] != path.name]
         manifest["models"] = sorted([*kept, entry], key=lambda m: str(m["file"]))
-        replace_file(path.parent / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+        replace_files({path: data, path.parent / MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
     return entry
 
 
@@ -127,18 +126,28 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a temporary file beside the target, then rename it over: readers see the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write one file whole or not at all."""
+    replace_files({path: data})
+
+
+def replace_files(files: dict[Path, bytes]) -> None:
+    """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole."""
+    staged: dict[str, Path] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        for path, data in files.items():
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            staged[temporary] = path
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+        for temporary, path in staged.items():
+            os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        for temporary in staged:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
         raise
 
 

@@ -50,7 +50,7 @@ _numbers = itertools.count()
 CONSTANT_LEVEL = -1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Node:
     """A tensor of numbers in the network; `shape` leaves the batch out."""
 
@@ -62,6 +62,10 @@ class Node:
     name: str = field(default="", init=False)
     total: float = field(default=inf, init=False)  # a bound of the sum of magnitudes along the last axis
     kept: bool = field(default=False, init=False)  # an operation of its own, not to be merged with the next
+
+    def __repr__(self) -> str:
+        """Short: a formula written out as a tree grows exponentially where it shares nodes."""
+        return f"<{type(self).__name__} {self.number} of shape {self.shape} at level {self.level}>"
 
     @property
     def size(self) -> int:
@@ -151,17 +155,17 @@ class Node:
         return self.along(axis, prefix_sums(self.shape[axis]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Input(Node):
     """The network's input."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Constant(Node):
     values: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Apply(Node):
     linear: Linear
     arg: Node
@@ -171,7 +175,7 @@ class Apply(Node):
         return (self.arg,)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sum(Node):
     terms: tuple[tuple[Scalar, Node], ...]
     offset: Scalar
@@ -181,7 +185,7 @@ class Sum(Node):
         return tuple(a for _, a in self.terms)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stack(Node):
     parts: tuple[Node, ...]
     axis: int
@@ -191,7 +195,7 @@ class Stack(Node):
         return self.parts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Relu(Node):
     arg: Node
 

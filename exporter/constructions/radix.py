@@ -134,7 +134,7 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     if bins == 2:
         return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
     offsets = constant(np.array([float(i * s - u) for i in range(1, bins)]))
-    thresholds = offsets if e is None else e + offsets
+    thresholds = offsets if e is None else (e if e.shape else e.spread(0, bins - 1)) + offsets
     return x.spread(0, bins - 1) - thresholds.spread(1, d)
 
 

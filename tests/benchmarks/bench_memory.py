@@ -1,0 +1,78 @@
+"""Time and memory of the export and of depth3's weight list, each in a process of its own.
+
+    python tests/benchmarks/bench_memory.py [--d 2048]
+
+Exit status 1 when a limit is exceeded: export within 60 s and 2 GB, every file under 5 MB, weight list within 6 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+MEASURED = """
+import resource, sys, time
+sys.path.insert(0, {root!r})
+start = time.perf_counter()
+{work}
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+print("measured", time.perf_counter() - start, peak, *more)
+"""
+
+EXPORT = """
+from exporter.cli import main
+assert main(["--d", "{d}", "--out", {out!r}]) == 0
+more = []
+"""
+
+WEIGHTS = """
+from exporter import task
+from exporter.build import Options, lookup, trace
+from exporter.network import weights
+net, _ = trace(lookup("depth3"), task.median({d}), Options())
+layers = weights(net)
+more = [sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nnz for layer in layers)]
+"""
+
+
+def measure(work: str) -> list[float]:
+    """(seconds, peak GB, what the work adds) of a piece of work in a new process."""
+    code = MEASURED.format(root=str(ROOT), work=work)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    (line,) = [row for row in done.stdout.splitlines() if row.startswith("measured ")]
+    return [float(v) for v in line.split()[1:]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--d", type=int, default=2048)
+    args = parser.parse_args()
+    kept = True
+
+    def report(what: str, value: float, limit: float, unit: str) -> None:
+        nonlocal kept
+        kept &= value <= limit
+        print(f"  {what:40} {value:8.2f} {unit:3} (limit {limit:g}){'' if value <= limit else '  EXCEEDED'}")
+
+    with tempfile.TemporaryDirectory() as out:
+        seconds, peak = measure(EXPORT.format(d=args.d, out=out))
+        print(f"export at d = {args.d}")
+        report("time", seconds, 60, "s")
+        report("peak memory", peak, 2, "GB")
+        for path in sorted(Path(out).glob("*.onnx")):
+            report(path.name, path.stat().st_size / 1e6, 5, "MB")
+    seconds, peak, neurons, nnz = measure(WEIGHTS.format(d=args.d))
+    print(f"weight list of depth3 at d = {args.d}: {neurons:.0f} neurons, {nnz:.0f} weights, {seconds:.1f} s")
+    report("peak memory", peak, 6, "GB")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

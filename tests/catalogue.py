@@ -1,0 +1,191 @@
+"""One catalogue of small named networks: every test of readings runs over all of them.
+
+    BLOCKS   the thirteen building blocks of the paper's Appendix G, with what its lemmas state
+    CASES    every block and many small constructions as networks, with inputs that are on their grid
+
+A new construction enters `_constructions` and is tested in every reading at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter import primitives as pr
+from exporter import task as tasks
+from exporter.build import Options, lookup, trace
+from exporter.families import UNITS
+from exporter.grid import Grid
+from exporter.linear import Scalar
+from exporter.network import Network, network
+from exporter.task import Task
+from exporter.trace import Node, assume, vector
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One argument of a building block: n entries in [lo, hi], multiples of `step`."""
+
+    n: int
+    lo: float = 0.0
+    hi: float = 1.0
+    step: float = 1 / 16
+
+
+@dataclass(frozen=True)
+class Block:
+    """A building block at one size, and what the paper states of it there.
+
+    `width` is the stated bound, or where the paper gives an order only, the neurons of its definition counted with two
+    per carried value; the texts say so.
+    """
+
+    name: str
+    label: str
+    parts: tuple[Part, ...]
+    formula: Callable[..., Node]
+    layers: int
+    width: int
+    width_text: str
+    weight: Scalar
+    weight_text: str
+
+    def network(self) -> Network:
+        return block_network(self.parts, self.formula)
+
+
+def block_network(parts: tuple[Part, ...], formula: Callable[..., Node]) -> Network:
+    """A formula of several arguments as a network of one input vector: the arguments one after the other."""
+    source = vector(sum(p.n for p in parts), min(p.lo for p in parts), max(p.hi for p in parts))
+    nodes, start = [], 0
+    for p in parts:
+        nodes.append(assume(source.take(slice(start, start + p.n)), p.lo, p.hi))
+        start += p.n
+    out = formula(*nodes)
+    return network(source, out.reshape(out.size))
+
+
+def blocks(d: int, p: int, q: int, b: int, delta: Fraction) -> list[Block]:
+    """The thirteen building blocks on d' = d entries; p ranks, slots, buckets or block length, q blocks, scale b."""
+    w, signed, unit, many = 1 / delta, Part(1, -1, 1), Part(1), Part(d)
+    bucket = pr.hash_table(d, p, 8, [2])[0]
+    return [
+        Block("maximum", "defn:max_net", (signed, signed), pr.maximum, 1, 3, "3", 1, "1"),
+        Block("comparison", "defn:comparison_net", (signed, signed),
+              lambda x, y: pr.compare(x, y, delta), 1, 2, "2", w, "1/δ"),
+        Block("non-zero counter", "defn:non_zero_counting_net", (many,),
+              lambda x: pr.count_nonzero(x, delta), 1, 2 * d, "2d'", w, "1/δ"),
+        Block("masking", "defn:filtering_masking_net", (many, unit, unit),
+              lambda x, u, low: pr.mask(x, u, low, delta), 1, 4 * d, "4d'", w, "1/δ"),
+        Block("filtering", "defn:filtering_net", (many, unit, unit),
+              lambda x, u, low: pr.filter(x, u, low, delta), 1, 4 * d, "4d'", w + 1, "1/δ + 1"),
+        Block("indicator function product", "defn:indicator_net", (unit, Part(1, -3, 3, 1)),
+              pr.indicator_product, 1, 4, "4", 1, "1"),
+        Block("rank selection", "defn:rank_selection_net", (many, Part(p, 1, d, 1)),
+              lambda x, r: pr.rank_select(x, r, delta),
+              2, max(2 * d * d + 2 * d + 2 * p, 4 * p * d), "max(2d'^2 + 2d' + 2p, 4pd')", w, "1/δ"),
+        Block("non-zero element shortlisting", "defn:shortlist_non-zero_net", (many, unit, unit),
+              lambda x, u, low: pr.shortlist(x, u, low, p, delta),
+              3, max(8 * d, 4 * p * d), "O(pd'), here max(8d', 4pd')", 2 * w, "2/δ"),
+        Block("rank computing", "defn:rank_computing_net", (many, Part(q), unit),
+              lambda x, y, e: pr.rank_compute(x, y, e, delta),
+              1, 2 * d + 4 * q, "O(max(d', d'')), here 2d' + 4d''", w, "1/δ"),
+        Block("rank scaling", "defn:rank_scaling_net", (many, Part(1, 0, d, 1)),
+              lambda x, r: pr.rank_scale(x, r.reshape(), b, delta), 2, 4 * d, "4d'", max(d * b, w), "max(d'b, 1/δ)"),
+        Block("ceiling", "defn:ceil_net", (Part(1, -d, d, 1 / d),),
+              lambda x: pr.ceiling(x.reshape(), d), 1, 4 * (d + 1), "4(d' + 1)", d, "d'"),
+        Block("hashing", "defn:hashing_net", (many,), lambda x: pr.hash(x, bucket, p), 1, p, "p'", 1, "1"),
+        Block("block extraction", "def:extract-big-block", (Part(p * q), Part(1, 0, p, 1)),
+              lambda x, s: pr.block_extract(x, s, p, delta), 3, 4 * p * q + 2, "O(pq), here 4pq + 2", w, "1/δ"),
+    ]  # fmt: skip
+
+
+# At this size every weight is a dyadic number (b = 3 makes d'b/k whole), so that float64 is exact.
+BLOCKS_SIZE = "d' = 4, d'' = q = 3, p = p' = 3, b = 3, δ = 1/16"
+BLOCKS = {block.name: block for block in blocks(4, 3, 3, 3, Fraction(1, 16))}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A network, the step of the grid its inputs lie on, and inputs from harmless to hostile."""
+
+    name: str
+    net: Network
+    step: float
+    inputs: Callable[[np.random.Generator, int], Array]
+
+
+def _block_case(block: Block) -> Case:
+    def inputs(rng: np.random.Generator, n: int) -> Array:
+        return np.concatenate([_hostile(rng, n, p) for p in block.parts], axis=1)
+
+    return Case(block.name, block.network(), min(p.step for p in block.parts), inputs)
+
+
+def _hostile(rng: np.random.Generator, n: int, part: Part) -> Array:
+    """A third of the rows anywhere on the grid, a third of few neighbouring values, a third at the ends."""
+    cells = round((part.hi - part.lo) / part.step)
+    anywhere = rng.integers(0, cells, (n, part.n), endpoint=True)
+    close = np.clip(rng.integers(0, cells, (n, 1), endpoint=True) + rng.integers(-1, 2, (n, part.n)), 0, cells)
+    ends = rng.choice([0, 1, cells - 1, cells], (n, part.n))
+    kind = rng.integers(0, 3, (n, 1))
+    return part.lo + np.choose(kind, [anywhere, close, ends]) * part.step
+
+
+def construction_case(
+    construction: str, task: Task, bits: int = 8, domain: tuple[float, float] = (0.0, 1.0), **options: Any
+) -> Case:
+    """A construction as the exporter traces it; its inputs come from every family of exporter.families."""
+    form = options.pop("form", "pair")
+    chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
+    delta = None if chosen.epsilon is None else Fraction(chosen.epsilon) / (12 * task.d**4)
+    net, _ = trace(lookup(construction), task, chosen, form, delta)
+    extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else [])
+    where = [f"{domain[0]:g}..{domain[1]:g}"] if domain != (0, 1) else []
+    name = "-".join([task.label, construction, f"d{task.d}", f"b{bits}", *where, *extras])
+
+    def inputs(rng: np.random.Generator, n: int) -> Array:
+        each = -(-n // len(UNITS))
+        units = [family(rng, each, task.d, chosen.grid.cells) for family in UNITS.values()]
+        return chosen.grid.values(np.concatenate(units))
+
+    return Case(name, net, chosen.grid.step, inputs)
+
+
+def _constructions() -> list[Case]:
+    cases = []
+    for name in ("radix", "depth3", "batcher"):
+        cases += [construction_case(name, tasks.median(d)) for d in (1, 2, 3, 5, 8, 16)]
+        cases += [
+            construction_case(name, tasks.median(4, "lower")),
+            construction_case(name, tasks.median(4, "upper"), bits=24),
+            construction_case(name, tasks.sort(5)),
+            construction_case(name, tasks.rank(6, [1, 4])),
+            construction_case(name, tasks.rank(6, [5, 2])),
+            construction_case(name, tasks.extremum(7, "max")),
+            construction_case(name, tasks.extremum(7, "min")),
+            construction_case(name, tasks.quantile(5, [0.25, 0.5, 0.75])),
+            construction_case(name, tasks.median(5), bits=8, domain=(0, 255)),
+            construction_case(name, tasks.median(6), bits=6, domain=(-1, 1)),
+            construction_case(name, tasks.median(3), bits=10, domain=(0, 1000)),
+            construction_case(name, tasks.median(4), certificate=True),
+            construction_case(name, tasks.rank(5, [2, 3]), certificate=True, form="bounded"),
+        ]
+    for form in ("pair", "saturating", "bounded"):
+        cases += [construction_case("radix", tasks.median(6), bits=7, form=form, radix=t) for t in (4, 16)]
+        cases += [construction_case("radix", tasks.median(9), form=form, tune=t) for t in ("latency", "depth")]
+        cases.append(construction_case("radix", tasks.rank(5, [1, 3, 4]), bits=5, form=form))
+    cases += [construction_case("depth3", tasks.median(d), form="saturating") for d in (2, 5)]
+    cases.append(construction_case("depth3", tasks.rank(2, [1]), epsilon=0.75))  # δ = ε/(12 d^4) = 1/256
+    cases.append(construction_case("batcher", tasks.sort(17)))
+    return cases
+
+
+CASES = {c.name: c for c in [*map(_block_case, BLOCKS.values()), *_constructions()]}

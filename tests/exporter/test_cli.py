@@ -1,0 +1,248 @@
+"""The command line, as a user meets it: files, manifest, describe, verify."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import exporter
+from exporter.cli import main
+
+DESCRIPTION = {
+    "construction", "theorem", "op", "d", "ranks", "bits", "dtype", "domain", "exact_on_grid", "depth", "width", "size",
+    "nnz", "max_weight", "failure_bound", "profile", "producer", "version",
+}  # fmt: skip
+
+
+def python_m_exporter(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "exporter", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def export(out: Path, *args: object) -> list[str]:
+    """Run the export in this process; returns the names of the .onnx files in the directory."""
+    assert main(["--out", str(out), *map(str, args)]) == 0
+    return sorted(p.name for p in out.glob("*.onnx"))
+
+
+def manifest(out: Path) -> dict[str, dict[str, object]]:
+    return {m["file"]: m for m in json.loads((out / "manifest.json").read_bytes())["models"]}
+
+
+def test_default_names_and_manifest(tmp_path: Path) -> None:
+    done = python_m_exporter(
+        "--d", 9, "--construction", "depth3", "--construction", "batcher", "--out", tmp_path / "new"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    out = tmp_path / "new"
+    assert sorted(p.name for p in out.iterdir()) == [
+        "manifest.json", "median-batcher-d9.onnx", "median-depth3-d9.onnx",
+    ]  # fmt: skip
+    for name, entry in manifest(out).items():
+        data = (out / name).read_bytes()
+        assert entry["sha256"] == hashlib.sha256(data).hexdigest()
+        assert entry["bytes"] == len(data)
+        assert set(entry["description"]) >= DESCRIPTION  # type: ignore[call-overload]
+        assert name in done.stdout
+
+
+def test_every_construction_by_default(tmp_path: Path) -> None:
+    names = export(tmp_path, "--d", 5)
+    assert {"median-batcher-d5.onnx", "median-depth3-d5.onnx"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--op", "max"], "max-batcher-d6"),
+        (["--op", "min"], "min-batcher-d6"),
+        (["--op", "sort"], "sort-batcher-d6"),
+        (["--rank", 2], "rank2-batcher-d6"),
+        (["--rank", 5, "--rank", 1], "rank5-1-batcher-d6"),
+        (["--quantile", 0.25, "--quantile", 0.75], "q0.25-0.75-batcher-d6"),
+        (["--quantile", 0.3, "--method", "nearest"], "q0.3-nearest-batcher-d6"),
+        (["--even", "lower"], "median-lower-batcher-d6"),
+        (["--even", "upper"], "median-upper-batcher-d6"),
+        (["--bits", 8], "median-batcher-d6-b8"),
+        (["--bits", 8, "--domain", 0, 255], "median-batcher-d6-b8-from0to255"),
+        (["--domain", -1, 1], "median-batcher-d6-from-1to1"),
+        (["--dtype", "float64"], "median-batcher-d6-float64"),
+        (["--profile", "dense"], "median-batcher-d6-dense"),
+        (["--profile", "fused", "--certificate"], "median-batcher-d6-certificate-fused"),
+        (["--seed", 3], "median-batcher-d6-seed3"),
+    ],
+)
+def test_other_choices_are_in_the_name(tmp_path: Path, options: list[object], name: str) -> None:
+    assert export(tmp_path, "--d", 6, "--construction", "batcher", *options) == [f"{name}.onnx"]
+    assert main(["verify", str(tmp_path / f"{name}.onnx"), "--trials", "20"]) == 0
+
+
+def test_metadata_is_the_description(tmp_path: Path) -> None:
+    export(tmp_path, "--d", 6, "--construction", "depth3", "--bits", 8, "--domain", 0, 255)
+    (path,) = tmp_path.glob("*.onnx")
+    props = {p.key: p.value for p in onnx.load(path).metadata_props}
+    assert set(props) >= DESCRIPTION
+    assert (props["producer"], props["version"]) == ("onnx-median", exporter.__version__)
+    assert json.loads(props["domain"]) == [0, 255]
+    assert json.loads(props["ranks"]) == [3, 4]
+    assert json.loads(props["exact_on_grid"]) is True
+    assert (props["construction"], props["dtype"]) == ("depth3", "float32")
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map["construction"] == "depth3"
+
+
+def test_json_of_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, "--d", 4, "--construction", "batcher", "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["skipped"] == []
+    assert printed["written"] == list(manifest(tmp_path).values())
+
+
+def test_what_cannot_be_built_is_skipped_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--epsilon is of depth3 alone: the others are left out and say so."""
+    export(tmp_path, "--d", 3, "--epsilon", 0.1)
+    printed = capsys.readouterr()
+    assert "skipped --epsilon is the accuracy of depth3's theorem; batcher has none" in printed.err.splitlines()
+    assert [p.name for p in tmp_path.glob("*.onnx")] == ["median-depth3-d3-eps0.1.onnx"]
+
+
+def test_exports_are_the_same_bytes_every_time(tmp_path: Path) -> None:
+    for out in ("a", "b"):
+        export(tmp_path / out, "--d", 7, "--construction", "batcher", "--construction", "depth3")
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_describe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, "--d", 5, "--construction", "depth3", "--profile", "fused", "--bits", 8)
+    (path,) = tmp_path.glob("*.onnx")
+    capsys.readouterr()
+    assert main(["describe", str(path), "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["proved_profile"] == about["description"]["profile"] == "fused"
+    assert about["bytes"] == path.stat().st_size
+    assert about["ops"]["Clip"] > 0
+    assert about["description"]["widths"] == [55, 20]
+    assert about["inputs"] == {"x": ["batch_size", 5]}
+    assert main(["describe", str(path)]) == 0
+    text = capsys.readouterr().out
+    for part in ("depth 3", "55, 20", "exact on the grid", "Clip", "proved       fused"):
+        assert part in text
+
+
+def test_verify(tmp_path: Path) -> None:
+    export(tmp_path, "--d", 5, "--construction", "depth3")
+    done = python_m_exporter("verify", tmp_path / "median-depth3-d5.onnx", "--trials", 30, "--json")
+    assert done.returncode == 0
+    result = json.loads(done.stdout)
+    assert [f["family"] for f in result["families"]] == [
+        "uniform", "grid", "sorted", "reversed", "ties", "constant", "two-values", "8-bit", "clustered", "range-ends",
+    ]  # fmt: skip
+    for f in result["families"]:
+        assert (f["trials"], f["exact"], f["max_error"], f["mse"]) == (30, 1, 0, 0)
+
+
+def tampered(path: Path) -> Path:
+    """The same file with one weight of the last layer changed."""
+    proto = onnx.load(path)
+    tensor = proto.graph.initializer[-2]
+    values = numpy_helper.to_array(tensor).copy()
+    values.flat[0] *= 1.5
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.mark.parametrize("construction", ["depth3", "batcher"])
+def test_verify_finds_a_broken_contract(tmp_path: Path, construction: str, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, "--d", 5, "--construction", construction, "--profile", "dense", "--bits", 8)
+    (path,) = tmp_path.glob("*.onnx")
+    capsys.readouterr()
+    assert main(["verify", str(tampered(path)), "--trials", "20"]) == 1
+    assert "broken: " in capsys.readouterr().out
+    assert python_m_exporter("verify", path, "--trials", 20).returncode == 1
+
+
+def test_describe_refuses_a_file_that_is_not_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, "--d", 5, "--construction", "depth3", "--profile", "structured", "--bits", 8)
+    (path,) = tmp_path.glob("*.onnx")
+    proto = onnx.load(path)
+    proto.graph.node[-1].output[0] = "before"
+    bounds = [numpy_helper.from_array(np.float32(v), name) for v, name in ((0, "lo"), (1, "hi"))]
+    proto.graph.initializer.extend(bounds)
+    proto.graph.node.append(helper.make_node("Clip", ["before", "lo", "hi"], ["y"]))
+    onnx.save(proto, path)
+    assert main(["describe", str(path)]) == 2
+    assert "says it is structured, but its graph is not" in capsys.readouterr().err
+
+
+def foreign(path: Path, op: str = "TopK", d: int = 5) -> Path:
+    """A median by other means: [N, d] in, the middle of the sorted values out."""
+    k = numpy_helper.from_array(np.array([d // 2 + 1], dtype=np.int64), "k")
+    one = numpy_helper.from_array(np.array([1], dtype=np.int64), "axes")
+    nodes = [
+        helper.make_node(op, ["in", "k"], ["top", "where"], axis=1),
+        helper.make_node("ReduceMin", ["top"], ["out"], axes=[1]),
+    ]
+    graph = helper.make_graph(
+        nodes, "foreign",
+        [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["N", d])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", 1])],
+        [k, one],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_foreign_files_are_described_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = foreign(tmp_path / "topk.onnx")
+    assert main(["describe", str(path)]) == 0
+    assert "not one of ours" in capsys.readouterr().out
+    assert main(["verify", str(path), "--trials", "20", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["contract"] == "none stated"
+    assert all(f["exact"] == 1 for f in result["families"])
+
+
+def test_a_fixed_batch_is_fed_in_pieces(tmp_path: Path) -> None:
+    path = foreign(tmp_path / "batch.onnx")
+    proto = onnx.load(path)
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_value = 3
+    onnx.save(proto, path)
+    assert main(["verify", str(path), "--trials", "8"]) == 0
+
+
+def test_concurrent_exports_keep_every_manifest_entry(tmp_path: Path) -> None:
+    sizes = [3, 4, 5, 6]
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        runs = pool.map(lambda d: python_m_exporter("--d", d, "--construction", "batcher", "--out", tmp_path), sizes)
+        assert [done.returncode for done in runs] == [0] * len(sizes)
+    assert sorted(manifest(tmp_path)) == [f"median-batcher-d{d}.onnx" for d in sizes]
+    assert not list(tmp_path.glob(".*")), "no temporary files are left"
+
+
+def test_exporting_again_replaces_the_entry(tmp_path: Path) -> None:
+    export(tmp_path, "--d", 4, "--construction", "batcher")
+    export(tmp_path, "--d", 4, "--construction", "batcher")
+    export(tmp_path, "--d", 5, "--construction", "batcher")
+    assert len(manifest(tmp_path)) == 2
+
+
+def test_help_lists_the_constructions(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "depth3 " in text
+    assert "batcher " in text

@@ -1,0 +1,238 @@
+"""Bad input: one line on stderr that names the cause, exit status 2, no traceback, and nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from exporter import onnx_file
+from exporter.cli import main
+
+BAD = {
+    "d = 0": (["--d", "0"], "d = 0"),
+    "d < 0": (["--d", "-5"], "d = -5"),
+    "d no number": (["--d", "many"], "invalid int value"),
+    "no d": ([], "--d"),
+    "unknown construction": (["--d", "5", "--construction", "magic"], "unknown construction 'magic': choose from"),
+    "one known, one not": (["--d", "5", "--construction", "batcher", "--construction", "magic"], "unknown construction"),
+    "rank 0": (["--d", "5", "--rank", "0"], "rank 0 is out of range"),
+    "rank beyond d": (["--d", "5", "--rank", "2", "--rank", "6"], "rank 6 is out of range: ranks of 5 numbers are 1 to 5"),
+    "quantile beyond 1": (["--d", "5", "--quantile", "1.5"], "quantile 1.5 is out of range"),
+    "quantile nan": (["--d", "5", "--quantile", "nan"], "out of range"),
+    "unknown op": (["--d", "5", "--op", "mode"], "invalid choice"),
+    "op and rank": (["--d", "5", "--op", "max", "--rank", "2"], "different things"),
+    "bits 0": (["--d", "5", "--bits", "0"], "--bits must be between 1 and 52"),
+    "bits 60": (["--d", "5", "--bits", "60"], "--bits must be between 1 and 52"),
+    "bits beyond the dtype": (
+        ["--d", "5", "--construction", "depth3", "--bits", "40", "--dtype", "float32"], "is the most that works",
+    ),
+    "bits beyond every construction": (["--d", "5", "--bits", "30", "--dtype", "float32"], "is the most that works"),
+    "domain reversed": (["--d", "5", "--domain", "1", "0"], "the domain must be two finite numbers LO < HI"),
+    "domain infinite": (["--d", "5", "--domain", "0", "inf"], "the domain must be"),
+    "domain nan": (["--d", "5", "--domain", "nan", "1"], "the domain must be"),
+    "dense beyond the budget": (
+        ["--d", "2048", "--construction", "depth3", "--profile", "dense"], "GiB as float32): use --profile structured",
+    ),
+    "depth3 too large": (["--d", "100000", "--construction", "depth3"], "all pairs of 100000 entries"),
+    "epsilon too small": (["--d", "2048", "--construction", "depth3", "--epsilon", "1e-3"], "smallest ε that works"),
+    "epsilon out of range": (["--d", "5", "--construction", "depth3", "--epsilon", "2"], "--epsilon must be above 0"),
+    "epsilon of batcher": (["--d", "5", "--construction", "batcher", "--epsilon", "0.1"], "batcher has none"),
+    "unknown option": (["--d", "5", "--frobnicate"], "unrecognized arguments"),
+}  # fmt: skip
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = printed.err.splitlines()
+    assert len(lines) == 1, printed.err
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(("args", "cause"), BAD.values(), ids=BAD)
+def test_bad_options(args: list[str], cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*args, "--out", str(tmp_path / "out")]) == 2
+    assert cause in one_line(capsys)
+    assert not (tmp_path / "out").exists(), "nothing is written"
+
+
+@pytest.mark.parametrize("args", [["--d", "0"], ["--d", "5", "--rank", "9"], ["--d", "5", "--construction", "x"]])
+def test_bad_options_from_a_shell(args: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "exporter", *args, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("here first")
+    assert main(["--d", "5", "--out", str(tmp_path / "file" / "models")]) == 2
+    assert "cannot write to" in one_line(capsys)
+    assert main(["--d", "5", "--out", str(tmp_path / "file")]) == 2
+    assert "cannot write to" in one_line(capsys)
+    assert (tmp_path / "file").read_text() == "here first"
+
+
+def small(tmp_path: Path) -> Path:
+    assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 0
+    return tmp_path / "median-batcher-d3.onnx"
+
+
+def damage_truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def damage_text(path: Path) -> None:
+    path.write_text("not a model")
+
+
+def damage_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def damage_noise(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 20)
+
+
+def damage_missing(path: Path) -> None:
+    path.unlink()
+
+
+def damage_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def damage_unknown_operator(path: Path) -> None:
+    proto = onnx.load(path)
+    proto.graph.node[0].op_type = "Frobnicate"
+    path.write_bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("command", ["describe", "verify"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_truncated,
+        damage_text,
+        damage_empty,
+        damage_noise,
+        damage_missing,
+        damage_directory,
+        damage_unknown_operator,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_files_that_are_no_models(
+    command: str, damage: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small(tmp_path)
+    damage(path)  # type: ignore[operator]
+    capsys.readouterr()
+    assert main([command, str(path)]) == 2
+    assert path.name in one_line(capsys)
+
+
+def save(path: Path, inputs: list[tuple[str, int, list[object]]]) -> Path:
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [inputs[0][0]], ["out"])], "foreign",
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info("out", inputs[0][1], inputs[0][2])],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+FOREIGN = {
+    "two inputs": [("a", TensorProto.FLOAT, ["N", 3]), ("b", TensorProto.FLOAT, ["N", 3])],
+    "an image": [("a", TensorProto.FLOAT, ["N", 3, 8, 8])],
+    "no fixed d": [("a", TensorProto.FLOAT, ["N", "d"])],
+    "integers": [("a", TensorProto.INT64, ["N", 3])],
+}
+
+
+@pytest.mark.parametrize("inputs", FOREIGN.values(), ids=FOREIGN)
+def test_foreign_files_of_another_kind(
+    inputs: list[tuple[str, int, list[object]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(save(tmp_path / "foreign.onnx", inputs))]) == 2
+    assert "foreign.onnx" in one_line(capsys)
+
+
+@pytest.mark.parametrize("trials", ["0", "-1", "few"])
+def test_trials(trials: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = small(tmp_path)
+    capsys.readouterr()
+    assert main(["verify", str(path), "--trials", trials]) == 2
+    assert "--trials" in one_line(capsys)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "models": []}', '{"format": 1, "models": 3}', "\x00\xff"])
+def test_a_manifest_that_is_not_ours_is_not_touched(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(text, encoding="latin-1")
+    before = path.read_bytes()
+    assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 2
+    assert "is not a manifest of ours" in one_line(capsys)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json"], "no file without an entry"
+
+
+@pytest.mark.parametrize(("call", "nth"), [("replace", 1), ("fsync", 1), ("fsync", 2)])
+def test_a_failed_write_leaves_what_was_there(
+    call: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full at the first or second file: neither model nor manifest changes before both are written."""
+    small(tmp_path).write_bytes(b"an older file")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    capsys.readouterr()
+    real, calls = getattr(os, call), []
+
+    def full(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args)
+
+    monkeypatch.setattr(onnx_file.os, call, full)
+    assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 2
+    assert "No space left on device" in one_line(capsys)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_refused_export_leaves_what_was_there(tmp_path: Path) -> None:
+    small(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    for bad in (["--rank", "7"], ["--bits", "40", "--dtype", "float32"], ["--construction", "magic"]):
+        assert main(["--d", "3", *bad, "--out", str(tmp_path)]) == 2
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert [m["file"] for m in json.loads(before["manifest.json"])["models"]] == ["median-batcher-d3.onnx"]
+
+
+def test_files_become_visible_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data goes to a hidden file beside the target, which is renamed over it."""
+    seen: list[tuple[str, str]] = []
+    rename = os.replace
+
+    def watch(source: str, target: Path) -> None:
+        assert Path(source).stat().st_size > 0
+        seen.append((Path(source).name, target.name))
+        rename(source, target)
+
+    monkeypatch.setattr(onnx_file.os, "replace", watch)
+    small(tmp_path)
+    assert [target for _, target in seen] == ["median-batcher-d3.onnx", "manifest.json"]
+    assert all(source.startswith(f".{target}.") for source, target in seen)
+    assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o644

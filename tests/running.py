@@ -1,0 +1,55 @@
+"""Networks and files in onnxruntime, for the tests."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from exporter.contract import DType, dense_bits, structured_bits
+from exporter.lowering import dense_graph, structured_graph
+from exporter.network import Network, Weights, weights
+from exporter.onnx_file import assemble
+
+PROFILES = ("dense", "structured", "fused")
+DTYPES: tuple[DType, ...] = ("float32", "float64")
+
+
+@cache
+def weights_of(net: Network) -> list[Weights]:
+    return weights(net)
+
+
+def proto_of(net: Network, profile: str, dtype: str) -> onnx.ModelProto:
+    """A network as a model in one profile, without the exporter's choices."""
+    if profile == "dense":
+        graph = dense_graph(weights_of(net), dtype)
+    else:
+        graph = structured_graph(net, dtype, fused=profile == "fused")
+    return assemble(graph, net, "test", {"profile": profile})
+
+
+def exact_dtypes(net: Network, profile: str, step: float) -> list[DType]:
+    """The dtypes in which the contract promises equal bits."""
+    needed = dense_bits(net, step) if profile == "dense" else structured_bits(net, step)
+    return [dtype for dtype in DTYPES if needed.exact_in(dtype)]
+
+
+def session(proto: onnx.ModelProto) -> ort.InferenceSession:
+    """The model in onnxruntime, one thread."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(model: onnx.ModelProto | ort.InferenceSession, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The model's answers on a batch."""
+    loaded = session(model) if isinstance(model, onnx.ModelProto) else model
+    (source,) = loaded.get_inputs()
+    kind = {"tensor(float)": np.float32, "tensor(double)": np.float64}[source.type]
+    return np.asarray(loaded.run(None, {source.name: np.ascontiguousarray(x, dtype=kind)})[0])
