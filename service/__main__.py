@@ -1,0 +1,87 @@
+"""`python -m service`: make sure there is something to serve, then hand over to uvicorn."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+
+from service import logs, registry
+from service.settings import Settings
+
+log = logging.getLogger("service")
+DEFAULT_D = 2048
+DEFAULT_CONSTRUCTION = "radix"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Build what is missing, start the workers, and leave nothing behind but the models."""
+    settings = Settings.from_args(arguments)
+    logs.configure(settings.log_level)
+    with tempfile.TemporaryDirectory(prefix="onnx-median-") as scratch:
+        settings = replace(settings, runtime_dir=scratch)
+        if settings.workers > 1:
+            shared = Path(scratch) / "metrics"
+            shared.mkdir()
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
+        os.environ.update(settings.to_env())
+        if settings.build:
+            ensure_models(settings)
+        uvicorn.run(
+            "service.app:create_app",
+            factory=True,
+            host=settings.host,
+            port=settings.port,
+            workers=settings.workers,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.timeout_s) + 1,
+        )
+    return 0
+
+
+def ensure_models(settings: Settings) -> None:
+    """Build the default model when there is none, and a companion of odd d when some lengths could not be served.
+
+    A model of even d answers with the mean of its two middle ranks; no padding makes that the middle of an odd number
+    of values once they fill more than half of the row. One model of d + 1 closes every gap, for all conventions.
+    """
+    found = registry.load(settings.folders)
+    if not found.models:
+        _build(settings, DEFAULT_D, "there is no model to serve")
+        found = registry.load(settings.folders, previous=found)
+    if found.models and (missing := found.gaps()):
+        d = found.largest + 1 - found.largest % 2
+        _build(settings, d, f"{len(missing)} lengths up to {found.largest} cannot be served exactly")
+
+
+def _build(settings: Settings, d: int, reason: str) -> None:
+    from exporter.api import export_model  # noqa: PLC0415, the builder is loaded only when something has to be built
+
+    folder = settings.models
+    if not _writable(folder):
+        folder = Path(settings.runtime_dir) / "models"
+        folder.mkdir(exist_ok=True)
+    fields = {"construction": DEFAULT_CONSTRUCTION, "d": d, "folder": str(folder), "reason": reason}
+    log.warning("building a model", extra={"fields": fields})
+    path = export_model(d=d, construction=DEFAULT_CONSTRUCTION, out=folder)
+    log.warning("model built", extra={"fields": {"file": str(path)}})
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
