@@ -21,7 +21,7 @@ import numpy as np
 from service.errors import BusyError
 from service.metrics import WAITING, ModelMetrics
 from service.registry import Model
-from service.scaling import Floats
+from service.scaling import Array, Floats, certify
 from service.settings import Settings
 
 # A call touches its input, its output-sized temporaries and the next layer: about this many copies of the rows at once.
@@ -30,9 +30,12 @@ LIVE_COPIES = 4
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of a request's rows: their outputs, and how they were served."""
+    """What came of a request's rows: the order statistics found in them, proven, and how they were served.
 
-    outputs: Floats
+    `found` is (rows, columns asked for, 2): both ends of each column's mix, NaN where counting refuted the model.
+    """
+
+    found: Array
     queue_s: float
     inference_s: float
     batch_rows: int
@@ -41,20 +44,33 @@ class Outcome:
 class Job:
     """One request's rows on their way through a lane; `taken` of them are in calls already, `done` are answered."""
 
-    __slots__ = ("batch_rows", "done", "future", "inference_s", "outputs", "queue_s", "queued", "rows", "taken")
+    __slots__ = (
+        "batch_rows",
+        "columns",
+        "done",
+        "found",
+        "future",
+        "inference_s",
+        "queue_s",
+        "queued",
+        "rows",
+        "taken",
+    )
 
-    def __init__(self, rows: Floats, future: asyncio.Future[Outcome]) -> None:
+    def __init__(self, rows: Floats, columns: tuple[int, ...], future: asyncio.Future[Outcome]) -> None:
         self.rows = rows
+        self.columns = columns
         self.future = future
         self.queued = time.perf_counter()
         self.taken = 0
         self.done = 0
-        self.outputs: Floats | None = None
+        self.found: Array | None = None
         self.queue_s = self.inference_s = 0.0
         self.batch_rows = 0
 
 
 Piece = tuple[Job, int, int]
+Result = tuple[dict[int, Array] | Exception, float]
 
 
 class Gate:
@@ -100,10 +116,10 @@ class Lane:
         self.model.run(rows)
         return time.perf_counter() - started
 
-    async def run(self, rows: Floats) -> Outcome:
-        """Wait for the outputs of `rows`. Cancelling the wait takes rows that have not started out of the queue."""
+    async def run(self, rows: Floats, columns: tuple[int, ...]) -> Outcome:
+        """Wait for some columns of the outputs of `rows`; when cancelled, rows that have not started leave the queue."""
         loop = asyncio.get_running_loop()
-        job = Job(rows, loop.create_future())
+        job = Job(rows, columns, loop.create_future())
         self.gate.admit(len(rows))
         self.queue.append(job)
         self.queued_rows += len(rows)
@@ -135,7 +151,7 @@ class Lane:
             pieces = self._take()
             count = sum(stop - start for _, start, stop in pieces)
             if not self.running and count * self.row_seconds < self.inline_s:
-                self._finish(pieces, *self._call(pieces))
+                self._finish(pieces, self._call(pieces))
                 if self.queue:
                     self._wake(loop, 0.0)
                     return
@@ -163,38 +179,39 @@ class Lane:
             taken += stop - start
             job.queue_s = max(job.queue_s, now - job.queued)
         self._left(taken)
+        WAITING.set(self.gate.waiting)
         return pieces
 
-    def _call(self, pieces: list[Piece]) -> tuple[Floats | BaseException, float]:
+    def _call(self, pieces: list[Piece]) -> Result:
+        """One onnxruntime call, and the counting that proves its outputs: once for the whole batch."""
         parts = [job.rows[start:stop] for job, start, stop in pieces]
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        model = self.model
         started = time.perf_counter()
         try:
-            outputs: Floats | BaseException = self.model.run(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            outputs = model.run(rows)
+            seconds = time.perf_counter() - started
+            wanted = {column for job, _, _ in pieces for column in job.columns}
+            return {j: certify(rows, outputs[:, j], model.columns[j], model.grid) for j in wanted}, seconds
         except Exception as error:  # whatever onnxruntime raises is a failure of this call, never of the lane
-            outputs = error
-        return outputs, time.perf_counter() - started
+            return error, 0.0
 
     def _call_in_thread(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
-        outputs, seconds = self._call(pieces)
-        loop.call_soon_threadsafe(self._return, pieces, outputs, seconds)
+        result = self._call(pieces)
+        loop.call_soon_threadsafe(self._return, pieces, result)
 
-    def _return(self, pieces: list[Piece], outputs: Floats | BaseException, seconds: float) -> None:
+    def _return(self, pieces: list[Piece], result: Result) -> None:
         self.running -= 1
-        self._finish(pieces, outputs, seconds)
+        self._finish(pieces, result)
         if self.queue and self.wakeup is None:
             self._pump()
 
-    def _finish(self, pieces: list[Piece], outputs: Floats | BaseException, seconds: float) -> None:
-        count = sum(stop - start for _, start, stop in pieces)
-        if isinstance(outputs, BaseException):
-            self.metrics.failures.inc()
-            if len(pieces) > 1:
-                for piece in pieces:
-                    self.running += 1
-                    self.pool.submit(self._call_in_thread, asyncio.get_running_loop(), [piece])
-            elif not (future := pieces[0][0].future).done():
-                future.set_exception(outputs)
+    def _finish(self, pieces: list[Piece], result: Result) -> None:
+        found, seconds = result
+        if isinstance(found, Exception):
+            self._failed(pieces, found)
             return
+        count = sum(stop - start for _, start, stop in pieces)
         self.row_seconds += 0.1 * (seconds / count - self.row_seconds)
         self.gate.row_seconds = self.row_seconds
         self.metrics.batch_rows.observe(count)
@@ -203,19 +220,29 @@ class Lane:
         for job, start, stop in pieces:
             job.inference_s += seconds
             job.batch_rows = max(job.batch_rows, count)
-            self._deliver(job, start, outputs[at : at + stop - start])
-            at += stop - start
-        WAITING.set(self.gate.waiting)
+            end = at + stop - start
+            self._deliver(job, start, np.stack([found[j][at:end] for j in job.columns], axis=1))
+            at = end
 
-    def _deliver(self, job: Job, start: int, outputs: Floats) -> None:
-        """Hand a job the outputs of its rows from `start` on, and wake it when it has all."""
+    def _failed(self, pieces: list[Piece], error: Exception) -> None:
+        """A failure that was shared is sorted out by running every request on its own."""
+        self.metrics.failures.inc()
+        if len(pieces) > 1:
+            for piece in pieces:
+                self.running += 1
+                self.pool.submit(self._call_in_thread, asyncio.get_running_loop(), [piece])
+        elif not (future := pieces[0][0].future).done():
+            future.set_exception(error)
+
+    def _deliver(self, job: Job, start: int, found: Array) -> None:
+        """Hand a job what was found in its rows from `start` on, and wake it when it has all."""
         whole = len(job.rows)
-        job.done += len(outputs)
-        if len(outputs) < whole:
-            if job.outputs is None:
-                job.outputs = np.empty((whole, outputs.shape[1]), outputs.dtype)
-            job.outputs[start : start + len(outputs)] = outputs
+        job.done += len(found)
+        if len(found) < whole:
+            if job.found is None:
+                job.found = np.empty((whole, *found.shape[1:]))
+            job.found[start : start + len(found)] = found
         if job.done == whole and not job.future.done():
             self.metrics.queue.observe(job.queue_s)
-            complete = outputs if job.outputs is None else job.outputs
+            complete = found if job.found is None else job.found
             job.future.set_result(Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))

@@ -21,18 +21,7 @@ from service.bodies import Group, Options, Request
 from service.errors import BadInputError, ProblemError
 from service.ranks import Layout, Target, all_columns, median_target
 from service.registry import Choice, Model, Registry
-from service.scaling import (
-    Array,
-    Floats,
-    NotFiniteError,
-    Scaled,
-    Verdict,
-    certify,
-    combine,
-    elements,
-    fill,
-    scale,
-)
+from service.scaling import Array, Floats, NotFiniteError, Scaled, elements, scale
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -106,96 +95,95 @@ class Engine:
         return answer
 
     async def _solve(self, group: Group, options: Options, answer: Answer) -> None:
-        values, positions = group.values, group.positions
-        target = median_target(values.shape[1], options.even)
+        """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
+        n = group.values.shape[1]
         try:
-            choice = self.registry.choose(values.shape[1], target, options.model, options.construction)
+            choice = self.registry.choose(n, median_target(n, options.even), options.model, options.construction)
         except BadInputError as error:
-            raise BadInputError(error.detail, vector=positions[0]) from None
-        verdict, scaled = await self._certified(values, choice, positions, answer)
-        place = list(positions)
-        if not verdict.proven.all():
-            missed, kept = np.flatnonzero(~verdict.proven), np.flatnonzero(verdict.proven)
-            await self._fall_back(Group(values[missed], [place[i] for i in missed]), options, choice, answer)
-            verdict, scaled, place = verdict.take(kept), scaled.take(kept), [place[i] for i in kept]
-        await self.offload(values.size, self._record, answer, place, (verdict, scaled), choice.model, options.exact)
+            raise BadInputError(error.detail, vector=group.positions[0]) from None
+        scaled, found = await self._run(group, choice, answer)
+        place = list(group.positions)
+        if np.isnan(found).any():
+            missing = np.isnan(found).any(axis=1)
+            missed, kept = np.flatnonzero(missing), np.flatnonzero(~missing)
+            await self._fall_back(Group(group.values[missed], [place[i] for i in missed]), options, choice, answer)
+            scaled, found, place = scaled.take(kept), found[kept], [place[i] for i in kept]
+        await self._record(answer, place, scaled, found, (choice, options.exact))
 
-    def _record(
-        self, answer: Answer, place: list[int], proof: tuple[Verdict, Scaled], model: Model, exact: bool
+    async def _run(self, group: Group, choice: Choice, answer: Answer) -> tuple[Scaled, Array]:
+        """Vectors through a model: the order statistics (k, 2) of the choice's target, NaN where it missed."""
+        layout = choice.layout
+        scaled = await self._scale(group, choice.model, layout)
+        columns = tuple(read.column for read in layout.reads)
+        outcome = await self._lane(choice.model).run(scaled.rows.reshape(-1, choice.model.d), columns)
+        answer.served(outcome)
+        found = outcome.found.reshape(len(scaled.values), len(layout.rows), len(columns), 2)
+        if len(columns) == 1:
+            return scaled, found[:, 0, 0]
+        ends = [found[:, read.row, j, 0] for j, read in enumerate(layout.reads)]
+        return scaled, np.stack(ends, axis=1)
+
+    async def _scale(self, group: Group, model: Model, layout: Layout) -> Scaled:
+        try:
+            return await self.offload(group.values.size, scale, group.values, layout, model.d, model.grid)
+        except NotFiniteError as error:
+            raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
+
+    async def _record(
+        self, answer: Answer, place: list[int], scaled: Scaled, found: Array, how: tuple[Choice, bool]
     ) -> None:
         """Write proven answers to their places."""
-        verdict, scaled = proof
-        answer.medians[place] = elements(scaled, verdict) if exact else scaled.back(verdict.value)
-        answer.error_bound[place] = 0.0 if exact else scaled.bound
+        choice, exact = how
+        if exact:
+            answer.medians[place] = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
+            answer.error_bound[place] = 0.0
+        else:
+            answer.medians[place] = _mixed(scaled, found, choice.target)
+            answer.error_bound[place] = scaled.bound
         for position in place:
-            answer.models[position] = model.name
-        self._lane(model).metrics.vectors.inc(len(place))
-
-    async def _certified(
-        self, values: Floats, choice: Choice, positions: list[int] | range, answer: Answer
-    ) -> tuple[Verdict, Scaled]:
-        """Run the vectors through the chosen model and count."""
-        scaled, rows = await self._prepare(values, choice.model, choice.layout, positions)
-        outcome = await self._lane(choice.model).run(rows)
-        answer.served(outcome)
-        verdicts = await self.offload(values.size, _verdicts, scaled, outcome.outputs, choice.layout, choice.model)
-        return combine(verdicts, choice.target), scaled
-
-    async def _prepare(
-        self, values: Floats, model: Model, layout: Layout, positions: list[int] | range
-    ) -> tuple[Scaled, Floats]:
-        try:
-            scaled = await self.offload(values.size, scale, values, model.grid.bits)
-        except NotFiniteError as error:
-            raise BadInputError(f"{error}.", vector=positions[error.row], index=error.index) from None
-        return scaled, await self.offload(values.size, fill, scaled, layout, model.d, model.grid)
+            answer.models[position] = choice.model.name
+        self._lane(choice.model).metrics.vectors.inc(len(place))
 
     async def _fall_back(self, group: Group, options: Options, failed: Choice, answer: Answer) -> None:
         """Answer what a model missed by an exact one; if that fails too there is no answer, rather than a wrong one."""
-        lane = self._lane(failed.model)
-        lane.metrics.misses.inc(len(group.positions))
+        self._lane(failed.model).metrics.misses.inc(len(group.values))
         log.warning("certificate missed", extra={"fields": {"model": failed.model.name, "vectors": len(group.values)}})
         others = Registry({name: model for name, model in self.registry.models.items() if model is not failed.model})
         try:
             choice = others.choose(group.values.shape[1], failed.target, exact=True)
         except ProblemError:
             raise _uncertified(failed.model, group.positions[0]) from None
-        verdict, scaled = await self._certified(group.values, choice, group.positions, answer)
-        if not verdict.proven.all():
+        scaled, found = await self._run(group, choice, answer)
+        if np.isnan(found).any():
             raise _uncertified(choice.model, group.positions[0])
         for position in group.positions:
             answer.fallback[position] = True
-        self._record(answer, list(group.positions), (verdict, scaled), choice.model, options.exact)
+        await self._record(answer, list(group.positions), scaled, found, (choice, options.exact))
 
     async def columns(self, model: Model, values: Floats) -> tuple[Floats, Answer]:
         """Every output column of one model for vectors of its own length (k, d), certified: the protocol's `infer`."""
-        answer = Answer(np.empty(0), np.empty(len(values)), [model.name] * len(values), [False] * len(values))
+        count = len(values)
         layout = all_columns(model.columns)
-        scaled, rows = await self._prepare(values, model, layout, range(len(values)))
-        outcome = await self._lane(model).run(rows)
+        answer = Answer(np.empty(0), np.empty(count), [model.name] * count, [False] * count)
+        scaled = await self._scale(Group(values, range(count)), model, layout)
+        outcome = await self._lane(model).run(scaled.rows.reshape(count, model.d), tuple(range(len(model.columns))))
         answer.served(outcome)
-        verdicts = await self.offload(
-            values.size * len(model.columns), _verdicts, scaled, outcome.outputs, layout, model
-        )
-        outputs = np.empty((len(values), len(verdicts)), values.dtype)
-        for j, verdict in enumerate(verdicts):
-            outputs[:, j] = scaled.back(verdict.value)
-            for i in np.flatnonzero(~verdict.proven):
-                outputs[i, j] = await self._column_elsewhere(model, values[i : i + 1], int(i), verdict.target, answer)
         answer.error_bound = scaled.bound
-        self._lane(model).metrics.vectors.inc(len(values))
+        outputs = np.empty((count, len(model.columns)), values.dtype)
+        for j, target in enumerate(model.columns):
+            found = outcome.found[:, j]
+            outputs[:, j] = _mixed(scaled, found, target)
+            for i in np.flatnonzero(np.isnan(found).any(axis=1)).tolist():
+                outputs[i, j] = await self._column_elsewhere(Choice(model, layout, target), values[i : i + 1])
+                answer.fallback[i] = True
+        self._lane(model).metrics.vectors.inc(count)
         return outputs, answer
 
-    async def _column_elsewhere(
-        self, model: Model, value: Floats, position: int, target: Target, answer: Answer
-    ) -> np.floating[Any]:
+    async def _column_elsewhere(self, failed: Choice, value: Floats) -> Any:
+        """One number a model missed, from an exact model that has the same rank to offer."""
         own = Answer(np.empty(1, value.dtype), np.empty(1), [""], [False])
-        failed = Choice(model, all_columns(model.columns), target)
         await self._fall_back(Group(value, [0]), Options(), failed, own)
-        answer.fallback[position] = True
-        answer.models[position] = own.models[0]
-        result: np.floating[Any] = own.medians[0]
-        return result
+        return own.medians[0]
 
     def _lane(self, model: Model) -> Lane:
         """The lane of a model; one that was just unloaded gets another for the requests that still hold it."""
@@ -209,12 +197,10 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(self.helpers, function, *arguments)
 
 
-def _verdicts(scaled: Scaled, outputs: Floats, layout: Layout, model: Model) -> list[Verdict]:
-    rows = outputs.reshape(len(scaled.grid), len(layout.rows), -1)
-    return [
-        certify(scaled, rows[:, read.row, read.column].astype(np.float64), read.target, model.grid)
-        for read in layout.reads
-    ]
+def _mixed(scaled: Scaled, found: Array, target: Target) -> Array:
+    """The answers in the caller's range; equal ends need no mixing, and so no rounding."""
+    low, high = found[:, 0], found[:, 1]
+    return scaled.back(low if target.single else low + target.weight * (high - low))
 
 
 def _uncertified(model: Model, vector: int) -> ProblemError:

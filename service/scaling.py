@@ -4,19 +4,21 @@ A model is exact on the grid lo + (hi - lo) 2^-bits g, g = 0 .. 2^bits, and is n
 mapped to g = rint((x - min x) / step). The step is a power of two, so that scaling itself never rounds: data that
 already lies on such a grid (integers, 16-bit samples, multiples of 2^-24) comes back without any error.
 
-The map is monotone, so the rank-k element of x lands on the rank-k grid value. With e the exponent of max x - min x
-(max x - min x <= 2^e) and step = 2^(e - bits):
+The map is monotone, so the rank-k element of x lands on the rank-k grid value. With max x - min x <= 2^e and
+step = 2^(e - bits):
 
     |x_k - (min x + g_k step)| <= step (1/2 + 2^(bits - 53))        rounding to the grid, and of x - min x
     the way back, and numpy's own mean, round once each             <= 2^-53 (2^-24) max |x| each
 
-`error_bound` is the sum of these. Counting proves the rank: m is the rank-k value if fewer than k values are below m
-and at least k are not above it. No answer leaves the service without that proof.
+`bound` is the sum of these. Counting proves the rank: m is the rank-k value of a row if fewer than k entries are below
+m and at least k are not above it. No answer leaves the service without that proof.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import frexp, ldexp, nextafter
 from typing import Any
 
 import numpy as np
@@ -31,14 +33,16 @@ Floats = npt.NDArray[np.floating[Any]]
 # Beyond these sizes x - min x could overflow, or the scale factor could; such rows are first moved by a power of two.
 HUGE, TINY = 2.0**1000, 2.0**-800
 DOWN, UP = 2.0**-100, 2.0**600
+LIMITS = {np.dtype(t): (float(np.finfo(t).eps), float(np.finfo(t).smallest_subnormal)) for t in ("f4", "f8")}
 
 
 class NotFiniteError(ValueError):
     """A vector holds NaN or an infinity; `row` and `index` say where."""
 
-    def __init__(self, row: int, index: int, value: float) -> None:
-        super().__init__(f"{value} is not a finite number")
-        self.row, self.index = row, index
+    def __init__(self, values: Floats) -> None:
+        row, index = np.argwhere(~np.isfinite(values))[0]
+        super().__init__(f"{values[row, index]} is not a finite number")
+        self.row, self.index = int(row), int(index)
 
 
 @dataclass(frozen=True)
@@ -50,179 +54,168 @@ class Grid:
     high: float
     dtype: np.dtype[Any]
 
-    @property
-    def top(self) -> float:
-        return 2.0**self.bits
-
-    @property
+    @cached_property
     def unit(self) -> float:
+        """The distance of two neighbours."""
         return (self.high - self.low) * 2.0**-self.bits
 
-    @property
+    @cached_property
     def tolerance(self) -> float:
-        """Rounding of one output in grid units: the mean of two neighbours may need one bit more than the dtype has."""
-        return float(np.spacing(np.abs(np.array([self.low, self.high], self.dtype)).max())) / self.unit / 2
+        """Rounding of one output: the mean of two neighbours may need one bit more than the dtype has."""
+        return float(np.spacing(np.array(max(abs(self.low), abs(self.high)), self.dtype)))
+
+    @cached_property
+    def from_zero(self) -> bool:
+        """From 0 to a power of two: subtracting from the end is exact, and a mask can be multiplied with."""
+        return self.low == 0 and frexp(self.high)[0] == 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """k vectors of length n on the grid, and the way back."""
+    """k vectors of length n, the rows a model is fed for them (k, rows, d), and the way back."""
 
     values: Floats
-    grid: Array
+    rows: Floats
+    layout: Layout
+    grid: Grid
     offset: Array
     step: Array
     factor: Array | None
     bound: Array
 
-    def take(self, rows: npt.NDArray[np.intp]) -> Scaled:
+    def take(self, chosen: npt.NDArray[np.intp]) -> Scaled:
         """Some of the vectors."""
-        factor = None if self.factor is None else self.factor[rows]
-        return Scaled(self.values[rows], self.grid[rows], self.offset[rows], self.step[rows], factor, self.bound[rows])
+        factor = None if self.factor is None else self.factor[chosen]
+        parts = (self.offset[chosen], self.step[chosen], factor, self.bound[chosen])
+        return Scaled(self.values[chosen], self.rows[chosen], self.layout, self.grid, *parts)
 
-    def back(self, grid_values: Array) -> Array:
-        """Grid values, one a vector, as numbers of the caller's range."""
-        numbers = self.offset + grid_values * self.step
+    def back(self, found: Array) -> Array:
+        """Values in the model's domain, one a vector, as numbers of the caller's range."""
+        numbers: Array = self.offset + (found - self.grid.low) / self.grid.unit * self.step
         return numbers if self.factor is None else numbers / self.factor
 
 
-def scale(values: Floats, bits: int) -> Scaled:
-    """Put every row of `values` (k, n) on the grid of `bits` bits.
+def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
+    """Put every vector of `values` (k, n) on the grid and lay it out in rows of d.
 
     NaN and infinities show in the minimum and maximum, which are needed anyway, so looking for them costs nothing.
+    The few numbers that belong to a whole vector are computed in plain floats: cheaper than arrays of length 1.
     """
-    low, high = values.min(axis=1).astype(np.float64), values.max(axis=1).astype(np.float64)
-    largest = np.maximum(-low, high)
-    top = largest.max()
-    if not top < np.inf:
-        raise _not_finite(values)
-    factor: Array | None = None
-    numbers: Floats = values
-    smallest = largest.min()
-    if top > HUGE or smallest < TINY:
-        factor = np.where(largest > HUGE, DOWN, np.where((largest < TINY) & (largest > 0), UP, 1.0))
-        numbers = values * factor[:, None]
-        low, high = low * factor, high * factor
-    # the exponent of the range, a power of two counting to the lower side: its multiples use all of the grid
-    exponent = np.frexp(np.nextafter(high - low, 0))[1]
-    grid = np.subtract(numbers, low[:, None], dtype=np.float64)
-    grid *= np.ldexp(1.0, bits - exponent)[:, None]
-    np.rint(grid, out=grid)
-    step = np.where(high > low, np.ldexp(1.0, exponent - bits), 0.0)
-    return Scaled(values, grid, low, step, factor, _bound(values, bits, step, largest, factor))
+    eps, tiny = LIMITS[values.dtype.newbyteorder("=")]
+    relative = 0.5 + 2.0 ** (grid.bits - 53)
+    offsets, factors, scales, steps, bounds = [], [], [], [], []
+    for low, high in zip(values.min(axis=1).tolist(), values.max(axis=1).tolist(), strict=True):
+        largest = max(-low, high)
+        if not largest < HUGE * HUGE:
+            raise NotFiniteError(values)
+        factor = DOWN if largest > HUGE else UP if 0 < largest < TINY else 1.0
+        span = high * factor - low * factor
+        # the exponent of the range, a power of two counting to the lower side: its multiples use all of the grid
+        exponent = frexp(nextafter(span, 0.0))[1]
+        step = ldexp(1.0, exponent - grid.bits) if span else 0.0
+        offsets.append(low * factor)
+        factors.append(factor)
+        scales.append(ldexp(1.0, grid.bits - exponent))
+        steps.append(step)
+        bounds.append((step * relative / factor + largest * 2 * eps) * (1 + 2.0**-50) + 2 * tiny if span else 0.0)
+    offset, factor_array = np.array(offsets), None
+    numbers = values
+    if any(factor != 1.0 for factor in factors):
+        factor_array = np.array(factors)
+        numbers = values * factor_array[:, None]
+    units = np.subtract(numbers, offset[:, None], dtype=np.float64)
+    units *= np.array(scales)[:, None]
+    np.rint(units, out=units)
+    rows = _lay_out(units, layout, d, grid)
+    return Scaled(values, rows, layout, grid, offset, np.array(steps), factor_array, np.array(bounds))
 
 
-def _bound(values: Floats, bits: int, step: Array, largest: Array, factor: Array | None) -> Array:
-    """The proven distance to numpy.median, rounded up; zero for constant vectors, which take no rounding at all."""
-    half = step * (0.5 + 2.0 ** (bits - 53))
-    if factor is not None:
-        half = half / factor
-    limits = np.finfo(values.dtype)
-    bound = half + largest * (2 * float(limits.eps))
-    return np.where(step > 0, bound * (1 + 2.0**-50) + 2 * float(limits.smallest_subnormal), 0.0)
-
-
-def _not_finite(values: Floats) -> NotFiniteError:
-    row, index = np.argwhere(~np.isfinite(values))[0]
-    return NotFiniteError(int(row), int(index), float(values[row, index]))
-
-
-def fill(scaled: Scaled, layout: Layout, d: int, grid: Grid) -> Floats:
-    """The rows a model is fed: (k * rows, d), padded, in the model's own units and dtype."""
-    k, n = scaled.grid.shape
+def _lay_out(units: Array, layout: Layout, d: int, grid: Grid) -> Floats:
+    """Grid numbers 0 .. 2^bits as rows (k, rows, d) in the model's domain and dtype, padded."""
+    k, n = units.shape
     rows = np.empty((k, len(layout.rows), d), grid.dtype)
+    # in float64, and rounded once: a float32 sum of a large offset and a small step would leave the grid
+    numbers = units if grid.low == 0 else units * grid.unit + grid.low
     for i, row in enumerate(layout.rows):
-        rows[:, i, : row.lowest] = grid.low
         end = row.lowest + row.repeat * n
-        rows[:, i, end:] = grid.high
-        for copy in range(row.repeat):
-            part = rows[:, i, row.lowest + copy * n : row.lowest + (copy + 1) * n]
-            np.multiply(scaled.grid, grid.unit, out=part, casting="same_kind")
-            if grid.low:
-                # in float64, and rounded once: a float32 sum of a large offset and a small step would leave the grid
-                part[...] = scaled.grid * grid.unit + grid.low
-    return rows.reshape(k * len(layout.rows), d)
+        if row.lowest:
+            rows[:, i, : row.lowest] = grid.low
+        if end < d:
+            rows[:, i, end:] = grid.high
+        for start in range(row.lowest, end, n):
+            part = rows[:, i, start : start + n]
+            if numbers is units:
+                np.multiply(units, grid.unit, out=part, casting="same_kind")
+            else:
+                part[...] = numbers
+    return rows
 
 
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """The two order statistics behind an answer, proven by counting where `proven` is true, in grid units."""
+def certify(rows: Floats, outputs: Floats, column: Target, grid: Grid) -> Array:
+    """Prove or refute that `outputs` (b) hold `column` of each row (b, d): the two order statistics behind it, (b, 2).
 
-    target: Target
-    low: Array
-    high: Array
-    proven: Bools
-
-    def take(self, rows: npt.NDArray[np.intp]) -> Verdict:
-        """The verdict on some of the vectors."""
-        return Verdict(self.target, self.low[rows], self.high[rows], self.proven[rows])
-
-    @property
-    def value(self) -> Array:
-        """What the grid vectors' answer is; the mean of equal values is that value, without rounding."""
-        mixed: Array = self.low + self.target.weight * (self.high - self.low)
-        return mixed
-
-
-def certify(scaled: Scaled, found: Array, target: Target, grid: Grid) -> Verdict:
-    """Prove or refute that `found` (model units, one a vector) is `target` of each vector.
-
-    For a mix of two neighbours the counts tell where the two lie around `found`; each is then read off the data as the
-    nearest value below or above, whose rank the same counts prove.
+    NaN stands for an output that counting refutes. For a mix of two neighbours the counts tell where the two lie around
+    the output; each is then read off the row as the nearest entry below or above, whose rank the same counts prove.
     """
-    g = scaled.grid
-    m = (found - grid.low) / grid.unit
-    if target.single:
-        np.rint(m, out=m)
-    below, upto = _counts(g < m[:, None]), _counts(g <= m[:, None])
-    if target.single:
-        return Verdict(target, m, m, (below < target.low) & (upto >= target.low))
-    low, high = m, m
-    if (take := below == target.low).any():
-        low = np.where(take, np.where(g < m[:, None], g, -1.0).max(axis=1), m)
-    if (take := upto == target.low).any():
-        high = np.where(take, np.where(g > m[:, None], g, grid.top + 1).min(axis=1), m)
-    proven = (below <= target.low) & (upto >= target.low)
-    verdict = Verdict(target, low, high, proven)
-    return Verdict(target, low, high, proven & (np.abs(verdict.value - m) <= grid.tolerance))
+    d = rows.shape[1]
+    at = outputs[:, None]
+    less, more = rows < at, rows > at
+    below = np.array([np.count_nonzero(row) for row in less])
+    upto = d - np.array([np.count_nonzero(row) for row in more])
+    found = np.empty((len(rows), 2))
+    found[:] = at
+    if not column.single:
+        if (take := below == column.low).any():
+            found[take, 0] = _nearest_below(rows, less, grid)[take]
+        if (take := upto == column.low).any():
+            found[take, 1] = _nearest_above(rows, more, grid)[take]
+        mixed = found[:, 0] + column.weight * (found[:, 1] - found[:, 0])
+        proven = (below <= column.low) & (upto >= column.low) & (np.abs(mixed - outputs) <= grid.tolerance)
+    else:
+        proven = (below < column.low) & (upto >= column.low)
+    found[~proven] = np.nan
+    return found
 
 
-def _counts(mask: Bools) -> npt.NDArray[np.intp]:
-    # row by row: count_nonzero of a whole row is vectorised, its axis argument is not
-    return np.array([np.count_nonzero(row) for row in mask], np.intp)
+def _nearest_below(rows: Floats, less: Bools, grid: Grid) -> Floats:
+    if grid.from_zero:  # multiplying by the mask is several times faster than choosing by it
+        nearest: Floats = (rows * less).max(axis=1)
+        return nearest
+    chosen: Floats = np.where(less, rows, grid.low).max(axis=1)
+    return chosen
 
 
-def combine(verdicts: list[Verdict], target: Target) -> Verdict:
-    """Two ranks read separately make the verdict on their mix."""
-    if len(verdicts) == 1:
-        return Verdict(target, verdicts[0].low, verdicts[0].high, verdicts[0].proven)
-    low, high = verdicts
-    return Verdict(target, low.low, high.low, low.proven & high.proven)
+def _nearest_above(rows: Floats, more: Bools, grid: Grid) -> Floats:
+    if grid.from_zero:
+        top = grid.dtype.type(grid.high)
+        nearest: Floats = top - ((top - rows) * more).max(axis=1)
+        return nearest
+    chosen: Floats = np.where(more, rows, grid.high).min(axis=1)
+    return chosen
 
 
-def elements(scaled: Scaled, verdict: Verdict) -> Floats:
+def elements(scaled: Scaled, found: Array, target: Target) -> Floats:
     """The very elements of the input behind the answers, mixed as numpy.median does: bit-equal to it.
 
     All values that share a grid point are one bucket; monotony makes the rank inside the bucket known.
     Where the middle is zero numpy's answer may carry either sign when both zeros occur, so there it is asked itself.
     """
     answers = np.empty(len(scaled.values), scaled.values.dtype)
-    target = verdict.target
+    start = scaled.layout.rows[0].lowest
     for i, vector in enumerate(scaled.values):
-        low = high = _element(vector, scaled.grid[i], verdict.low[i], target.low)
-        if not target.single:
-            high = _element(vector, scaled.grid[i], verdict.high[i], target.high)
-        answers[i] = low if target.single else mean(low, high)
+        fed = scaled.rows[i, 0, start : start + len(vector)]
+        low = _element(vector, fed, found[i, 0], target.low)
+        answers[i] = low if target.single else mean(low, _element(vector, fed, found[i, 1], target.high))
         if answers[i] == 0 and target == median_target(len(vector)):
             answers[i] = np.median(vector)
     return answers
 
 
-def _element(vector: Floats, grid: Array, value: np.float64, rank: int) -> np.floating[Any]:
-    bucket = vector[grid == value]
+def _element(vector: Floats, fed: Floats, value: np.float64, rank: int) -> np.floating[Any]:
+    bucket = vector[fed == value]
     at = 0
     if len(bucket) > 1:
-        at = rank - 1 - np.count_nonzero(grid < value)
+        at = rank - 1 - int(np.count_nonzero(fed < value))
         bucket.partition(at)
     element: np.floating[Any] = bucket[at]
     return element
