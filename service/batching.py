@@ -117,7 +117,7 @@ class Lane:
         return time.perf_counter() - started
 
     async def run(self, rows: Floats, columns: tuple[int, ...]) -> Outcome:
-        """Wait for some columns of the outputs of `rows`; when cancelled, rows that have not started leave the queue."""
+        """Wait for some columns of the outputs of `rows`; when cancelled, what has not started leaves the queue."""
         loop = asyncio.get_running_loop()
         job = Job(rows, columns, loop.create_future())
         self.gate.admit(len(rows))

@@ -62,7 +62,8 @@ class Grid:
     @cached_property
     def tolerance(self) -> float:
         """Rounding of one output: the mean of two neighbours may need one bit more than the dtype has."""
-        return float(np.spacing(np.array(max(abs(self.low), abs(self.high)), self.dtype)))
+        top = np.array(max(abs(self.low), abs(self.high)), self.dtype)
+        return float(np.spacing(np.nextafter(top, self.dtype.type(0)))) / 2
 
     @cached_property
     def from_zero(self) -> bool:
@@ -79,6 +80,7 @@ class Scaled:
     layout: Layout
     grid: Grid
     offset: Array
+    top: Array
     step: Array
     factor: Array | None
     bound: Array
@@ -86,12 +88,13 @@ class Scaled:
     def take(self, chosen: npt.NDArray[np.intp]) -> Scaled:
         """Some of the vectors."""
         factor = None if self.factor is None else self.factor[chosen]
-        parts = (self.offset[chosen], self.step[chosen], factor, self.bound[chosen])
+        parts = (self.offset[chosen], self.top[chosen], self.step[chosen], factor, self.bound[chosen])
         return Scaled(self.values[chosen], self.rows[chosen], self.layout, self.grid, *parts)
 
     def back(self, found: Array) -> Array:
-        """Values in the model's domain, one a vector, as numbers of the caller's range."""
+        """Values in the model's domain, one a vector, as numbers of the caller's range, never beyond its ends."""
         numbers: Array = self.offset + (found - self.grid.low) / self.grid.unit * self.step
+        np.minimum(numbers, self.top, out=numbers)
         return numbers if self.factor is None else numbers / self.factor
 
 
@@ -103,7 +106,7 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     """
     eps, tiny = LIMITS[values.dtype.newbyteorder("=")]
     relative = 0.5 + 2.0 ** (grid.bits - 53)
-    offsets, factors, scales, steps, bounds = [], [], [], [], []
+    offsets, tops, factors, scales, steps, bounds = [], [], [], [], [], []
     for low, high in zip(values.min(axis=1).tolist(), values.max(axis=1).tolist(), strict=True):
         largest = max(-low, high)
         if not largest < HUGE * HUGE:
@@ -114,10 +117,11 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
         exponent = frexp(nextafter(span, 0.0))[1]
         step = ldexp(1.0, exponent - grid.bits) if span else 0.0
         offsets.append(low * factor)
+        tops.append(high * factor)
         factors.append(factor)
         scales.append(ldexp(1.0, grid.bits - exponent))
         steps.append(step)
-        bounds.append((step * relative / factor + largest * 2 * eps) * (1 + 2.0**-50) + 2 * tiny if span else 0.0)
+        bounds.append((step * relative / factor + largest * (2 * eps)) * (1 + 2.0**-50) + 2 * tiny if span else 0.0)
     offset, factor_array = np.array(offsets), None
     numbers = values
     if any(factor != 1.0 for factor in factors):
@@ -127,7 +131,7 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     units *= np.array(scales)[:, None]
     np.rint(units, out=units)
     rows = _lay_out(units, layout, d, grid)
-    return Scaled(values, rows, layout, grid, offset, np.array(steps), factor_array, np.array(bounds))
+    return Scaled(values, rows, layout, grid, offset, np.array(tops), np.array(steps), factor_array, np.array(bounds))
 
 
 def _lay_out(units: Array, layout: Layout, d: int, grid: Grid) -> Floats:
