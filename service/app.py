@@ -92,7 +92,7 @@ class Front:
 
     def _authorise(self, headers: Headers) -> None:
         given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.key):
+        if not hmac.compare_digest(given.encode("latin-1"), self.key):  # as the bytes came
             raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
 
     def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:

@@ -90,9 +90,12 @@ def connect() -> Iterator[Callable[..., InProcess]]:
         yield start
 
 
-@pytest.fixture
-def client(connect: Callable[..., InProcess], models: Path) -> InProcess:
-    return connect(models)
+@pytest.fixture(scope="session")
+def client(models: Path) -> Iterator[InProcess]:
+    """One application for all tests that only ask."""
+    client = InProcess(create_app(Settings(models=models, log_level="error")))
+    yield client
+    client.close()
 
 
 class Server:

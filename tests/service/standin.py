@@ -93,15 +93,17 @@ def write(
     if slow:
         constants["ballast"] = np.full((256, 256), 1 / 256, dtype)
         constants["nothing"] = np.array(0, dtype)
+        # hangs on the input, or onnxruntime would compute it once and for all when it loads the model
         nodes += [
-            helper.make_node("MatMul", ["ballast" if i == 0 else f"ballast{i}", "ballast"], [f"ballast{i + 1}"])
-            for i in range(slow)
+            helper.make_node("ReduceSum", ["x"], ["all"], keepdims=0),
+            helper.make_node("Mul", ["all", "nothing"], ["none"]),
+            helper.make_node("Add", ["ballast", "none"], ["ballast0"]),
         ]
+        nodes += [helper.make_node("MatMul", [f"ballast{i}", "ballast"], [f"ballast{i + 1}"]) for i in range(slow)]
         nodes += [
             helper.make_node("ReduceSum", [f"ballast{slow}"], ["weight"], keepdims=0),
-            helper.make_node("ReduceSum", ["x"], ["all"], keepdims=0),
-            helper.make_node("Mul", ["weight", "nothing"], ["none"]),
-            helper.make_node("Add", [last, "none"], ["late"]),
+            helper.make_node("Mul", ["weight", "nothing"], ["idle"]),
+            helper.make_node("Add", [last, "idle"], ["late"]),
         ]
         last = "late"
     nodes.append(helper.make_node("Identity", [last], ["y"]))
