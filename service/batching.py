@@ -107,14 +107,8 @@ class Lane:
         self.queue: deque[Job] = deque()
         self.queued_rows = 0
         self.running = 0
-        self.row_seconds = self._time_one_row()
+        self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
-
-    def _time_one_row(self) -> float:
-        rows = np.full((1, self.model.d), self.model.grid.low, self.model.grid.dtype)
-        started = time.perf_counter()
-        self.model.run(rows)
-        return time.perf_counter() - started
 
     async def run(self, rows: Floats, columns: tuple[int, ...]) -> Outcome:
         """Wait for some columns of the outputs of `rows`; when cancelled, what has not started leaves the queue."""

@@ -10,6 +10,7 @@ import ast
 import io
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-str
 FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})
 QUERY = frozenset({"model", "construction", "even", "exact", "dtype", "d"})
 NPY_HEADER_LIMIT = 4096
+LENGTH = re.compile(r"0*[1-9][0-9]{0,8}\Z")
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 
 
@@ -63,6 +65,10 @@ def query_options(query: Mapping[str, str]) -> Options:
     for name in query:
         if name not in QUERY:
             raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(sorted(QUERY))}.")
+    if "dtype" in query and query["dtype"] not in RAW_DTYPES:
+        raise BadInputError(f"dtype must be float32 or float64, not {query['dtype'][:40]!r}")
+    if "d" in query and not LENGTH.match(query["d"]):
+        raise BadInputError(f"d must be a positive integer, not {query['d'][:40]!r}")
     exact = query.get("exact", "false")
     if exact not in ("true", "false"):
         raise BadInputError(f"exact must be true or false, not {exact[:40]!r}")
@@ -179,13 +185,10 @@ def _number(value: Any, vector: int, index: int) -> float:
 
 def read_raw(body: bytes, query: Mapping[str, str], options: Options, max_vectors: int) -> Request:
     """Little-endian numbers, `d` a vector, nothing else."""
-    dtype = RAW_DTYPES.get(query.get("dtype", "float32"))
-    if dtype is None:
-        raise BadInputError(f"dtype must be float32 or float64, not {query['dtype'][:40]!r}")
-    text = query.get("d", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise BadInputError("A raw body needs ?d=..., the length of its vectors, a positive integer.")
-    d = int(text)
+    dtype = RAW_DTYPES[query.get("dtype", "float32")]
+    if "d" not in query:
+        raise BadInputError("A raw body needs ?d=..., the length of its vectors.")
+    d = int(query["d"])
     count, rest = divmod(len(body), d * dtype.itemsize)
     if rest or not count:
         raise BadInputError(

@@ -277,7 +277,7 @@ def plot(report: Report, samples: Samples, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     series = {
         "service, round trip": (samples.service_ms, "#1f5fa8"),
         "onnxruntime": (samples.inference_ms, "#d9822b"),
@@ -285,31 +285,38 @@ def plot(report: Report, samples: Samples, path: Path) -> None:
     }
     for name, (times, colour) in series.items():
         ordered = np.maximum(np.sort(times), 1e-4)
-        share = np.arange(1, len(ordered) + 1) / len(ordered)
-        left.step(
-            ordered, share, where="post", color=colour, linewidth=1.8, label=f"{name}, p50 {np.median(times):.3g} ms"
-        )
-    left.set(xscale="log", xlabel="milliseconds", ylabel="share of vectors answered", ylim=(0, 1.02))
-    left.set_title("Latency", loc="left")
-    left.legend(loc="lower right", frameon=False, fontsize=9)
-    exact = int(np.count_nonzero(samples.errors == 0))
-    order = np.arange(1, len(samples.errors) + 1)
-    right.plot(order, np.sort(samples.bounds)[::-1], color="#999999", linewidth=1.4, label="reported bound")
-    wrong = np.sort(samples.errors[samples.errors > 0])[::-1]
-    if len(wrong):
-        right.plot(order[: len(wrong)], wrong, ".", color="#b03a3a", markersize=4, label="error against numpy.median")
-    if len(wrong) or samples.bounds.any():
-        right.set_yscale("log")
-    right.set(xlabel="vectors, by size of the error", ylabel="error")
-    right.set_title(f"Error: {exact} of {report.vectors} equal to numpy.median", loc="left")
-    right.legend(loc="best", frameon=False, fontsize=9)
-    for axes in (left, right):
+        share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+        label = f"{name}: p50 {np.median(times):.3g} ms"
+        left.step(ordered, share, where="post", color=colour, linewidth=1.8, label=label)
+    left.set(xscale="log", xlabel="milliseconds a vector", ylabel="% of vectors answered within", ylim=(0, 102))
+    _error_panel(right, report, samples)
+    for axes, title in ((left, "Latency"), (right, "Error against numpy.median")):
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=44)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2, frameon=False, fontsize=8.5)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    title = f"{', '.join(report.models)}   {report.vectors} vectors, {report.source}, {report.format}"
+    title = f"{', '.join(report.models)}: {report.vectors} vectors, {report.source}, {report.format}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, color="#444444")
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _error_panel(axes: Any, report: Report, samples: Samples) -> None:
+    """Errors and reported bounds, largest first, on a logarithmic axis; answers without error are counted, not drawn."""
+    order = np.arange(1, len(samples.errors) + 1)
+    wrong = np.sort(samples.errors[samples.errors > 0])[::-1]
+    bounds = np.sort(samples.bounds[samples.bounds > 0])[::-1]
+    axes.set(xlabel="vectors, largest error first", ylabel="error", xlim=(0, len(order) + 1))
+    if not len(wrong) and not len(bounds):
+        axes.text(0.5, 0.5, "every answer is equal to numpy.median", ha="center", transform=axes.transAxes)
+    if len(bounds):
+        axes.plot(order[: len(bounds)], bounds, color="#888888", linewidth=1.6, label="reported bound")
+    equal = report.vectors - len(wrong)
+    label = f"error ({equal} of {report.vectors} answers are equal)"
+    axes.plot(order[: len(wrong)], wrong, ".", color="#b03a3a", markersize=4, label=label)
+    shown = np.concatenate([wrong, bounds])
+    if len(shown):
+        axes.set(yscale="log", ylim=(shown.min() / 10, shown.max() * 10))
 
 
 def read_file(path: Path) -> list[Vector]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Model:
     session: Any
     input_name: str
     output_name: str
+    row_seconds: float = 0.0
 
     @property
     def d(self) -> int:
@@ -90,7 +92,7 @@ class Registry:
     def choose(
         self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
     ) -> Choice:
-        """The cheapest model that yields `target` of n values: fewest numbers fed, exact before probabilistic."""
+        """The smallest model that yields `target` of n values; probabilistic ones only for those who ask."""
         key = (n, target, name, construction, exact)
         choice = self._choices.get(key)
         if choice is None:
@@ -135,10 +137,11 @@ class Registry:
         return missing
 
 
-def _cost(choice: Choice) -> tuple[int, float, int, str]:
+def _cost(choice: Choice) -> tuple[int, bool, float, str]:
+    """Fewest numbers fed; then exact before probabilistic; then what ran fastest when it was loaded."""
     model = choice.model
     fed = len(choice.layout.rows) * model.d
-    return fed, float(model.description["failure_bound"]), int(model.description["size"]), model.name
+    return fed, not model.exact, model.row_seconds, model.name
 
 
 def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = None) -> Registry:
@@ -217,9 +220,20 @@ def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
     model = Model(path.stem, path, digest, description, grid, columns, session, inputs[0].name, outputs[0].name)
     try:
         model.run(np.full((2, model.d), grid.low, grid.dtype))
+        return replace(model, row_seconds=_time_one_row(model))
     except Exception as error:
         raise UnusableModelError(f"its trial run fails: {str(error).splitlines()[0][:200]}") from None
-    return model
+
+
+def _time_one_row(model: Model) -> float:
+    """The best of three runs: what the model costs here, for choosing between models and for planning batches."""
+    row = np.full((1, model.d), model.grid.low, model.grid.dtype)
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        model.run(row)
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def _same_json(stored: str, value: Any) -> bool:
@@ -263,8 +277,9 @@ def _column(ranks: list[int], weights: list[float], d: int) -> Target:
     match ranks, weights:
         case [int(rank)], [1]:
             return Target.rank(rank)
-        case [int(low), int(high)], [first, second] if high == low + 1 and first >= 0 <= second and first + second == 1:
-            return Target(low, high, float(second))
+        case [int(low), int(high)], [first, second] if high == low + 1 and abs(first + second - 1) < 1e-9:
+            if 0 <= second <= 1:
+                return Target(low, high, float(second))
     raise ValueError(f"an output of ranks {ranks} with weights {weights} cannot be certified")
 
 
