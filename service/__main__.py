@@ -19,6 +19,7 @@ from service.settings import Settings
 log = logging.getLogger("service")
 DEFAULT_D = 2048
 DEFAULT_CONSTRUCTION = "radix"
+DEFAULT_PROFILE = "fused"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,7 +82,7 @@ def _build(settings: Settings, d: int, reason: str) -> bool:
     log.warning("building a model", extra={"fields": fields})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = export_model(d=d, construction=DEFAULT_CONSTRUCTION, out=folder)
+        path = export_model(d=d, construction=DEFAULT_CONSTRUCTION, out=folder, profile=DEFAULT_PROFILE)
     except (UserError, OSError) as error:
         log.error("the model cannot be built", extra={"fields": {**fields, "error": str(error)}})
         return False

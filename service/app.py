@@ -123,63 +123,70 @@ async def _problem(problem: ProblemError, scope: Scope, receive: Receive, send: 
     await response(scope, receive, send)
 
 
-async def read_body(request: Request, limit: int, timeout: float) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
     """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
     headers = request.headers
     if headers.get("content-encoding", "identity") != "identity":
         raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
-    too_large = ProblemError(413, f"The body is larger than {limit} bytes.", headers={"Connection": "close"})
     length = headers.get("content-length", "0")
     if not length.isdigit() or int(length) > limit:
-        raise too_large
+        raise _too_large(limit)
     chunks: list[bytes] = []
     size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ProblemError(400, "The connection was closed before the body was complete.")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(limit)
+        chunks.append(chunk)
+        if not message.get("more_body"):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(limit: int) -> ProblemError:
+    return ProblemError(413, f"The body is larger than {limit} bytes.", headers={"Connection": "close"})
+
+
+async def in_time(
+    request: Request, settings: Settings, answer: Callable[[Request, bytes], Awaitable[Response]]
+) -> Response:
+    """Read the body and answer it, both within the request's time; which of them took too long decides the status."""
+    body: bytes | None = None
     try:
-        async with asyncio.timeout(timeout):
-            while True:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ProblemError(400, "The connection was closed before the body was complete.")
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > limit:
-                    raise too_large
-                chunks.append(chunk)
-                if not message.get("more_body"):
-                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        async with asyncio.timeout(settings.timeout_s):
+            body = await read_body(request, settings.max_body)
+            return await answer(request, body)
     except TimeoutError:
-        raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
+        if body is None:
+            raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
+        raise ProblemError(504, f"No answer within {settings.timeout_s:g} s.") from None
 
 
 def median_handler(engine: Engine) -> Handler:
     """POST /median in its three formats."""
     settings = engine.settings
 
-    async def median(request: Request) -> Response:
-        body = await read_body(request, settings.max_body, settings.timeout_s)
-        query = request.query_params
-        options = bodies.query_options(query)
-        kind = request.headers.get("content-type", bodies.JSON).partition(";")[0].strip().lower()
-        try:
-            async with asyncio.timeout(settings.timeout_s):
-                match kind:
-                    case bodies.JSON:
-                        parsed = await engine.offload(
-                            len(body) // 16, bodies.read_json, body, options, settings.max_vectors
-                        )
-                        return _json_answer(await engine.medians(parsed))
-                    case bodies.RAW:
-                        parsed = bodies.read_raw(body, query, options, settings.max_vectors)
-                        answer = await engine.medians(parsed)
-                        return _binary_answer(answer, answer.medians.tobytes(), kind)
-                    case bodies.NPY:
-                        parsed = bodies.read_npy(body, options, settings.max_vectors)
-                        answer = await engine.medians(parsed)
-                        return _binary_answer(answer, bodies.write_npy(answer.medians), kind)
-        except TimeoutError:
-            raise ProblemError(504, f"No answer within {settings.timeout_s:g} s.") from None
+    async def answer(request: Request, body: bytes) -> Response:
+        query = bodies.read_query(request.scope["query_string"])
+        match request.headers.get("content-type", bodies.JSON).partition(";")[0].strip().lower():
+            case bodies.JSON:
+                limit = settings.max_vectors
+                parsed = await engine.offload(len(body) // 16, bodies.read_json, body, query.options, limit)
+                return _json_answer(await engine.medians(parsed))
+            case bodies.RAW:
+                result = await engine.medians(bodies.read_raw(body, query, settings.max_vectors))
+                return _binary_answer(result, result.medians.tobytes(), bodies.RAW)
+            case bodies.NPY:
+                result = await engine.medians(bodies.read_npy(body, query.options, settings.max_vectors))
+                return _binary_answer(result, bodies.write_npy(result.medians), bodies.NPY)
         accepted = [bodies.JSON, bodies.NPY, bodies.RAW]
         raise ProblemError(415, f"Content-Type must be one of {', '.join(accepted)}.", accepted=accepted)
+
+    async def median(request: Request) -> Response:
+        return await in_time(request, settings, answer)
 
     return median
 
@@ -202,12 +209,14 @@ def _json_answer(answer: Answer) -> Response:
 
 
 def _binary_answer(answer: Answer, content: bytes, kind: str) -> Response:
+    """Bare medians; everything else goes into headers."""
     timing = (
         f"queue;dur={answer.queue_s * 1e3:.3f}, inference;dur={answer.inference_s * 1e3:.3f}, "
         f"total;dur={answer.total_s * 1e3:.3f}"
     )
+    models = answer.models[0] if len(answer.models) == 1 else ",".join(sorted(set(answer.models)))
     headers = {
-        "X-Median-Models": ",".join(sorted(set(answer.models))),
+        "X-Median-Models": models,
         "X-Median-Certified": str(len(answer.models)),
         "X-Median-Error-Bound": repr(float(answer.error_bound.max())),
         "X-Median-Fallback": str(sum(answer.fallback)),
@@ -232,7 +241,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Front, engine=engine)
     app.add_exception_handler(HTTPException, _framework_error)
     _add_routes(app, engine)
-    app.include_router(protocol_v2.router(engine, read_body))
+    app.include_router(protocol_v2.router(engine, in_time))
     return app
 
 
@@ -252,7 +261,8 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
         "headers": schemas.ANSWER_HEADERS,
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (bodies.NPY, bodies.RAW)},
     }
-    app.router.routes.append(
+    app.router.routes.insert(  # first, because routes are tried in order
+        0,
         DirectRoute(
             "/median",
             median_handler(engine),
@@ -262,7 +272,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
             tags=["median"],
             responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 504)},
             openapi_extra={"requestBody": schemas.REQUEST_BODY, "parameters": schemas.PARAMETERS},
-        )
+        ),
     )
 
     @app.get("/models", tags=["models"], responses=schemas.problems(401))

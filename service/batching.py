@@ -24,8 +24,8 @@ from service.registry import Model
 from service.scaling import Array, Floats, certify
 from service.settings import Settings
 
-# A call touches its input, its output-sized temporaries and the next layer: about this many copies of the rows at once.
-LIVE_COPIES = 4
+# A call works on two layers at once: one is read while the next is written.
+LIVE_LAYERS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,8 @@ class Lane:
     def __init__(self, model: Model, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.model = model
         self.metrics = ModelMetrics(model.name)
-        row_bytes = model.d * model.grid.dtype.itemsize * LIVE_COPIES
+        widest = max(model.d, int(model.description["width"]))
+        row_bytes = widest * model.grid.dtype.itemsize * LIVE_LAYERS
         self.limit = max(1, min(settings.max_batch, settings.cache_kib * 1024 // row_bytes))
         self.delay = settings.batch_delay_ms / 1000 if self.limit > 1 else 0.0
         self.inline_s = settings.inline_ms / 1000
@@ -206,7 +207,8 @@ class Lane:
             self._failed(pieces, found)
             return
         count = sum(stop - start for _, start, stop in pieces)
-        self.row_seconds += 0.1 * (seconds / count - self.row_seconds)
+        # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
+        self.row_seconds = min(seconds / count, self.row_seconds * 1.01)
         self.gate.row_seconds = self.row_seconds
         self.metrics.batch_rows.observe(count)
         self.metrics.inference.observe(seconds)
@@ -215,7 +217,8 @@ class Lane:
             job.inference_s += seconds
             job.batch_rows = max(job.batch_rows, count)
             end = at + stop - start
-            self._deliver(job, start, np.stack([found[j][at:end] for j in job.columns], axis=1))
+            parts = [found[j][at:end, None] for j in job.columns]
+            self._deliver(job, start, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
             at = end
 
     def _failed(self, pieces: list[Piece], error: Exception) -> None:

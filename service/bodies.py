@@ -13,7 +13,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import simdjson
@@ -41,6 +43,15 @@ class Options:
     exact: bool = False
 
 
+@dataclass(frozen=True)
+class Query:
+    """Everything a query string can say: options for every format, type and length of raw numbers."""
+
+    options: Options
+    dtype: np.dtype[Any]
+    d: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Vectors of one length as a matrix, and where they stand in the request."""
@@ -58,22 +69,25 @@ class Request:
     options: Options
 
 
-def query_options(query: Mapping[str, str]) -> Options:
-    """Options from the query string; a name that does not exist is a mistake worth telling."""
-    if not query:
-        return Options()
+@lru_cache(maxsize=256)
+def read_query(text: bytes) -> Query:
+    """The query string; clients repeat theirs, so it is read once. A name that does not exist is a mistake worth telling."""
+    query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
     for name in query:
         if name not in QUERY:
             raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(sorted(QUERY))}.")
-    if "dtype" in query and query["dtype"] not in RAW_DTYPES:
-        raise BadInputError(f"dtype must be float32 or float64, not {query['dtype'][:40]!r}")
-    if "d" in query and not LENGTH.match(query["d"]):
-        raise BadInputError(f"d must be a positive integer, not {query['d'][:40]!r}")
+    dtype = query.get("dtype", "float32")
+    if dtype not in RAW_DTYPES:
+        raise BadInputError(f"dtype must be float32 or float64, not {dtype[:40]!r}")
+    d = query.get("d")
+    if d is not None and not LENGTH.match(d):
+        raise BadInputError(f"d must be a positive integer, not {d[:40]!r}")
     exact = query.get("exact", "false")
     if exact not in ("true", "false"):
         raise BadInputError(f"exact must be true or false, not {exact[:40]!r}")
     even = name_of_even(query.get("even", "mean"))
-    return Options(query.get("model"), query.get("construction"), even, exact == "true")
+    options = Options(query.get("model"), query.get("construction"), even, exact == "true")
+    return Query(options, RAW_DTYPES[dtype], None if d is None else int(d))
 
 
 def read_json(body: bytes, options: Options, max_vectors: int) -> Request:
@@ -183,18 +197,17 @@ def _number(value: Any, vector: int, index: int) -> float:
     return number
 
 
-def read_raw(body: bytes, query: Mapping[str, str], options: Options, max_vectors: int) -> Request:
+def read_raw(body: bytes, query: Query, max_vectors: int) -> Request:
     """Little-endian numbers, `d` a vector, nothing else."""
-    dtype = RAW_DTYPES[query.get("dtype", "float32")]
-    if "d" not in query:
+    d, dtype = query.d, query.dtype
+    if d is None:
         raise BadInputError("A raw body needs ?d=..., the length of its vectors.")
-    d = int(query["d"])
     count, rest = divmod(len(body), d * dtype.itemsize)
     if rest or not count:
         raise BadInputError(
             f"{len(body)} bytes are not a whole number of vectors of {d} x {dtype.itemsize} bytes.", vector=count
         )
-    return _matrix(np.frombuffer(body, dtype).reshape(count, d), options, max_vectors)
+    return _matrix(np.frombuffer(body, dtype).reshape(count, d), query.options, max_vectors)
 
 
 def read_npy(body: bytes, options: Options, max_vectors: int) -> Request:

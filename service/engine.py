@@ -26,6 +26,7 @@ from service.settings import Settings
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
+Place = list[int] | range
 
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
@@ -102,12 +103,14 @@ class Engine:
         except BadInputError as error:
             raise BadInputError(error.detail, vector=group.positions[0]) from None
         scaled, found = await self._run(group, choice, answer)
-        place = list(group.positions)
+        place: Place = group.positions
         if np.isnan(found).any():
             missing = np.isnan(found).any(axis=1)
             missed, kept = np.flatnonzero(missing), np.flatnonzero(~missing)
-            await self._fall_back(Group(group.values[missed], [place[i] for i in missed]), options, choice, answer)
-            scaled, found, place = scaled.take(kept), found[kept], [place[i] for i in kept]
+            await self._fall_back(
+                Group(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer
+            )
+            scaled, found, place = scaled.take(kept), found[kept], [group.positions[i] for i in kept]
         await self._record(answer, place, scaled, found, (choice, options.exact))
 
     async def _run(self, group: Group, choice: Choice, answer: Answer) -> tuple[Scaled, Array]:
@@ -130,16 +133,17 @@ class Engine:
             raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
 
     async def _record(
-        self, answer: Answer, place: list[int], scaled: Scaled, found: Array, how: tuple[Choice, bool]
+        self, answer: Answer, place: Place, scaled: Scaled, found: Array, how: tuple[Choice, bool]
     ) -> None:
         """Write proven answers to their places."""
         choice, exact = how
+        where = slice(None) if isinstance(place, range) else place  # a range is always the whole request
         if exact:
-            answer.medians[place] = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
-            answer.error_bound[place] = 0.0
+            answer.medians[where] = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
+            answer.error_bound[where] = 0.0
         else:
-            answer.medians[place] = _mixed(scaled, found, choice.target)
-            answer.error_bound[place] = scaled.bound
+            answer.medians[where] = _mixed(scaled, found, choice.target)
+            answer.error_bound[where] = scaled.bound
         for position in place:
             answer.models[position] = choice.model.name
         self._lane(choice.model).metrics.vectors.inc(len(place))

@@ -7,7 +7,6 @@ about grids. Errors have the protocol's own form, {"error": "..."}.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
@@ -24,13 +23,15 @@ from service.engine import Engine
 from service.errors import BadInputError, ProblemError
 from service.registry import Model
 from service.scaling import Floats
+from service.settings import Settings
 
 SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
 VERSION = "1"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 NAMES = {"float32": "FP32", "float64": "FP64"}
-ReadBody = Callable[[Request, int, float], Awaitable[bytes]]
+Answer = Callable[[Request, bytes], Awaitable[Response]]
+InTime = Callable[[Request, Settings, Answer], Awaitable[Response]]
 
 
 def error_response(problem: ProblemError) -> Response:
@@ -51,7 +52,7 @@ class _Direct(APIRoute):
         return self.endpoint
 
 
-def router(engine: Engine, read_body: ReadBody) -> APIRouter:
+def router(engine: Engine, in_time: InTime) -> APIRouter:
     """All routes of the protocol."""
     routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=_Direct)
 
@@ -85,21 +86,18 @@ def router(engine: Engine, read_body: ReadBody) -> APIRouter:
 
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
-        settings = engine.settings
-        model = model_of(request)
-        body = await read_body(request, settings.max_body, settings.timeout_s)
-        try:
-            async with asyncio.timeout(settings.timeout_s):
-                length = request.headers.get(HEADER_LENGTH)
-                call = await engine.offload(len(body) // 16, Call, model, body, length, settings.max_vectors)
-                outputs, answer = await engine.columns(model, call.values)
-        except TimeoutError:
-            raise ProblemError(504, f"No answer within {settings.timeout_s:g} s.") from None
+        model_of(request)  # an unknown model is refused before the body is read
+        return await in_time(request, engine.settings, answer)
+
+    async def answer(request: Request, body: bytes) -> Response:
+        model, length = model_of(request), request.headers.get(HEADER_LENGTH)
+        call = await engine.offload(len(body) // 16, Call, model, body, length, engine.settings.max_vectors)
+        outputs, served = await engine.columns(model, call.values)
         parameters = {
             "certified": True,
-            "error_bound": float(answer.error_bound.max()),
-            "fallback": sum(answer.fallback),
-            "batch_size": answer.batch_size,
+            "error_bound": float(served.error_bound.max()),
+            "fallback": sum(served.fallback),
+            "batch_size": served.batch_size,
         }
         return call.answer(outputs, parameters)
 

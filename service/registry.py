@@ -256,7 +256,7 @@ def session_options(threads: int) -> Any:
 
 def _contract(description: Any) -> tuple[Grid, tuple[Target, ...]]:
     """The numeric contract and the output columns, from a description that is complete."""
-    for key in ("construction", "failure_bound", "exact_on_grid", "size", "op"):
+    for key in ("construction", "failure_bound", "exact_on_grid", "width", "op"):
         if key not in description:
             raise KeyError(key)
     low, high = map(float, description["domain"])

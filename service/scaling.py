@@ -33,6 +33,8 @@ Floats = npt.NDArray[np.floating[Any]]
 # Beyond these sizes x - min x could overflow, or the scale factor could; such rows are first moved by a power of two.
 HUGE, TINY = 2.0**1000, 2.0**-800
 DOWN, UP = 2.0**-100, 2.0**600
+REFUTED = (float("nan"), float("nan"))
+FEW = 4
 LIMITS = {np.dtype(t): (float(np.finfo(t).eps), float(np.finfo(t).smallest_subnormal)) for t in ("f4", "f8")}
 
 
@@ -106,7 +108,7 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     """
     eps, tiny = LIMITS[values.dtype.newbyteorder("=")]
     relative = 0.5 + 2.0 ** (grid.bits - 53)
-    offsets, tops, factors, scales, steps, bounds = [], [], [], [], [], []
+    frames = []
     for low, high in zip(values.min(axis=1).tolist(), values.max(axis=1).tolist(), strict=True):
         largest = max(-low, high)
         if not largest < HUGE * HUGE:
@@ -115,23 +117,19 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
         span = high * factor - low * factor
         # the exponent of the range, a power of two counting to the lower side: its multiples use all of the grid
         exponent = frexp(nextafter(span, 0.0))[1]
-        step = ldexp(1.0, exponent - grid.bits) if span else 0.0
-        offsets.append(low * factor)
-        tops.append(high * factor)
-        factors.append(factor)
-        scales.append(ldexp(1.0, grid.bits - exponent))
-        steps.append(step)
-        bounds.append((step * relative / factor + largest * (2 * eps)) * (1 + 2.0**-50) + 2 * tiny if span else 0.0)
-    offset, factor_array = np.array(offsets), None
-    numbers = values
-    if any(factor != 1.0 for factor in factors):
-        factor_array = np.array(factors)
-        numbers = values * factor_array[:, None]
+        step, bound = 0.0, 0.0
+        if span:
+            step = ldexp(1.0, exponent - grid.bits)
+            bound = (step * relative / factor + largest * (2 * eps)) * (1 + 2.0**-50) + 2 * tiny
+        frames.append((low * factor, high * factor, factor, ldexp(1.0, grid.bits - exponent), step, bound))
+    offset, top, factors, scales, step_array, bounds = np.array(frames).T
+    moved = factors if (factors != 1.0).any() else None
+    numbers = values if moved is None else values * moved[:, None]
     units = np.subtract(numbers, offset[:, None], dtype=np.float64)
-    units *= np.array(scales)[:, None]
+    units *= scales[:, None]
     np.rint(units, out=units)
     rows = _lay_out(units, layout, d, grid)
-    return Scaled(values, rows, layout, grid, offset, np.array(tops), np.array(steps), factor_array, np.array(bounds))
+    return Scaled(values, rows, layout, grid, offset, top, step_array, moved, bounds)
 
 
 def _lay_out(units: Array, layout: Layout, d: int, grid: Grid) -> Floats:
@@ -161,24 +159,41 @@ def certify(rows: Floats, outputs: Floats, column: Target, grid: Grid) -> Array:
     NaN stands for an output that counting refutes. For a mix of two neighbours the counts tell where the two lie around
     the output; each is then read off the row as the nearest entry below or above, whose rank the same counts prove.
     """
-    d = rows.shape[1]
+    if len(rows) <= FEW and grid.from_zero:
+        return np.array([_certify_one(row, out, column, grid) for row, out in zip(rows, outputs, strict=True)])
     at = outputs[:, None]
     less, more = rows < at, rows > at
     below = np.array([np.count_nonzero(row) for row in less])
-    upto = d - np.array([np.count_nonzero(row) for row in more])
+    upto = rows.shape[1] - np.array([np.count_nonzero(row) for row in more])
     found = np.empty((len(rows), 2))
     found[:] = at
-    if not column.single:
-        if (take := below == column.low).any():
-            found[take, 0] = _nearest_below(rows, less, grid)[take]
-        if (take := upto == column.low).any():
-            found[take, 1] = _nearest_above(rows, more, grid)[take]
-        mixed = found[:, 0] + column.weight * (found[:, 1] - found[:, 0])
-        proven = (below <= column.low) & (upto >= column.low) & (np.abs(mixed - outputs) <= grid.tolerance)
-    else:
-        proven = (below < column.low) & (upto >= column.low)
+    if column.single:
+        found[(below >= column.low) | (upto < column.low)] = np.nan
+        return found
+    if (take := below == column.low).any():
+        found[take, 0] = _nearest_below(rows, less, grid)[take]
+    if (take := upto == column.low).any():
+        found[take, 1] = _nearest_above(rows, more, grid)[take]
+    mixed = found[:, 0] + column.weight * (found[:, 1] - found[:, 0])
+    proven = (below <= column.low) & (upto >= column.low) & (np.abs(mixed - outputs) <= grid.tolerance)
     found[~proven] = np.nan
     return found
+
+
+def _certify_one(row: Floats, output: np.floating[Any], column: Target, grid: Grid) -> tuple[float, float]:
+    """The same for one row in plain numbers: half of the time of arrays of length one."""
+    less, more = row < output, row > output
+    below, upto = np.count_nonzero(less), len(row) - np.count_nonzero(more)
+    low = high = float(output)
+    if column.single:
+        return (low, high) if below < column.low <= upto else REFUTED
+    if below == column.low:
+        low = float((row * less).max())
+    if upto == column.low:
+        top = grid.dtype.type(grid.high)
+        high = float(top - ((top - row) * more).max())
+    proven = below <= column.low <= upto and abs(low + column.weight * (high - low) - float(output)) <= grid.tolerance
+    return (low, high) if proven else REFUTED
 
 
 def _nearest_below(rows: Floats, less: Bools, grid: Grid) -> Floats:

@@ -32,7 +32,7 @@ class Settings:
     build: bool = _option(True, "build the default model, and its odd-length companion, when they are missing")
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
     batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
-    inline_ms: float = _option(0.4, "calls expected to be shorter run in the event loop, without a thread")
+    inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
     cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut")
     queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429")
     max_vectors: int = _option(4096, "vectors in one request")
