@@ -16,10 +16,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from exporter.api import export_model
-from service.app import create_app
+from service.app import Front, create_app
 from service.settings import Settings
 
 EXPORTED = [("batcher", 25), ("batcher", 64), ("batcher", 65)]
@@ -37,9 +36,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class InProcess:
     """The application on an event loop of its own in this process, with its lifespan, asked through httpx."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: Front) -> None:
         self.app = app
-        self.engine = app.state.engine
+        self.engine = app.engine
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
@@ -47,7 +46,7 @@ class InProcess:
         self.wait(self._start())
 
     async def _start(self) -> None:
-        await self.stack.enter_async_context(self.app.router.lifespan_context(self.app))
+        await self.stack.enter_async_context(self.app.app.router.lifespan_context(self.app.app))
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         http = httpx.AsyncClient(transport=transport, base_url="http://service")
         self.http = await self.stack.enter_async_context(http)
