@@ -196,11 +196,12 @@ def median_handler(engine: Engine) -> Handler:
 
 
 def _json_answer(answer: Answer) -> Response:
+    # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
     content = {
-        "medians": answer.medians,
+        "medians": answer.medians.tolist(),
         "models": answer.models,
         "certified": [True] * len(answer.models),
-        "error_bound": answer.error_bound,
+        "error_bound": answer.error_bound.tolist(),
         "fallback": answer.fallback,
         "batch_size": answer.batch_size,
         "timings": {
@@ -209,7 +210,7 @@ def _json_answer(answer: Answer) -> Response:
             "total_ms": answer.total_s * 1e3,
         },
     }
-    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type=bodies.JSON)
+    return Response(orjson.dumps(content), media_type=bodies.JSON)
 
 
 def _binary_answer(answer: Answer, content: bytes, kind: str) -> Response:

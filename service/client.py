@@ -90,8 +90,9 @@ class Client:
         chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None}
         options = {name: value for name, value in chosen.items() if value is not None}
         if format == "json":
-            arrays = [np.ascontiguousarray(vector, np.float64) for vector in vectors]
-            body = orjson.dumps({"vectors": arrays, **options}, option=orjson.OPT_SERIALIZE_NUMPY)
+            # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
+            lists = [np.asarray(vector, np.float64).tolist() for vector in vectors]
+            body = orjson.dumps({"vectors": lists, **options})
             return _from_json(self._post(body, "application/json", {}))
         matrix = np.asarray(vectors)
         if matrix.dtype != np.float32:

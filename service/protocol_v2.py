@@ -207,8 +207,8 @@ class Call:
             document["id"] = self.id
         document["outputs"] = [tensor]
         if not self.binary:
-            tensor["data"] = outputs.ravel()
-            return Response(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+            tensor["data"] = outputs.ravel().tolist()
+            return Response(orjson.dumps(document), media_type="application/json")
         data = outputs.astype(DATATYPES[self.datatype], copy=False).tobytes()
         tensor["parameters"] = {"binary_data_size": len(data)}
         header = orjson.dumps(document)

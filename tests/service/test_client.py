@@ -79,3 +79,13 @@ def test_errors_of_the_service_and_of_the_network_are_one_line(
     assert "66 values are too long" in capsys.readouterr().err
     assert main(["--url", "http://127.0.0.1:1", "--d", "3", "--n", "1"]) == 2
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_long_numbers_in_large_requests(server: Server) -> None:
+    """Thousands of numbers of 24 characters each, both ways: more than some writers reserve room for."""
+    rng = np.random.default_rng(3)
+    vectors = [(rng.random(rng.integers(1, 65)) - 0.5) * 10.0 ** -rng.uniform(250, 300) for _ in range(2000)]
+    with Client(server.url) as client:
+        for _ in range(3):
+            answer = client.median(vectors, exact=True)
+            assert answer.medians.tolist() == [np.median(vector) for vector in vectors]
