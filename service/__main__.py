@@ -1,0 +1,103 @@
+"""`python -m service`: make sure there is something to serve, then hand over to uvicorn."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+
+from exporter.errors import UserError
+from service import logs, registry
+from service.settings import Settings
+
+log = logging.getLogger("service")
+DEFAULT_D = 2048
+DEFAULT_CONSTRUCTION = "radix"
+DEFAULT_PROFILE = "fused"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Build what is missing, start the workers, and leave nothing behind but the models."""
+    settings = Settings.from_args(arguments)
+    logs.configure(settings.log_level)
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnx-median-"))
+        except OSError:
+            scratch = ""  # a read-only system: fine as long as nothing has to be built or shared
+        if settings.workers > 1 and not scratch:
+            log.error("several workers need a folder for temporary files")
+            return 2
+        settings = replace(settings, runtime_dir=scratch)
+        if settings.workers > 1:
+            shared = Path(scratch) / "metrics"
+            shared.mkdir()
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
+        os.environ.update(settings.to_env())
+        if settings.build and not ensure_models(settings):
+            return 2
+        uvicorn.run(
+            "service.app:create_app",
+            factory=True,
+            host=settings.host,
+            port=settings.port,
+            workers=settings.workers,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.timeout_s) + 1,
+        )
+    return 0
+
+
+def ensure_models(settings: Settings) -> bool:
+    """Build the default model when there is none, and a companion of odd d when some lengths could not be served.
+
+    A model of even d answers with the mean of its two middle ranks; no padding makes that the middle of an odd number
+    of values once they fill more than half of the row. One model of d + 1 closes every gap, for all conventions.
+    Only a default model that cannot be built leaves nothing to serve, and is a reason not to start.
+    """
+    found = registry.load(settings.folders)
+    if not found.models:
+        if not _build(settings, DEFAULT_D, "there is no model to serve"):
+            return False
+        found = registry.load(settings.folders, previous=found)
+    if missing := found.gaps():
+        d = found.largest + 1 - found.largest % 2
+        _build(settings, d, f"{len(missing)} lengths up to {found.largest} cannot be served exactly")
+    return True
+
+
+def _build(settings: Settings, d: int, reason: str) -> bool:
+    from exporter.api import export_model  # noqa: PLC0415, the builder is loaded only when something has to be built
+
+    folder = settings.folders[0] if _writable(settings.folders[0]) else settings.folders[-1]
+    fields = {"construction": DEFAULT_CONSTRUCTION, "d": d, "folder": str(folder), "reason": reason}
+    log.warning("building a model", extra={"fields": fields})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = export_model(d=d, construction=DEFAULT_CONSTRUCTION, out=folder, profile=DEFAULT_PROFILE)
+    except (UserError, OSError) as error:
+        log.error("the model cannot be built", extra={"fields": {**fields, "error": str(error)}})
+        return False
+    log.warning("model built", extra={"fields": {"file": str(path)}})
+    return True
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,392 @@
+"""A client for the service, and `python -m service.client`, which compares it with numpy.median.
+
+>>> from service.client import Client
+>>> with Client("http://127.0.0.1:8000") as client:
+...     client.median([[3, 1, 2], [4, 1]]).medians
+array([2. , 2.5])
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import orjson
+from tqdm import tqdm
+
+from exporter.families import FAMILIES
+
+Format: TypeAlias = Literal["json", "npy", "raw"]
+Vector: TypeAlias = npt.NDArray[np.floating[Any]]
+DURATION = re.compile(r"(\w+);dur=([\d.]+)")
+
+
+class ServiceError(Exception):
+    """The service refused a request, or could not be reached; the message says why, `problem` has its details."""
+
+    def __init__(self, message: str, status: int = 0, problem: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem or {}
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Medians and how they came about. Raw and npy answers carry the largest error bound only, for all vectors."""
+
+    medians: Vector
+    models: list[str]
+    certified: int
+    error_bound: npt.NDArray[np.float64]
+    fallback: int
+    batch_size: int
+    queue_ms: float
+    inference_ms: float
+    total_ms: float
+
+
+class Client:
+    """One connection pool to one service; safe to share between threads."""
+
+    def __init__(self, url: str = "http://127.0.0.1:8000", *, api_key: str | None = None, timeout: float = 60) -> None:
+        key = api_key if api_key is not None else os.environ.get("MEDIAN_API_KEY", "")
+        self.http = httpx.Client(base_url=url, timeout=timeout, headers={"X-API-Key": key} if key else None)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.http.close()
+
+    def median(
+        self,
+        vectors: Iterable[npt.ArrayLike] | Vector,
+        *,
+        format: Format = "json",
+        model: str | None = None,
+        construction: str | None = None,
+        even: str | None = None,
+        exact: bool = False,
+    ) -> Answer:
+        """Medians of vectors; with npy and raw all of one length, in their own float32 or float64."""
+        chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None}
+        options = {name: value for name, value in chosen.items() if value is not None}
+        if format == "json":
+            # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
+            lists = [np.asarray(vector, np.float64).tolist() for vector in vectors]
+            body = orjson.dumps({"vectors": lists, **options})
+            return _from_json(self._post(body, "application/json", {}))
+        matrix = np.asarray(vectors)
+        if matrix.dtype != np.float32:
+            matrix = matrix.astype(np.float64)
+        matrix = np.ascontiguousarray(np.atleast_2d(matrix))
+        query = {name: str(value).lower() if value is True else str(value) for name, value in options.items()}
+        if format == "npy":
+            file = io.BytesIO()
+            np.save(file, matrix, allow_pickle=False)
+            response = self._post(file.getvalue(), "application/x-npy", query)
+            return _from_headers(response, np.load(io.BytesIO(response.content), allow_pickle=False))
+        query |= {"dtype": matrix.dtype.name, "d": str(matrix.shape[1])}
+        response = self._post(matrix.tobytes(), "application/octet-stream", query)
+        return _from_headers(response, np.frombuffer(response.content, matrix.dtype))
+
+    def models(self) -> list[dict[str, Any]]:
+        """Descriptions of the models being served."""
+        models: list[dict[str, Any]] = self._checked(self.http.get("/models")).json()["models"]
+        return models
+
+    def _post(self, body: bytes, kind: str, query: dict[str, str]) -> httpx.Response:
+        return self._checked(self.http.post("/median", content=body, params=query, headers={"Content-Type": kind}))
+
+    @staticmethod
+    def _checked(response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        try:
+            problem = response.json()
+        except ValueError:
+            problem = {"detail": response.text[:200]}
+        raise ServiceError(str(problem.get("detail", response.reason_phrase)), response.status_code, problem)
+
+
+def _from_json(response: httpx.Response) -> Answer:
+    content = orjson.loads(response.content)
+    medians, bound = np.array(content["medians"]), np.array(content["error_bound"])
+    served = (sum(content["fallback"]), content["batch_size"], *content["timings"].values())
+    return Answer(medians, content["models"], sum(content["certified"]), bound, *served)
+
+
+def _from_headers(response: httpx.Response, medians: Vector) -> Answer:
+    headers = response.headers
+    timing = {name: float(value) for name, value in DURATION.findall(headers["Server-Timing"])}
+    return Answer(
+        medians,
+        headers["X-Median-Models"].split(","),
+        int(headers["X-Median-Certified"]),
+        np.full(len(medians), float(headers["X-Median-Error-Bound"])),
+        int(headers["X-Median-Fallback"]),
+        int(headers["X-Median-Batch-Size"]),
+        timing["queue"],
+        timing["inference"],
+        timing["total"],
+    )
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> Percentiles:
+        return cls(*(float(value) for value in np.percentile(milliseconds, [50, 95, 99])))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The comparison of one run."""
+
+    url: str
+    source: str
+    format: str
+    vectors: int
+    lengths: list[int]
+    models: list[str]
+    differ_from_numpy: int
+    beyond_bound: int
+    largest_error: float
+    mean_squared_error: float
+    fallback: int
+    service_ms: Percentiles
+    inference_ms: Percentiles
+    numpy_ms: Percentiles
+    vectors_per_second: float
+
+    def table(self) -> str:
+        """The report for people."""
+        low, high = self.lengths
+        lines = [
+            ("vectors", f"{self.vectors} of length {low if low == high else f'{low} to {high}'}, {self.source}"),
+            ("model", ", ".join(self.models)),
+            ("differ from numpy.median", str(self.differ_from_numpy)),
+            ("beyond the reported bound", str(self.beyond_bound)),
+            ("largest error", f"{self.largest_error:.3g}"),
+            ("mean squared error", f"{self.mean_squared_error:.3g}"),
+            ("answered by an exact model instead", str(self.fallback)),
+            ("throughput", f"{self.vectors_per_second:.0f} vectors/s"),
+        ]
+        width = max(len(name) for name, _ in lines)
+        text = [f"{name:<{width}}  {value}" for name, value in lines]
+        text += ["", f"{'milliseconds a vector':<{width}}  {'p50':>9}{'p95':>9}{'p99':>9}"]
+        for name, times in (
+            ("service, round trip", self.service_ms),
+            ("onnxruntime", self.inference_ms),
+            ("numpy.median", self.numpy_ms),
+        ):
+            text.append(f"{name:<{width}}  {times.p50:9.3f}{times.p95:9.3f}{times.p99:9.3f}")
+        return "\n".join(text)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What was measured, one entry a vector."""
+
+    service_ms: list[float]
+    inference_ms: list[float]
+    numpy_ms: list[float]
+    errors: npt.NDArray[np.float64]
+    bounds: npt.NDArray[np.float64]
+
+
+def compare(
+    client: Client, vectors: Sequence[Vector], *, source: str, format: Format, concurrency: int, **options: Any
+) -> tuple[Report, Samples]:
+    """Send every vector as a request of its own, `concurrency` at a time, and hold the answers against numpy.median."""
+    numpy_ms, expected = [], []
+    for vector in vectors:
+        started = time.perf_counter()
+        expected.append(np.median(vector))
+        numpy_ms.append((time.perf_counter() - started) * 1e3)
+
+    def ask(vector: Vector) -> tuple[float, Answer]:
+        started = time.perf_counter()
+        answer = client.median([vector], format=format, **options)
+        return (time.perf_counter() - started) * 1e3, answer
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(concurrency) as pool:
+        progress = tqdm(pool.map(ask, vectors), total=len(vectors), unit=" vectors", disable=None)
+        answered = list(progress)
+    seconds = time.perf_counter() - started
+    got = np.array([answer.medians[0] for _, answer in answered], np.float64)
+    want = np.array(expected, np.float64)
+    with np.errstate(over="ignore"):
+        errors = np.abs(got - want)
+        squared = float(np.mean(errors**2))
+    bounds = np.array([answer.error_bound[0] for _, answer in answered])
+    lengths = [len(vector) for vector in vectors]
+    samples = Samples(
+        [ms for ms, _ in answered], [answer.inference_ms for _, answer in answered], numpy_ms, errors, bounds
+    )
+    report = Report(
+        url=str(client.http.base_url),
+        source=source,
+        format=format,
+        vectors=len(vectors),
+        lengths=[min(lengths), max(lengths)],
+        models=sorted({name for _, answer in answered for name in answer.models}),
+        differ_from_numpy=int(np.count_nonzero(got != want)),
+        beyond_bound=int(np.count_nonzero(errors > bounds)),
+        largest_error=float(errors.max()),
+        mean_squared_error=squared,
+        fallback=sum(answer.fallback for _, answer in answered),
+        service_ms=Percentiles.of(samples.service_ms),
+        inference_ms=Percentiles.of(samples.inference_ms),
+        numpy_ms=Percentiles.of(samples.numpy_ms),
+        vectors_per_second=len(vectors) / seconds,
+    )
+    return report, samples
+
+
+def plot(report: Report, samples: Samples, path: Path) -> None:
+    """Latency distributions and errors as a picture."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415, an optional part
+    except ImportError:
+        raise ServiceError("--plot needs matplotlib: pip install 'onnx-median[plot]'") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    series = {
+        "service, round trip": (samples.service_ms, "#1f5fa8"),
+        "onnxruntime": (samples.inference_ms, "#d9822b"),
+        "numpy.median": (samples.numpy_ms, "#4b8f4b"),
+    }
+    for name, (times, colour) in series.items():
+        ordered = np.maximum(np.sort(times), 1e-4)
+        share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+        label = f"{name}: p50 {np.median(times):.3g} ms"
+        left.step(ordered, share, where="post", color=colour, linewidth=1.8, label=label)
+    left.set(xscale="log", xlabel="milliseconds a vector", ylabel="% of vectors answered within", ylim=(0, 102))
+    _error_panel(right, report, samples)
+    for axes, title in ((left, "Latency"), (right, "Error against numpy.median")):
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=44)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2, frameon=False, fontsize=8.5)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    title = f"{', '.join(report.models)}: {report.vectors} vectors, {report.source}, {report.format}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color="#444444")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _error_panel(axes: Any, report: Report, samples: Samples) -> None:
+    """Errors and reported bounds, largest first, on a logarithmic axis; answers without error are counted, not drawn."""
+    order = np.arange(1, len(samples.errors) + 1)
+    wrong = np.sort(samples.errors[samples.errors > 0])[::-1]
+    bounds = np.sort(samples.bounds[samples.bounds > 0])[::-1]
+    axes.set(xlabel="vectors, largest error first", ylabel="error", xlim=(0, len(order) + 1))
+    if not len(wrong) and not len(bounds):
+        axes.text(0.5, 0.5, "every answer is equal to numpy.median", ha="center", transform=axes.transAxes)
+    if len(bounds):
+        axes.plot(order[: len(bounds)], bounds, color="#888888", linewidth=1.6, label="reported bound")
+    equal = report.vectors - len(wrong)
+    label = f"error ({equal} of {report.vectors} answers are equal)"
+    axes.plot(order[: len(wrong)], wrong, ".", color="#b03a3a", markersize=4, label=label)
+    shown = np.concatenate([wrong, bounds])
+    if len(shown):
+        axes.set(yscale="log", ylim=(shown.min() / 10, shown.max() * 10))
+
+
+def read_file(path: Path) -> list[Vector]:
+    """The user's own vectors: rows of a .npy matrix, or lines of a .csv file, which may differ in length."""
+    try:
+        if path.suffix == ".npy":
+            array = np.load(path, allow_pickle=False)
+            if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
+                raise ServiceError(
+                    f"{path}: one vector or a matrix of numbers is expected, not {array.dtype} {array.shape}"
+                )
+            kept = array if array.dtype == np.float32 else array.astype(np.float64)
+            return list(np.atleast_2d(kept))
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        return [np.array([float(cell) for cell in re.split(r"[,;\s]+", line.strip(" ,;\t"))]) for line in lines]
+    except (OSError, ValueError) as error:
+        raise ServiceError(f"{path}: {error}") from None
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m service.client", description="Compare the service with numpy.median."
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the service is [%(default)s]")
+    parser.add_argument("--d", type=int, default=2048, help="length of the vectors [%(default)s]")
+    parser.add_argument("--n", type=int, default=1000, help="number of vectors [%(default)s]")
+    parser.add_argument("--concurrency", type=int, default=8, help="requests at a time [%(default)s]")
+    parser.add_argument("--format", choices=["json", "npy", "raw"], default="json", help="[%(default)s]")
+    parser.add_argument("--model", help="name of the model; the service chooses when left out")
+    parser.add_argument("--construction", help="construction of the model")
+    parser.add_argument("--exact", action="store_true", help="ask for answers bit-equal to numpy.median")
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="uniform", help="kind of vectors [%(default)s]")
+    parser.add_argument("--file", type=Path, help="send these vectors instead: .npy, or .csv with a vector a line")
+    parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
+    parser.add_argument("--out", type=Path, help="write the report as JSON")
+    parser.add_argument("--plot", type=Path, help="write a picture (PNG) of latencies and errors")
+    chosen = parser.parse_args(arguments)
+    if min(chosen.d, chosen.n, chosen.concurrency) < 1:
+        parser.error("--d, --n and --concurrency must be at least 1")
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 when every answer is within its bound, 1 when one is not, 2 when there was no comparison."""
+    chosen = parse(arguments)
+    try:
+        if chosen.file is not None:
+            vectors, source = read_file(chosen.file), chosen.file.name
+        else:
+            rng = np.random.default_rng(chosen.seed)
+            vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
+        with Client(chosen.url) as client:
+            options = {"model": chosen.model, "construction": chosen.construction, "exact": chosen.exact}
+            report, samples = compare(
+                client, vectors, source=source, format=chosen.format, concurrency=chosen.concurrency, **options
+            )
+        print(report.table())
+        if chosen.out is not None:
+            chosen.out.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
+        if chosen.plot is not None:
+            plot(report, samples, chosen.plot)
+    except ServiceError as error:
+        print(f"service.client: {error}", file=sys.stderr)
+        return 2
+    except httpx.HTTPError as error:
+        print(f"service.client: {chosen.url} does not answer: {error}", file=sys.stderr)
+        return 2
+    return 1 if report.beyond_bound else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Errors of the service, each of them an answer to the caller.
+
+ProblemError         anything the service answers with a 4xx or 5xx on purpose, as RFC 9457 problem details
+├── BadInputError    the body can be read but not answered (422); names the vector and the index at fault
+└── BusyError        the queue is full (429); says when to come back
+
+A problem carries what a caller needs to repair the request: `vector` and `index` point at the number at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import orjson
+from starlette.responses import Response
+
+PROBLEM_JSON = "application/problem+json"
+
+
+class ProblemError(Exception):
+    """A request that cannot be answered: status, a sentence for the caller, and machine-readable members beside it."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: int | str | list[str]
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.members: Mapping[str, int | str | list[str]] = members
+
+
+class BadInputError(ProblemError):
+    """The caller's numbers or options are wrong; `vector` and `index` say where."""
+
+    def __init__(self, detail: str, *, vector: int | None = None, index: int | None = None, status: int = 422) -> None:
+        super().__init__(status, detail)
+        self.members = {name: at for name, at in (("vector", vector), ("index", index)) if at is not None}
+
+
+class BusyError(ProblemError):
+    """The queue is full: nothing was started, the caller may repeat the request as it is."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(
+            429, f"The queue is full; repeat the request in {retry_after} s.", headers={"Retry-After": str(retry_after)}
+        )
+
+
+def problem_response(problem: ProblemError, instance: str) -> Response:
+    """The error as `application/problem+json`. The type stays "about:blank": the status says which kind it is."""
+    content = {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        "instance": instance,
+        **problem.members,
+    }
+    return Response(orjson.dumps(content), problem.status, problem.headers, PROBLEM_JSON)

@@ -1,0 +1,57 @@
+"""What Prometheus is told.
+
+With several workers prometheus_client shares its counters through files (multiprocess mode). `python -m service` sets
+PROMETHEUS_MULTIPROC_DIR before this module is imported, which is when the library decides.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+
+SECONDS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+REQUESTS = Counter("median_requests_total", "Requests answered.", ["route", "status"])
+REQUEST_SECONDS = Histogram("median_request_seconds", "Time to answer a request.", ["route"], buckets=SECONDS)
+VECTORS = Counter("median_vectors_total", "Vectors answered.", ["model"])
+BATCH_ROWS = Histogram("median_batch_rows", "Rows in one onnxruntime call.", ["model"], buckets=ROWS)
+QUEUE_SECONDS = Histogram("median_queue_seconds", "Time a request waited for its call.", ["model"], buckets=SECONDS)
+INFERENCE_SECONDS = Histogram("median_inference_seconds", "Time of one call.", ["model"], buckets=SECONDS)
+FAILURES = Counter("median_failures_total", "onnxruntime calls that failed.", ["model"])
+MISSES = Counter(
+    "median_certificate_misses_total", "Answers refuted by counting and given by another model.", ["model"]
+)
+WAITING = Gauge("median_queue_rows", "Rows waiting for a call.", multiprocess_mode="livesum")
+
+
+class ModelMetrics:
+    """The labelled children of one model, looked up once: labels() on every call costs more than the counting."""
+
+    def __init__(self, model: str) -> None:
+        self.vectors: Any = VECTORS.labels(model)
+        self.batch_rows: Any = BATCH_ROWS.labels(model)
+        self.queue: Any = QUEUE_SECONDS.labels(model)
+        self.inference: Any = INFERENCE_SECONDS.labels(model)
+        self.failures: Any = FAILURES.labels(model)
+        self.misses: Any = MISSES.labels(model)
+
+
+def exposition() -> tuple[bytes, str]:
+    """The text Prometheus scrapes, over all workers, and its media type."""
+    registry: CollectorRegistry = REGISTRY
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,154 @@
+"""What the HTTP interface looks like, for the OpenAPI document. Requests are not validated by these classes: vectors go
+from the parser to the model as arrays. Answers are built to match them, and the tests hold them to it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FLOAT_MAX = 1.7976931348623157e308
+
+
+class MedianRequest(BaseModel):
+    """Exactly one of `vectors` and `vector`; vectors may differ in length."""
+
+    model_config = ConfigDict(extra="forbid")
+    vectors: list[list[float]] | None = Field(None, description="Vectors of finite numbers, lengths may differ.")
+    vector: list[float] | None = Field(None, description="A single vector.")
+    model: str | None = Field(None, description="Name of the model to use; the smallest that fits is the default.")
+    construction: str | None = Field(None, description="Use the smallest fitting model of this construction.")
+    even: Literal["mean", "lower", "upper"] = Field("mean", description="Which median an even number of values has.")
+    exact: bool = Field(False, description="Return the very elements of the input: bit-equal to numpy.median.")
+
+
+class Timings(BaseModel):
+    """Milliseconds: longest wait for a call, time in onnxruntime, all of the request after its body was read."""
+
+    queue_ms: float
+    inference_ms: float
+    total_ms: float
+
+
+class MedianAnswer(BaseModel):
+    """One entry a vector, in the order of the request."""
+
+    medians: list[float]
+    models: list[str] = Field(description="The model that gave each answer.")
+    certified: list[bool] = Field(description="Proven by counting. An answer that cannot be proven is never sent.")
+    error_bound: list[float] = Field(description="Proven distance to numpy.median; 0 with `exact`.")
+    fallback: list[bool] = Field(description="The chosen model missed, and an exact one answered.")
+    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
+    timings: Timings
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details; `vector` and `index` point at the number at fault."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    vector: int | None = None
+    index: int | None = None
+
+
+class ModelEntry(BaseModel):
+    """A model being served."""
+
+    name: str
+    sha256: str
+    description: dict[str, Any]
+
+
+class ModelList(BaseModel):
+    """All models, and the files that were left out with the reason."""
+
+    models: list[ModelEntry]
+    left_out: dict[str, str]
+
+
+class Status(BaseModel):
+    status: str
+
+
+EXAMPLES: dict[str, Any] = {
+    "one vector": {"value": {"vector": [3.5, -1, 2]}},
+    "several lengths": {"value": {"vectors": [[3, 1, 2], [4, 1], [1e300, -1e300, 0.5]]}},
+    "bit-equal to numpy": {"value": {"vectors": [[0.1, 0.2, 0.3, 0.4]], "exact": True}},
+    "lower of two": {"value": {"vector": [1, 2, 3, 4], "even": "lower"}},
+}
+
+_NUMBERS: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"type": "number", "minimum": -FLOAT_MAX, "maximum": FLOAT_MAX},
+}
+_CHOICES: dict[str, Any] = {
+    "model": {"type": ["string", "null"]},
+    "construction": {"type": ["string", "null"]},
+    "even": {"type": "string", "enum": ["mean", "lower", "upper"], "default": "mean"},
+    "exact": {"type": "boolean", "default": False},
+}
+
+
+def _request(name: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": [name],
+        "additionalProperties": False,
+        "properties": {name: numbers, **_CHOICES},
+    }
+
+
+REQUEST_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "oneOf": [
+                    _request("vectors", {"type": "array", "minItems": 1, "items": _NUMBERS}),
+                    _request("vector", _NUMBERS),
+                ]
+            },
+            "examples": EXAMPLES,
+        },
+        "application/x-npy": {"schema": {"type": "string", "format": "binary"}},
+        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+    },
+}
+
+
+def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
+
+
+PARAMETERS: list[dict[str, Any]] = [
+    _parameter("model", {"type": "string"}, "Name of the model to use."),
+    _parameter("construction", {"type": "string"}, "Construction to use."),
+    _parameter("even", {"type": "string", "enum": ["mean", "lower", "upper"]}, "Median of an even number of values."),
+    _parameter("exact", {"type": "boolean"}, "Bit-equal to numpy.median."),
+    _parameter("dtype", {"type": "string", "enum": ["float32", "float64"]}, "Raw bodies: type of the numbers."),
+    _parameter("d", {"type": "integer", "minimum": 1, "maximum": 999999999}, "Raw bodies: length of the vectors."),
+]
+
+ANSWER_HEADERS: dict[str, Any] = {
+    name: {"description": text, "schema": {"type": "string"}}
+    for name, text in {
+        "X-Request-ID": "The id of the request, as in the log.",
+        "X-Median-Models": "Models used, with npy and raw bodies.",
+        "X-Median-Certified": "Number of certified answers.",
+        "X-Median-Error-Bound": "Largest of the proven error bounds.",
+        "X-Median-Fallback": "Number of answers an exact model had to give.",
+        "X-Median-Batch-Size": "Rows in the onnxruntime call.",
+        "Server-Timing": "queue, inference and total in milliseconds.",
+    }.items()
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Documentation of the errors an operation may answer with."""
+    content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+    return {status: {"description": "Problem details", "content": content} for status in statuses}

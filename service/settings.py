@@ -1,0 +1,134 @@
+"""Every option of the service, once: as a field here, as a flag of `python -m service`, and as `MEDIAN_<NAME>`.
+
+Worker processes are started by uvicorn, which passes no arguments on; they read the same settings from the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+PREFIX = "MEDIAN_"
+MODELS = Path("models")
+
+
+def _option(default: Any, text: str, *, flag: bool = True) -> Any:
+    return field(default=default, metadata={"help": text, "flag": flag})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options; a secret (`api_key`) comes from the environment only, where `ps` does not show it."""
+
+    models: Path = _option(MODELS, "folder with manifest.json and the .onnx files")  # noqa: RUF009, a frozen default
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(8000, "port to listen on; 0 takes a free one")
+    workers: int = _option(1, "worker processes")
+    threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers")
+    build: bool = _option(True, "build the default model, and its odd-length companion, when they are missing")
+    max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
+    batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
+    inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
+    cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut")
+    queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429")
+    max_vectors: int = _option(4096, "vectors in one request")
+    max_body_mib: float = _option(64.0, "size of a request body")
+    timeout_s: float = _option(30.0, "longest time one request may take")
+    drain_s: float = _option(1.0, "time between SIGTERM, which ends readiness, and closing the port")
+    log_level: str = _option("info", "debug, info, warning or error; info writes a line for every request")
+    api_key: str = _option("", "key every request must carry (X-API-Key or Authorization: Bearer)", flag=False)
+    runtime_dir: str = _option("", "scratch folder shared by the workers; made when empty", flag=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("max_batch", 1), ("queue", 1), ("max_vectors", 1), ("cache_kib", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.timeout_s <= 0 or self.max_body_mib <= 0:
+            raise ValueError("timeout_s and max_body_mib must be positive")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
+
+    @property
+    def max_body(self) -> int:
+        """The body limit in bytes."""
+        return int(self.max_body_mib * 2**20)
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where models are read from: the user's folder, and the scratch folder for when that cannot be written to."""
+        return [self.models, *([Path(self.runtime_dir) / "models"] if self.runtime_dir else [])]
+
+    @property
+    def inference_threads(self) -> int:
+        """Threads per worker: as asked, or a fair share of the processors this process may use."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
+        """Settings from `MEDIAN_...` variables; a value that does not parse is named."""
+        source = os.environ if env is None else env
+        values: dict[str, Any] = {}
+        for option in fields(cls):
+            text = source.get(PREFIX + option.name.upper())
+            if text is not None:
+                try:
+                    values[option.name] = _parse(text, option.default)
+                except ValueError:
+                    kind = type(option.default).__name__
+                    raise ValueError(f"{PREFIX}{option.name.upper()}={text!r} is not a valid {kind}") from None
+        return cls(**values)
+
+    @classmethod
+    def from_args(cls, arguments: Sequence[str] | None = None) -> Settings:
+        """Settings from the command line, with the environment as defaults; a mistake ends in one line, not a trace."""
+        parser = argparse.ArgumentParser(
+            prog="python -m service", description="Serve medians from ReLU networks over HTTP."
+        )
+        try:
+            from_env = cls.from_env()
+        except ValueError as error:
+            parser.error(str(error))
+        for option in fields(cls):
+            if not option.metadata["flag"]:
+                continue
+            default = getattr(from_env, option.name)
+            text = f"{option.metadata['help']} [{PREFIX}{option.name.upper()}, {default}]"
+            name = "--" + option.name.replace("_", "-")
+            if isinstance(option.default, bool):
+                parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)
+            else:
+                parser.add_argument(name, type=type(option.default), default=default, help=text, metavar="X")
+        chosen = vars(parser.parse_args(arguments))
+        try:
+            return cls(**chosen, api_key=from_env.api_key, runtime_dir=from_env.runtime_dir)
+        except ValueError as error:
+            parser.error(str(error))
+
+    def to_env(self) -> dict[str, str]:
+        """The same settings as environment variables, for worker processes."""
+        return {PREFIX + option.name.upper(): str(getattr(self, option.name)) for option in fields(self)}
+
+
+def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, bool):
+        words = {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }
+        if text.lower() not in words:
+            raise ValueError(text)
+        return words[text.lower()]
+    return type(like)(text)

@@ -1,0 +1,240 @@
+"""Figures of the service that take too long for `make test`. Needs `wrk` for everything but `accuracy`.
+
+    python tests/benchmarks/bench_service.py ratios      latency and throughput against bare endpoints, in one run
+    python tests/benchmarks/bench_service.py accuracy    10,000 vectors a family, any length, ranges up to 1e300
+    python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
+
+Every figure is a ratio of two things measured turn and turn about in the same run; inputs rotate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import httpx
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from exporter.families import FAMILIES  # noqa: E402
+from service.client import Client  # noqa: E402
+
+D = 2048
+SCRIPT = """
+local requests = {}
+function init(args)
+  local file = io.open("%s", "rb")
+  while true do
+    local size = file:read("*n", "*l")
+    if not size then break end
+    requests[#requests + 1] = wrk.format("POST", nil, {["Content-Type"] = "%s"}, file:read(size))
+  end
+end
+local at = 0
+function request()
+  at = at %% #requests + 1
+  return requests[at]
+end
+local statuses = {}
+function done(summary, latency, requests)
+  io.write(string.format("p50 %%f\\nrps %%f\\n", latency:percentile(50), summary.requests / summary.duration * 1e6))
+  io.write(string.format("bad %%d\\nbroken %%d\\n", summary.errors.status,
+    summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout))
+end
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One wrk run: median latency in microseconds, requests a second, answers beyond 399, broken connections."""
+
+    p50: float
+    rps: float
+    bad: int
+    broken: int
+
+
+def wrk_script(folder: Path, name: str, kind: str, bodies: list[bytes]) -> Path:
+    """A wrk script that sends these bodies in turn."""
+    data = folder / f"{name}.bodies"
+    data.write_bytes(b"".join(b"%d\n%s" % (len(body), body) for body in bodies))
+    script = folder / f"{name}.lua"
+    script.write_text(SCRIPT % (data, kind))
+    return script
+
+
+def wrk(url: str, script: Path, connections: int, seconds: float) -> Load:
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s", "-s", str(script), url]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    values = {name: float(value) for name, value in re.findall(r"^(p50|rps|bad|broken) ([\d.]+)$", text, re.MULTILINE)}
+    return Load(values["p50"], values["rps"], int(values["bad"]), int(values["broken"]))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(*command: str, port: int, path: str = "/readyz") -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server process, up to its first answer, stopped at the end."""
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stderr=log)
+        try:
+            for _ in range(600):
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(url + path).status_code == 200:
+                        break
+                time.sleep(0.1)
+            yield url, process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def service(models: Path, *options: str) -> contextlib.AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
+    port = free_port()
+    return running("service", "--models", str(models), "--port", str(port), *options, port=port)
+
+
+def baseline() -> contextlib.AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
+    port = free_port()
+    command = (
+        "uvicorn",
+        "tests.benchmarks.baseline:app",
+        "--port",
+        str(port),
+        "--no-access-log",
+        "--log-level",
+        "error",
+    )
+    return running(*command, port=port, path="/openapi.json")
+
+
+def ratios(models: Path, seconds: float, rounds: int) -> dict[str, float]:
+    """Latency on one connection, throughput on 32, and requests of 64 vectors, each against its baseline."""
+    rng = np.random.default_rng(0)
+    raw = [rng.random(D).astype("<f4").tobytes() for _ in range(64)]
+    plain = [json.dumps({"vectors": [rng.random(D).tolist()]}).encode() for _ in range(32)]
+    many = [json.dumps({"vectors": rng.random((64, D)).tolist()}).encode() for _ in range(4)]
+    query = f"/median?dtype=float32&d={D}"
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        scripts = Path(folder)
+        as_raw = wrk_script(scripts, "raw", "application/octet-stream", raw)
+        as_json = wrk_script(scripts, "json", "application/json", plain)
+        as_many = wrk_script(scripts, "many", "application/json", many)
+        (bare, _), (batched, _), (single, _) = (
+            stack.enter_context(server) for server in (baseline(), service(models), service(models, "--max-batch", "1"))
+        )
+        seen: dict[str, list[float]] = {}
+
+        def note(name: str, value: float) -> None:
+            seen.setdefault(name, []).append(value)
+            print(f"{name:<58} {value:7.2f}   {'.' * len(seen[name])}", flush=True)
+
+        for _ in range(rounds):
+            echo, ours = wrk(bare + "/echo", as_raw, 1, seconds), wrk(batched + query, as_raw, 1, seconds)
+            note("p50 raw / echo, 1 connection (at most 1.6)", ours.p50 / echo.p50)
+            echo, ours = wrk(bare + "/echo", as_json, 1, seconds), wrk(batched + "/median", as_json, 1, seconds)
+            note("p50 JSON / echo, 1 connection (at most 2)", ours.p50 / echo.p50)
+            echo, ours = wrk(bare + "/echo", as_raw, 32, seconds), wrk(batched + query, as_raw, 32, seconds)
+            off = wrk(single + query, as_raw, 32, seconds)
+            note("throughput raw / echo, 32 connections (at least 0.6)", ours.rps / echo.rps)
+            note("throughput batching on / off (at least 1)", ours.rps / off.rps)
+            numpy, ours = wrk(bare + "/numpy", as_many, 8, seconds), wrk(batched + "/median", as_many, 8, seconds)
+            note("64 vectors: vectors/s / numpy behind pydantic (at least 2)", ours.rps / numpy.rps)
+            assert sum((ours.bad, ours.broken, off.bad, off.broken)) == 0
+    return {name: median(values) for name, values in seen.items()}
+
+
+def accuracy(models: Path, count: int) -> dict[str, float]:
+    """Every family at random lengths and scales, in ragged requests: within the bound, and bit-equal when asked."""
+    failures: dict[str, float] = {}
+    with service(models, "--log-level", "error") as (url, _), Client(url) as client:
+        for number, (name, family) in enumerate(FAMILIES.items()):
+            rng = np.random.default_rng(number)
+            vectors = []
+            for _ in range(count):
+                length = int(rng.integers(1, D, endpoint=True))
+                scale, shift = 10.0 ** rng.uniform(-300, 300), rng.choice([0.0, 1.0, -0.5])
+                vectors.append((family(rng, 1, length, 24)[0] - shift) * scale)
+            parts = [vectors[start : start + 50] for start in range(0, count, 50)]
+            expected = np.array([np.median(vector) for vector in vectors])
+            with ThreadPoolExecutor(2) as pool:
+                loose = list(pool.map(client.median, parts))
+                exact = list(pool.map(lambda part: client.median(part, exact=True), parts))
+            got = np.concatenate([answer.medians for answer in loose])
+            bound = np.concatenate([answer.error_bound for answer in loose])
+            outside = int(np.count_nonzero(np.abs(got - expected) > bound))
+            unequal = int(
+                np.count_nonzero(np.concatenate([a.medians for a in exact]).view("i8") != expected.view("i8"))
+            )
+            print(
+                f"{name:<12} {count} vectors   beyond the bound: {outside}   exact but not bit-equal: {unequal}",
+                flush=True,
+            )
+            failures[name] = outside + unequal
+    return failures
+
+
+def soak(models: Path, seconds: float) -> dict[str, float]:
+    """A queue of 4 under 64 connections: it is always full. Memory is sampled after the first quarter."""
+    raw = [np.random.default_rng(i).random(D).astype("<f4").tobytes() for i in range(64)]
+    options = ("--queue", "4", "--max-batch", "2", "--inline-ms", "0", "--log-level", "error")
+    with tempfile.TemporaryDirectory() as folder, service(models, *options) as (url, process):
+        script = wrk_script(Path(folder), "raw", "application/octet-stream", raw)
+        memory: list[int] = []
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(wrk, f"{url}/median?d={D}", script, 64, seconds)
+            while not load.done():
+                memory.append(psutil.Process(process.pid).memory_info().rss)
+                time.sleep(0.5)
+        text = httpx.get(url + "/metrics").text
+        counts = {
+            status: int(float(value))
+            for status, value in re.findall(r'median_requests_total\{route="/median",status="(\d+)"\} ([\d.e+]+)', text)
+        }
+    settled = memory[len(memory) // 4 :]
+    growth = (settled[-1] - settled[0]) / 2**20
+    print(f"statuses {counts}, broken connections {load.result().broken}, memory {settled[-1] / 2**20:.0f} MiB")
+    return {"other statuses": sum(counts[s] for s in counts if s not in ("200", "429")), "growth MiB": growth}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["ratios", "accuracy", "soak"])
+    parser.add_argument("--models", type=Path, default=ROOT / "models")
+    parser.add_argument("--seconds", type=float, help="of each wrk run (ratios 4, soak 60)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=10_000, help="vectors a family (accuracy)")
+    chosen = parser.parse_args()
+    if chosen.what == "ratios":
+        figures = ratios(chosen.models, chosen.seconds or 4, chosen.rounds)
+    elif chosen.what == "accuracy":
+        figures = accuracy(chosen.models, chosen.count)
+    else:
+        figures = soak(chosen.models, chosen.seconds or 60)
+    print()
+    for name, value in figures.items():
+        print(f"{name:<58} {value:7.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Shared by the service's tests: real models from the exporter, an application in this process, a server of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from exporter.api import export_model
+from service.app import Front, create_app
+from service.settings import Settings
+
+EXPORTED = [("batcher", 25), ("batcher", 64), ("batcher", 65)]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small real models: every length up to 65 is served."""
+    folder = tmp_path_factory.mktemp("models")
+    for construction, d in EXPORTED:
+        export_model(d=d, construction=construction, out=folder)
+    return folder
+
+
+class InProcess:
+    """The application on an event loop of its own in this process, with its lifespan, asked through httpx."""
+
+    def __init__(self, app: Front) -> None:
+        self.app = app
+        self.engine = app.engine
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.stack = contextlib.AsyncExitStack()
+        self.wait(self._start())
+
+    async def _start(self) -> None:
+        await self.stack.enter_async_context(self.app.app.router.lifespan_context(self.app.app))
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        http = httpx.AsyncClient(transport=transport, base_url="http://service")
+        self.http = await self.stack.enter_async_context(http)
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.wait(self.http.get(path, **options))
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.wait(self.http.post(path, **options))
+
+    def together(self, requests: list[Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]]]) -> list[Any]:
+        """Several requests at once."""
+
+        async def gather() -> list[Any]:
+            return await asyncio.gather(*(request(self.http) for request in requests))
+
+        return self.wait(gather())
+
+    def close(self) -> None:
+        self.wait(self.stack.aclose())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., InProcess]]:
+    """An application in this process, started and stopped properly."""
+    with contextlib.ExitStack() as stack:
+
+        def start(folder: Path, **options: Any) -> InProcess:
+            settings = Settings(models=folder, **{"log_level": "error", **options})
+            client = InProcess(create_app(settings))
+            stack.callback(client.close)
+            return client
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def client(models: Path) -> Iterator[InProcess]:
+    """One application for all tests that only ask."""
+    client = InProcess(create_app(Settings(models=models, log_level="error")))
+    yield client
+    client.close()
+
+
+class Server:
+    """`python -m service` as its users start it."""
+
+    def __init__(self, folder: Path, log: Path, *arguments: str, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log_path = log
+        command = [sys.executable, "-m", "service", "--models", str(folder), "--port", str(self.port), *arguments]
+        with log.open("w") as stream:
+            self.process = subprocess.Popen(command, stderr=stream, env={**os.environ, **environment})
+
+    def wait(self, seconds: float = 60) -> Server:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.process.poll() is None, self.log
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(self.url + "/readyz").status_code == 200:
+                    return self
+            time.sleep(0.05)
+        raise TimeoutError(self.log)
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """Start servers; whatever still runs at the end is stopped."""
+    started: list[Server] = []
+
+    def start(folder: Path, *arguments: str, **environment: str) -> Server:
+        log = tmp_path_factory.mktemp("log") / "service.log"
+        started.append(Server(folder, log, *arguments, **environment))
+        return started[-1]
+
+    yield start
+    for server in started:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(serve: Callable[..., Server], models: Path) -> Server:
+    return serve(models, "--drain-s", "0").wait()

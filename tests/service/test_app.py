@@ -1,0 +1,464 @@
+"""The HTTP interface in one process, on real models: formats, answers, errors, limits, metrics, documentation."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import pickle
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from exporter.families import FAMILIES
+from service import logs
+from service.bodies import NPY, RAW
+from service.schemas import EXAMPLES, MedianAnswer, Problem
+from tests.service import standin
+
+JSON = {"Content-Type": "application/json"}
+MAX = 1.7976931348623157e308
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def medians(client: Any, vectors: list[Any], **options: Any) -> dict[str, Any]:
+    response = client.post("/median", json={"vectors": [list(map(float, vector)) for vector in vectors], **options})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    MedianAnswer.model_validate(answer)
+    return answer
+
+
+def refused(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["x-request-id"]
+    problem = response.json()
+    Problem.model_validate(problem)
+    return problem
+
+
+def test_medians_of_different_lengths_in_one_request(client: Any) -> None:
+    rng = np.random.default_rng(0)
+    vectors = [rng.normal(size=n) * 10.0 ** rng.integers(-300, 300) for n in range(1, 66)]
+    answer = medians(client, vectors)
+    expected = [np.median(vector) for vector in vectors]
+    assert (np.abs(np.subtract(answer["medians"], expected)) <= answer["error_bound"]).all()
+    assert all(answer["certified"])
+    assert not any(answer["fallback"])
+    assert answer["models"][24] == "median-batcher-d25"
+    assert answer["models"][63] == "median-batcher-d64"
+    assert answer["models"][64] == "median-batcher-d65"
+    exact = medians(client, vectors, exact=True)
+    assert exact["medians"] == expected
+    assert exact["error_bound"] == [0.0] * 65
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_exactly(client: Any, family: str) -> None:
+    rng = np.random.default_rng(1)
+    for n in (1, 2, 17, 24, 25, 40, 63, 64, 65):
+        vectors = FAMILIES[family](rng, 8, n, 24)
+        assert medians(client, list(vectors))["medians"] == np.median(vectors, axis=1).tolist()
+
+
+@pytest.mark.parametrize("n", [2, 24, 26, 64])
+def test_the_convention_for_even_lengths(client: Any, n: int) -> None:
+    vector = np.random.default_rng(n).integers(0, 1000, n)
+    ordered = np.sort(vector)
+    low, high = ordered[n // 2 - 1], ordered[n // 2]
+    for even, expected in (("lower", low), ("upper", high), ("mean", (low + high) / 2)):
+        assert medians(client, [vector], even=even, exact=True)["medians"] == [expected]
+
+
+def test_one_vector_has_a_shorthand(client: Any) -> None:
+    response = client.post("/median", json={"vector": [3, 1, 2]})
+    assert response.json()["medians"] == [2.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_raw_and_npy_answer_in_kind(client: Any, dtype: str, exact: bool) -> None:
+    values = np.random.default_rng(2).normal(size=(5, 60)).astype(dtype)
+    expected = np.median(values, axis=1)
+    query = {"exact": str(exact).lower()}
+    raw = client.post(
+        "/median", content=values.tobytes(), headers={"Content-Type": RAW}, params={**query, "dtype": dtype, "d": 60}
+    )
+    packed = client.post("/median", content=npy(values), headers={"Content-Type": NPY}, params=query)
+    for response, answer in (
+        (raw, np.frombuffer(raw.content, dtype)),
+        (packed, np.load(io.BytesIO(packed.content), allow_pickle=False)),
+    ):
+        assert response.status_code == 200, response.text
+        assert answer.dtype == dtype
+        bound = float(response.headers["X-Median-Error-Bound"])
+        assert (np.abs(answer.astype(np.float64) - expected) <= bound).all()
+        assert response.headers["X-Median-Certified"] == "5"
+        assert response.headers["X-Median-Models"] == "median-batcher-d64"
+        assert "inference;dur=" in response.headers["Server-Timing"]
+        if exact:
+            assert answer.tobytes() == expected.tobytes()
+
+
+def test_npy_of_integers_big_endian_and_one_vector(client: Any) -> None:
+    for array in (np.array([5, 1, 9, 2]), np.array([5, 1, 9], ">f8"), np.array([[7]], np.uint8)):
+        response = client.post("/median?exact=true", content=npy(array), headers={"Content-Type": NPY})
+        assert response.status_code == 200, response.text
+        assert np.load(io.BytesIO(response.content))[0] == np.median(array)
+
+
+BAD_JSON: list[tuple[bytes, int, dict[str, Any]]] = [
+    (b'{"vectors": [[1, 2], [3, NaN]]}', 422, {"vector": 1, "index": 1}),
+    (b'{"vectors": [[1, Infinity]]}', 422, {"vector": 0, "index": 1}),
+    (b'{"vectors": [[1], [-Infinity]]}', 422, {"vector": 1, "index": 0}),
+    (b'{"vectors": [[1, 1e400]]}', 422, {"vector": 0, "index": 1}),
+    (b'{"vector": [1, ' + b"9" * 400 + b"]}", 422, {"vector": 0, "index": 1}),
+    (b'{"vector": [1, ' + b"9" * 5000 + b"]}", 400, {}),
+    (b'{"vectors": [[1, "2"]]}', 422, {"vector": 0, "index": 1}),
+    (b'{"vectors": [[1, true]]}', 422, {"vector": 0, "index": 1}),
+    (b'{"vectors": [[null]]}', 422, {"vector": 0, "index": 0}),
+    (b'{"vectors": [[1, [2]]]}', 422, {"vector": 0, "index": 1}),
+    (b'{"vectors": [[[1, 2], []]]}', 422, {"vector": 0, "index": 0}),
+    (b'{"vector": [[1, 2], []]}', 422, {"vector": 0, "index": 0}),
+    (b'{"vectors": [[1], [{"a": 1}]]}', 422, {"vector": 1, "index": 0}),
+    (b'{"vectors": [[1], []]}', 422, {"vector": 1}),
+    (b'{"vectors": [[1], 2]}', 422, {"vector": 1}),
+    (b'{"vectors": ["12", [1]]}', 422, {"vector": 0}),
+    (b'{"vectors": []}', 422, {}),
+    (b'{"vectors": {}}', 422, {}),
+    (b'{"vectors": null}', 422, {}),
+    (b'{"vector": []}', 422, {"vector": 0}),
+    (b'{"vector": [1], "vectors": [[1]]}', 422, {}),
+    (b"{}", 422, {}),
+    (b"[[1]]", 422, {}),
+    (b"7", 422, {}),
+    (b"", 400, {}),
+    (b'{"vectors": [[1, 2', 400, {}),
+    (b'{"vectors": [[1 2]]}', 400, {}),
+    (b'{"vectors": [[1]]} x', 400, {}),
+    (b"[" * 100_000, 400, {}),
+    (b'{"vectors": ' + b"[" * 900 + b"]" * 900 + b"}", 422, {"vector": 0, "index": 0}),
+    (b"\xff\xfe\x00", 400, {}),
+    (b'{"vector": [1], "exact": 1}', 422, {}),
+    (b'{"vector": [1], "even": "middle"}', 422, {}),
+    (b'{"vector": [1], "even": null}', 422, {}),
+    (b'{"vector": [1], "model": 5}', 422, {}),
+    (b'{"vector": [1], "model": "../manifest"}', 404, {}),
+    (b'{"vector": [1], "construction": "none"}', 404, {}),
+    (b'{"vector": [1], "exakt": true}', 422, {}),
+    (json.dumps({"vectors": [[1], [1.5] * 66]}).encode(), 422, {"vector": 1}),
+    (json.dumps({"vectors": [[1]] * 4097}).encode(), 422, {}),
+    (b'{"vector": [1, 2, 3], "model": "median-batcher-d64", "even": "lower"}', 200, {}),
+    (b'{"vector": ' + json.dumps([1] * 63).encode() + b', "model": "median-batcher-d64"}', 422, {"vector": 0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "place"), BAD_JSON, ids=[case[0][:40].decode("latin1") for case in BAD_JSON]
+)
+def test_bad_json_is_refused_with_its_place(client: Any, body: bytes, status: int, place: dict[str, Any]) -> None:
+    response = client.post("/median", content=body, headers=JSON)
+    if status == 200:
+        assert response.status_code == 200
+        return
+    problem = refused(response, status)
+    assert {key: problem[key] for key in ("vector", "index") if key in problem} == place
+    assert medians(client, [[3, 1, 2]])["medians"] == [2.0]
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (print, ("the pickle was loaded",))
+
+
+HEADER = npy(np.zeros((2, 3)))
+BAD_NPY = {
+    "empty": b"",
+    "no npy": b"hello world, this is not numpy",
+    "cut header": HEADER[:40],
+    "cut data": HEADER[:-1],
+    "too much data": HEADER + b"0",
+    "pickled": npy(np.array([Bomb()], object), allow_pickle=True),
+    "pickle alone": pickle.dumps(Bomb()),
+    "object dtype": HEADER.replace(b"'<f8'", b"'|O'  "),
+    "code in the header": HEADER.replace(b"(2, 3)", b"f()   "),
+    "negative shape": HEADER.replace(b"(2, 3)", b"(-2,3)"),
+    "huge shape": HEADER.replace(b"(2, 3)", b"(9**9)"),
+    "other version": HEADER[:6] + b"\x09" + HEADER[7:],
+    "huge header": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 100,
+    "nested header": b"\x93NUMPY\x01\x00\x00\x0f" + b"(" * 3840,
+    "three axes": npy(np.zeros((2, 2, 2))),
+    "no axis": npy(np.zeros(())),
+    "no vectors": npy(np.zeros((0, 3))),
+    "empty vectors": npy(np.zeros((3, 0))),
+    "fortran": npy(np.asfortranarray(np.zeros((2, 3)))),
+    "complex": npy(np.zeros(3, complex)),
+    "boolean": npy(np.zeros(3, bool)),
+    "half": npy(np.zeros(3, np.float16)),
+    "strings": npy(np.array(["a"])),
+    "records": npy(np.zeros(2, "f8,i4")),
+    "too long": npy(np.zeros(66)),
+    "too many": npy(np.zeros((4097, 1))),
+}
+
+
+@pytest.mark.parametrize("name", BAD_NPY)
+def test_bad_npy_is_refused(client: Any, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    response = client.post("/median", content=BAD_NPY[name], headers={"Content-Type": NPY})
+    assert 400 <= response.status_code < 500
+    refused(response, response.status_code)
+    assert "the pickle was loaded" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ({"d": "3"}, b""),
+        ({"d": "3"}, b"\0" * 11),
+        ({"d": "3"}, b"\0" * 16),
+        ({}, b"\0" * 12),
+        ({"d": "0"}, b"\0" * 12),
+        ({"d": "-3"}, b"\0" * 12),
+        ({"d": "3.0"}, b"\0" * 12),
+        ({"d": "٣"}, b"\0" * 12),
+        ({"d": "9" * 5000}, b"\0" * 12),
+        ({"d": "66"}, b"\0" * 264),
+        ({"d": "3", "dtype": "float16"}, b"\0" * 12),
+        ({"d": "1", "exact": "yes"}, b"\0" * 4),
+        ({"d": "1", "even": "odd"}, b"\0" * 4),
+        ({"d": "1", "depth": "3"}, b"\0" * 4),
+    ],
+)
+def test_bad_raw_bodies_are_refused(client: Any, query: dict[str, str], body: bytes) -> None:
+    refused(client.post("/median", content=body, params=query, headers={"Content-Type": RAW}), 422)
+
+
+@pytest.mark.parametrize("kind", [RAW, NPY])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_binary_numbers_that_are_not_finite_are_located(client: Any, kind: str, bad: float) -> None:
+    values = np.ones((3, 4), np.float32)
+    values[2, 3] = bad
+    body = values.tobytes() if kind == RAW else npy(values)
+    query = {"d": "4"} if kind == RAW else {}
+    problem = refused(client.post("/median", content=body, params=query, headers={"Content-Type": kind}), 422)
+    assert (problem["vector"], problem["index"]) == (2, 3)
+
+
+def test_extremes_of_float64_are_answered(client: Any) -> None:
+    vectors = [[MAX, -MAX, 0], [MAX, MAX], [5e-324, 0, -5e-324], [-0.0, -0.0], [1e300, 1, 2], [MAX, MAX, MAX]]
+    assert medians(client, vectors, exact=True)["medians"] == [0, MAX, 0, 0, 2, MAX]
+    loose = medians(client, vectors)
+    for got, bound, want in zip(loose["medians"], loose["error_bound"], [0, MAX, 0, 0, 2, MAX], strict=True):
+        assert abs(got / 2 - want / 2) <= bound / 2
+
+
+def test_other_content_types_and_encodings(client: Any) -> None:
+    refused(client.post("/median", content=b"1", headers={"Content-Type": "text/csv"}), 415)
+    refused(client.post("/median", content=b"1", headers={**JSON, "Content-Encoding": "gzip"}), 415)
+    response = client.post(
+        "/median", content=b'{"vector": [1]}', headers={"Content-Type": "Application/JSON; charset=utf-8"}
+    )
+    assert response.status_code == 200
+
+
+def test_unknown_paths_and_methods(client: Any) -> None:
+    refused(client.get("/nothing"), 404)
+    refused(client.get("/median"), 405)
+
+
+def test_models_are_listed_described_and_downloaded(client: Any, models: Path) -> None:
+    listed = client.get("/models").json()
+    names = [model["name"] for model in listed["models"]]
+    assert names == ["median-batcher-d25", "median-batcher-d64", "median-batcher-d65"]
+    assert listed["left_out"] == {}
+    described = client.get(f"/models/{names[0]}").json()
+    assert described["description"]["construction"] == "batcher"
+    file = client.get(f"/models/{names[0]}/file")
+    assert file.content == (models / f"{names[0]}.onnx").read_bytes()
+    for name in ("nothing", "..%2fmanifest.json", "%2e%2e", "..", "manifest"):
+        assert client.get(f"/models/{name}").status_code in (404, 200 if name == ".." else 404)
+        assert client.get(f"/models/{name}/file").status_code == 404
+
+
+def test_a_body_that_is_too_large_is_refused_unread(connect: Callable[..., Any], models: Path) -> None:
+    client = connect(models, max_body_mib=0.001)
+    read = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield b"1" * 512
+
+    declared = {**JSON, "Content-Length": "999999"}
+    problem = refused(client.post("/median", content=chunks(), headers=declared), 413)
+    assert "1048 bytes" in problem["detail"]
+    assert refused(client.post("/median", content=chunks(), headers=JSON), 413)
+    assert medians(client, [[1, 2, 3]])["medians"] == [2.0]
+
+
+def test_the_api_key(connect: Callable[..., Any], models: Path) -> None:
+    client = connect(models, api_key="sésame")
+    for path in ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"):
+        assert client.get(path).status_code == 200
+    for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer"}, {"Authorization": "Basic x"}):
+        assert refused(client.get("/models", headers=headers), 401)
+        assert refused(client.post("/median", content=b"{", headers=headers), 401)
+        assert client.get("/v2", headers=headers).json()["error"]
+    for headers in ({b"X-API-Key": "sésame".encode()}, {b"Authorization": "Bearer sésame".encode()}):
+        assert client.get("/models", headers=headers).status_code == 200
+
+
+def test_request_ids_are_kept_made_and_never_injected(client: Any) -> None:
+    assert client.get("/healthz", headers={"X-Request-ID": "abc-1"}).headers["X-Request-ID"] == "abc-1"
+    made = client.get("/healthz", headers={"X-Request-ID": 'x"} {"level": "fake'}).headers["X-Request-ID"]
+    assert len(made) == 16
+    assert made != client.get("/healthz").headers["X-Request-ID"]
+
+
+def test_log_lines_are_json_with_the_request_id(
+    connect: Callable[..., Any], models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = connect(models, log_level="info")
+    client.post("/median", json={"vector": [1]}, headers={"X-Request-ID": "find-me"})
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line.get("request_id") == "find-me"]
+    assert (line["path"], line["status"], line["level"]) == ("/median", 200, "info")
+    logs.configure("error")
+
+
+def test_an_exception_is_logged_as_one_line() -> None:
+    try:
+        raise RuntimeError("two\nlines")
+    except RuntimeError as error:
+        record = logging.LogRecord(
+            "service", logging.ERROR, "", 0, "failed", None, (type(error), error, error.__traceback__)
+        )
+    line = logs.JsonFormatter().format(record)
+    assert "\n" not in line
+    assert "two\nlines" in json.loads(line)["exception"]
+
+
+def test_metrics_count_what_happened(client: Any) -> None:
+    def value(name: str, text: str) -> float:
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    before = client.get("/metrics").text
+    medians(client, [[1, 2, 3]] * 5)
+    client.post("/median", content=b"{")
+    after = client.get("/metrics").text
+    good = 'median_requests_total{route="/median",status="200"}'
+    bad = 'median_requests_total{route="/median",status="400"}'
+    vectors = 'median_vectors_total{model="median-batcher-d25"}'
+    rows = 'median_batch_rows_sum{model="median-batcher-d25"}'
+    for name, difference in ((good, 1), (bad, 1), (vectors, 5), (rows, 5)):
+        assert value(name, after) - value(name, before) == difference
+    for name in ("median_queue_seconds", "median_inference_seconds", "median_failures", "median_certificate_misses"):
+        assert name in after
+
+
+def test_the_examples_of_the_documentation_run(client: Any) -> None:
+    document = client.get("/openapi.json").json()
+    examples = document["paths"]["/median"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert examples == EXAMPLES
+    for example in examples.values():
+        answer = client.post("/median", json=example["value"])
+        assert answer.status_code == 200
+    assert client.get("/docs").status_code == 200
+    assert {"/median", "/models", "/models/{name}/file", "/models/reload", "/v2/models/{name}/infer"} <= set(
+        document["paths"]
+    )
+
+
+def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..., Any], tmp_path: Path) -> None:
+    risky = standin.description(9, construction="risky", failure_bound=0.01)
+    standin.write(tmp_path, "risky", risky, wrong="sorted")
+    standin.write(tmp_path, "safe", standin.description(15))
+    client = connect(tmp_path)
+    vectors = [[5, 3, 1, 4, 2, 9, 8, 7, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 3, 2, 1]]
+    for exact in (False, True):
+        answer = medians(client, vectors, construction="risky", exact=exact)
+        assert answer["medians"] == [5.0, 5.0, 5.0]
+        assert answer["models"] == ["risky", "safe", "risky"]
+        assert answer["fallback"] == [False, True, False]
+    assert medians(client, vectors)["models"] == ["safe"] * 3  # unasked, nobody gets a risk
+    assert 'median_certificate_misses_total{model="risky"} 2.0' in client.get("/metrics").text
+    raw = np.array(vectors, "<f4").tobytes()
+    response = client.post("/median?d=9&model=risky", content=raw, headers={"Content-Type": RAW})
+    assert response.headers["X-Median-Fallback"] == "1"
+    tensor = {"name": "x", "shape": [3, 9], "datatype": "FP32", "data": vectors}
+    infer = client.post("/v2/models/risky/infer", json={"inputs": [tensor]}).json()
+    assert infer["outputs"][0]["data"] == [5, 5, 5]
+    assert infer["parameters"]["fallback"] == 1
+
+
+def test_no_answer_rather_than_a_wrong_one(connect: Callable[..., Any], tmp_path: Path) -> None:
+    standin.write(tmp_path, "liar", standin.description(9), wrong="always")
+    client = connect(tmp_path)
+    problem = refused(client.post("/median", json={"vector": [1, 2, 3, 4, 5]}), 500)
+    assert "counting refutes" in problem["detail"]
+
+
+def test_a_request_that_takes_too_long_is_told_so(connect: Callable[..., Any], tmp_path: Path) -> None:
+    standin.write(tmp_path, "slow", standin.description(3), slow=800)
+    client = connect(tmp_path, timeout_s=0.05)
+    refused(client.post("/median", json={"vectors": [[1, 2, 3]] * 64}), 504)
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_body_that_never_ends_times_out(connect: Callable[..., Any], models: Path) -> None:
+    client = connect(models, timeout_s=0.1)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        yield b'{"vector"'
+        await asyncio.sleep(5)
+        yield b""
+
+    # httpx's transport in this process reads the body lazily, as a socket would deliver it
+    refused(client.post("/median", content=trickle(), headers=JSON), 408)
+
+
+def test_a_full_queue_answers_429(connect: Callable[..., Any], tmp_path: Path) -> None:
+    standin.write(tmp_path, "slow", standin.description(3), slow=100)
+    client = connect(tmp_path, queue=2, max_batch=1, threads=1, inline_ms=0)
+    responses = client.together([lambda http: http.post("/median", json={"vector": [1, 2, 3]}) for _ in range(30)])
+    statuses = {response.status_code for response in responses}
+    assert statuses == {200, 429}
+    busy = next(response for response in responses if response.status_code == 429)
+    assert int(refused(busy, 429) is not None)
+    assert int(busy.headers["Retry-After"]) >= 1
+
+
+def test_reload_picks_up_new_files_and_keeps_sessions(connect: Callable[..., Any], tmp_path: Path) -> None:
+    standin.write(tmp_path, "first", standin.description(3))
+    client = connect(tmp_path)
+    kept = client.engine.registry.models["first"]
+    refused(client.post("/median", json={"vector": [1, 2, 3, 4]}), 422)
+    standin.write(tmp_path, "second", standin.description(5))
+    (tmp_path / "broken.onnx").write_bytes(b"not a model")
+    standin.enter(tmp_path, tmp_path / "broken.onnx", standin.description(7))
+    asked = [lambda http: http.post("/median", json={"vector": [1, 2, 3]}) for _ in range(50)]
+    *answers, listed = client.together([*asked, lambda http: http.post("/models/reload")])
+    assert {answer.status_code for answer in answers} == {200}
+    assert [model["name"] for model in listed.json()["models"]] == ["first", "second"]
+    assert "broken.onnx" in listed.json()["left_out"]
+    assert client.engine.registry.models["first"] is kept
+    assert client.post("/median", json={"vector": [1, 2, 3, 4]}).json()["models"] == ["second"]
+
+
+def test_without_models_the_service_is_alive_but_not_ready(connect: Callable[..., Any], tmp_path: Path) -> None:
+    client = connect(tmp_path)
+    assert client.get("/healthz").status_code == 200
+    refused(client.get("/readyz"), 503)
+    refused(client.post("/median", json={"vector": [1]}), 422)

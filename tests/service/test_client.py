@@ -1,0 +1,91 @@
+"""The client against a real server: as a library and as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.client import Client, ServiceError, main
+from tests.service.conftest import Server
+
+
+@pytest.mark.parametrize("format", ["json", "npy", "raw"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_client_agrees_with_numpy(server: Server, format: str, dtype: str) -> None:
+    values = np.random.default_rng(0).normal(size=(6, 33)).astype(dtype)
+    with Client(server.url) as client:
+        answer = client.median(values, format=format, exact=True)  # type: ignore[arg-type]
+        # JSON carries float64 whatever came in: the mean of two is then rounded in float64
+        expected = np.median(values.astype(np.float64) if format == "json" else values, axis=1)
+        assert answer.medians.tobytes() == expected.tobytes()
+        assert answer.certified == 6
+        loose = client.median(values, format=format)  # type: ignore[arg-type]
+        assert (np.abs(loose.medians - expected) <= loose.error_bound).all()
+        assert {model["name"] for model in client.models()} >= set(answer.models)
+
+
+def test_refusals_are_exceptions_with_the_details(server: Server) -> None:
+    with Client(server.url) as client, pytest.raises(ServiceError) as caught:
+        client.median([[1.0], [float("nan")]])
+    assert caught.value.status == 422
+
+
+@pytest.mark.parametrize("format", ["json", "npy", "raw"])
+def test_the_command_prints_a_table_and_writes_report_and_picture(
+    server: Server, format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, picture = tmp_path / "report.json", tmp_path / "report.png"
+    arguments = ["--url", server.url, "--d", "64", "--n", "40", "--concurrency", "4", "--format", format]
+    files = ["--out", str(out), "--plot", str(picture)]
+    assert main([*arguments, "--family", "ties", "--model", "median-batcher-d64", *files]) == 0
+    table = capsys.readouterr().out
+    assert "differ from numpy.median" in table
+    assert "p99" in table
+    report = json.loads(out.read_text())
+    assert report["differ_from_numpy"] == report["beyond_bound"] == 0
+    assert report["models"] == ["median-batcher-d64"]
+    assert set(report["service_ms"]) == {"p50", "p95", "p99"}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_users_own_vectors(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "data.csv"
+    table.write_text("1, 2, 3\n\n4;5\n1e300 -2.5 7 8\n")
+    matrix = tmp_path / "data.npy"
+    np.save(matrix, np.arange(12).reshape(3, 4))
+    for path, count in ((table, 3), (matrix, 3)):
+        assert main(["--url", server.url, "--file", str(path), "--exact"]) == 0
+        assert f"{count} of length" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["1,x\n", None])
+def test_a_bad_file_is_one_line(content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "data.csv"
+    if content is not None:
+        path.write_text(content)
+    assert main(["--file", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("service.client: ")
+    assert error.count("\n") == 1
+
+
+def test_errors_of_the_service_and_of_the_network_are_one_line(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--url", server.url, "--d", "66", "--n", "1"]) == 2
+    assert "66 values are too long" in capsys.readouterr().err
+    assert main(["--url", "http://127.0.0.1:1", "--d", "3", "--n", "1"]) == 2
+    assert "does not answer" in capsys.readouterr().err
+
+
+def test_long_numbers_in_large_requests(server: Server) -> None:
+    """Thousands of numbers of 24 characters each, both ways: more than some writers reserve room for."""
+    rng = np.random.default_rng(3)
+    vectors = [(rng.random(rng.integers(1, 65)) - 0.5) * 10.0 ** -rng.uniform(250, 300) for _ in range(2000)]
+    with Client(server.url) as client:
+        for _ in range(3):
+            answer = client.median(vectors, exact=True)
+            assert answer.medians.tolist() == [np.median(vector) for vector in vectors]

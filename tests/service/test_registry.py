@@ -1,0 +1,142 @@
+"""Models come from the manifest; what is not right with one is said, and costs only that one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service import registry
+from service.errors import ProblemError
+from service.ranks import median_target
+from tests.service import standin
+
+
+def good(folder: Path, name: str = "good", d: int = 5) -> Path:
+    return standin.write(folder, name, standin.description(d))
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10] + b"0123456789")
+
+
+def swap(path: Path) -> None:
+    manifest = path.parent / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["models"][-1]["description"]["bits"] = 20
+    manifest.write_text(json.dumps(content))
+
+
+def escape(path: Path) -> None:
+    outside = path.parent.parent / "outside.onnx"
+    path.rename(outside)
+    manifest = path.parent / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("bad.onnx", "../outside.onnx"))
+
+
+def truncate_but_enter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+    standin.enter(path.parent, path, standin.description(7))
+
+
+def strip(path: Path) -> None:
+    standin.write(path.parent, "bad", standin.description(7), metadata={})
+
+
+def foreign(path: Path) -> None:
+    standin.write(path.parent, "bad", {**standin.description(7), "outputs": [{"ranks": [1, 7], "weights": [-1, 1]}]})
+
+
+def incomplete(path: Path) -> None:
+    about = standin.description(7)
+    del about["failure_bound"]
+    standin.write(path.parent, "bad", about)
+
+
+def wrong_d(path: Path) -> None:
+    standin.write(path.parent, "bad", standin.description(7))
+    about = standin.description(9)
+    path.write_bytes(path.read_bytes())
+    standin.write(path.parent, "bad", standin.description(7), metadata=about)
+    standin.enter(path.parent, path, about)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (damage, "sha256 differs"),
+        (Path.unlink, "cannot be read"),
+        (swap, "its metadata says bits"),
+        (escape, "plain .onnx name"),
+        (truncate_but_enter, "onnxruntime cannot load it"),
+        (strip, "its metadata says"),
+        (foreign, "cannot be certified"),
+        (incomplete, "failure_bound"),
+        (wrong_d, "trial run fails"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bad_file_is_left_out_and_the_rest_served(tmp_path: Path, spoil: Callable[[Path], None], reason: str) -> None:
+    folder = tmp_path / "models"
+    good(folder)
+    spoil(good(folder, "bad", 7))
+    found = registry.load([folder])
+    assert list(found.models) == ["good"]
+    (said,) = found.left_out.values()
+    assert reason in said
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 2, "models": []}', '{"format": 1}', "\x00"])
+def test_a_bad_manifest_is_reported(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    found = registry.load([tmp_path])
+    assert not found.models
+    assert "manifest" in found.left_out["manifest.json"]
+
+
+@pytest.mark.parametrize("entry", [None, 5, {}, {"file": 5, "sha256": "", "description": {}}])
+def test_a_bad_entry_costs_only_itself(tmp_path: Path, entry: object) -> None:
+    good(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["models"].append(entry)
+    manifest.write_text(json.dumps(content))
+    found = registry.load([tmp_path])
+    assert list(found.models) == ["good"]
+    assert len(found.left_out) == 1
+
+
+def test_the_cheapest_exact_model_is_chosen(tmp_path: Path) -> None:
+    for d in (5, 8, 9, 20, 21):
+        good(tmp_path, f"d{d}", d)
+    standin.write(tmp_path, "risky", standin.description(6, failure_bound=0.1, construction="risky"))
+    found = registry.load([tmp_path])
+
+    def chosen(n: int, **options: str) -> str:
+        return found.choose(n, median_target(n), **options).model.name
+
+    assert [chosen(n) for n in (1, 5, 6, 7, 8, 9, 10)] == ["d5", "d5", "d8", "d9", "d8", "d9", "d20"]
+    assert chosen(6, construction="risky") == "risky"
+    assert chosen(3, name="d21") == "d21"
+    assert found.gaps() == []
+    with pytest.raises(ProblemError, match="too long"):
+        chosen(22)
+
+
+def test_gaps_are_the_lengths_an_even_model_cannot_pad(tmp_path: Path) -> None:
+    good(tmp_path, "even", 8)
+    assert registry.load([tmp_path]).gaps() == [4, 5, 6, 7, 8]
+    good(tmp_path, "odd", 9)
+    assert registry.load([tmp_path]).gaps() == []
+
+
+def test_sessions_have_explicit_threads_that_do_not_spin(tmp_path: Path) -> None:
+    options = registry.session_options(1)
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    good(tmp_path)
+    model = registry.load([tmp_path]).models["good"]
+    assert model.run(np.zeros((3, 5), np.float32)).shape == (3, 1)

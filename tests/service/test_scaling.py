@@ -1,0 +1,126 @@
+"""Scaling, its error bound, and the certificate, without any model: a sort stands in for the network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from service.ranks import Target, layout, median_target
+from service.scaling import Grid, NotFiniteError, Scaled, certify, elements, mean, scale
+
+F32 = Grid(24, 0.0, 1.0, np.dtype(np.float32))
+F64 = Grid(40, 0.0, 1.0, np.dtype(np.float64))
+SHIFTED = Grid(16, -1.0, 1.0, np.dtype(np.float32))
+MAX = np.finfo(np.float64).max
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+matrices = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=finite)
+
+
+def solve(values: np.ndarray, grid: Grid) -> tuple[Scaled, np.ndarray, Target]:
+    """Scale, sort in place of a model, certify."""
+    n = values.shape[1]
+    target = median_target(n)
+    plan = layout((target,), n, n, target)
+    assert plan is not None
+    scaled = scale(values, plan, n, grid)
+    rows = scaled.rows[:, 0]
+    ordered = np.sort(rows, axis=1)
+    low, high = ordered[:, target.low - 1], ordered[:, target.high - 1]
+    outputs = low if target.single else ((low.astype(np.float64) + high) / 2).astype(grid.dtype)
+    return scaled, certify(rows, outputs, target, grid), target
+
+
+def numpy_median(values: np.ndarray) -> np.ndarray:
+    """numpy.median, with the overflow of its sum of two huge numbers repaired."""
+    with np.errstate(over="ignore"):
+        answers = np.median(values, axis=1)
+    for i in np.flatnonzero(~np.isfinite(answers)):
+        ordered = np.sort(values[i])
+        answers[i] = mean(ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2])
+    return answers
+
+
+@pytest.mark.parametrize("grid", [F32, F64, SHIFTED], ids=["float32", "float64", "shifted"])
+@settings(max_examples=300, deadline=None)
+@example(values=np.array([[MAX, -MAX, 0.0, 1.0]]))
+@example(values=np.array([[MAX, MAX]]))
+@example(values=np.array([[5e-324, 0.0, -5e-324]]))
+@example(values=np.array([[1e-310, 3e-310, 2e-310, 0.0]]))
+@example(values=np.array([[0.0, -0.0, -0.0]]))
+@example(values=np.array([[-0.0, 0.0], [1.0, -1.0]]))
+@example(values=np.array([[7.25, 7.25, 7.25]]))
+@example(values=np.array([[1e300, 1.0, 2.0]]))
+@given(values=matrices)
+def test_the_bound_holds_and_exact_is_bit_equal(grid: Grid, values: np.ndarray) -> None:
+    scaled, found, target = solve(values, grid)
+    assert not np.isnan(found).any()
+    units = (scaled.rows.astype(np.float64) - grid.low) / grid.unit
+    assert np.array_equal(units, np.rint(units))
+    assert units.min() >= 0
+    assert units.max() <= 2**grid.bits
+    reference = numpy_median(values)
+    answers = scaled.back(found[:, 0] + target.weight * (found[:, 1] - found[:, 0]))
+    with np.errstate(over="ignore"):
+        assert (np.abs(answers / 4 - reference / 4) <= scaled.bound / 4 * (1 + 1e-15) + 5e-324).all()
+    exact = elements(scaled, found, target)
+    assert exact.tobytes() == reference.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=arrays(np.float32, (3, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+def test_float32_input_is_answered_bit_equal_to_numpy_in_float32(values: np.ndarray) -> None:
+    scaled, found, target = solve(values, F32)
+    assert elements(scaled, found, target).tobytes() == np.median(values, axis=1).tobytes()
+
+
+def test_data_on_a_power_of_two_grid_comes_back_unchanged() -> None:
+    rng = np.random.default_rng(0)
+    for values in (
+        rng.integers(0, 2**24, (50, 9), endpoint=True) / 2.0**24,
+        rng.integers(-(2**22), 2**22, (50, 9)) * 1.0,
+    ):
+        scaled, found, _ = solve(values, F32)
+        assert np.array_equal(scaled.back(found[:, 0]), np.median(values, axis=1))
+
+
+def test_half_a_step_is_all_the_bound_says_for_ordinary_numbers() -> None:
+    scaled, _, _ = solve(np.random.default_rng(1).random((20, 101)), F32)
+    assert (scaled.bound < 2.0**-25 * 1.0001).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_located(bad: float) -> None:
+    values = np.ones((3, 4))
+    values[2, 1] = bad
+    with pytest.raises(NotFiniteError) as caught:
+        solve(values, F32)
+    assert (caught.value.row, caught.value.index) == (2, 1)
+
+
+@pytest.mark.parametrize("grid", [F32, SHIFTED], ids=["from zero", "shifted"])
+@pytest.mark.parametrize("n", [9, 10])
+def test_counting_refutes_every_wrong_answer(n: int, grid: Grid) -> None:
+    rng = np.random.default_rng(n)
+    target = median_target(n)
+    units = rng.integers(0, 6, (200, n))
+    rows = (units * grid.unit + grid.low).astype(grid.dtype)
+    ordered = np.sort(units, axis=1)
+    truth = (ordered[:, target.low - 1] + ordered[:, target.high - 1]) / 2
+    for claim in np.arange(-1, 7.5, 0.5):
+        outputs = np.full(200, claim * grid.unit + grid.low, grid.dtype)
+        found = certify(rows, outputs, target, grid)
+        accepted = ~np.isnan(found[:, 0])
+        assert accepted[truth == claim].all()
+        # a mean may have been rounded to the dtype; whatever is accepted, the two ends found are the true ones
+        assert (np.abs(truth - claim)[accepted] * grid.unit <= (0 if target.single else grid.tolerance)).all()
+        proven = (found[accepted] - grid.low) / grid.unit
+        assert np.array_equal(proven, ordered[accepted][:, [target.low - 1, target.high - 1]])
+
+
+def test_nan_from_a_model_is_no_answer() -> None:
+    found = certify(np.zeros((1, 3), np.float32), np.array([np.nan], np.float32), Target.rank(2), F32)
+    assert np.isnan(found).all()

@@ -1,0 +1,160 @@
+"""`python -m service` as a process: starting, stopping, several workers, missing and unwritable models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from exporter.api import export_model
+from service import __main__, registry
+from service.settings import Settings
+from tests.service import standin
+from tests.service.conftest import Server
+
+Serve = Callable[..., Server]
+
+
+def ask(server: Server, vector: list[float]) -> httpx.Response:
+    return httpx.post(server.url + "/median", json={"vector": vector})
+
+
+def test_options_come_from_flags_and_environment(serve: Serve, models: Path) -> None:
+    server = serve(models, "--max-vectors", "2", MEDIAN_API_KEY="k", MEDIAN_DRAIN_S="0", MEDIAN_MAX_VECTORS="9").wait()
+    assert ask(server, [1]).status_code == 401
+    headers = {"X-API-Key": "k"}
+    refused = httpx.post(server.url + "/median", json={"vectors": [[1]] * 3}, headers=headers)
+    assert "at most 2" in refused.json()["detail"]
+    assert server.stop() in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [(["--workers", "0"], {}), (["--log-level", "loud"], {}), ([], {"MEDIAN_PORT": "x"}), (["--nothing"], {})],
+)
+def test_a_wrong_option_is_one_line(arguments: list[str], environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "service", *arguments]
+    variables = {**os.environ, **environment}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "error:" in done.stderr.splitlines()[-1]
+
+
+def test_a_connection_cut_in_the_body_harms_nobody(server: Server) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"POST /median HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"NONSENSE\r\n\r\n")
+        assert b"400" in connection.recv(100)
+    assert ask(server, [3, 1, 2]).json()["medians"] == [2.0]
+
+
+def test_too_large_is_answered_before_the_body_is_sent(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        head = b"POST /median HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head)
+        answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"100 Continue" not in answer
+
+
+async def _load(server: Server, stop: asyncio.Event, seen: list[int]) -> None:
+    """Keep-alive requests until told to stop or asked to close; a request that was sent must be answered."""
+    while not stop.is_set():
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        except ConnectionRefusedError:
+            return
+        close = False
+        body = json.dumps({"vectors": [list(range(9))] * 20}).encode()
+        head = (
+            f"POST /median HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        while not close and not stop.is_set():
+            writer.write(head.encode() + body)
+            header = await reader.readuntil(b"\r\n\r\n")
+            length = int(header.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            seen.append(int(header.split()[1]))
+            close = b"connection: close" in header.lower()
+        writer.close()
+        if close:
+            return
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_under_load_cuts_no_request(serve: Serve, models: Path, workers: int) -> None:
+    server = serve(models, "--drain-s", "1", "--workers", str(workers)).wait()
+    time.sleep(1 if workers > 1 else 0)  # readiness comes from the first worker, the others follow
+    seen: list[int] = []
+    ready: list[int] = []
+
+    async def scenario() -> None:
+        stop = asyncio.Event()
+        clients = [asyncio.create_task(_load(server, stop, seen)) for _ in range(16)]
+        await asyncio.sleep(0.7)
+        server.process.terminate()
+        await asyncio.sleep(0.5 if workers == 1 else 0)
+        if workers == 1:
+            async with httpx.AsyncClient() as http:
+                ready.append((await http.get(server.url + "/readyz")).status_code)
+        await asyncio.wait_for(asyncio.gather(*clients), 20)
+
+    asyncio.run(scenario())
+    assert server.process.wait(20) in (0, -signal.SIGTERM)
+    assert set(seen) == {200}
+    assert len(seen) > 50
+    assert ready == ([503] if workers == 1 else [])
+
+
+def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path) -> None:
+    standin.write(tmp_path, "first", standin.description(3))
+    server = serve(tmp_path, "--no-build", "--workers", "2", "--drain-s", "0").wait()
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    time.sleep(1.5)
+    for _ in range(40):
+        assert ask(server, [1, 2, 3]).status_code == 200
+    text = httpx.get(server.url + "/metrics").text
+    assert 'median_requests_total{route="/median",status="200"} 40.0' in text
+    standin.write(tmp_path, "second", standin.description(5))
+    assert len(httpx.post(server.url + "/models/reload").json()["models"]) == 2
+    time.sleep(1.5)
+    for _ in range(20):
+        assert ask(server, [1, 2, 3, 4, 5]).json()["models"] == ["second"]
+    server.stop()
+    assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+def test_the_companion_of_an_even_model_is_built_and_announced(serve: Serve, tmp_path: Path) -> None:
+    export_model(d=16, construction="batcher", out=tmp_path)
+    server = serve(tmp_path, "--drain-s", "0").wait()
+    assert '"building a model"' in server.log
+    vector = np.random.default_rng(0).normal(size=15).tolist()
+    answer = httpx.post(server.url + "/median", json={"vector": vector, "exact": True}).json()
+    assert answer["medians"] == [np.median(vector)]
+    assert answer["models"] == ["median-radix-d17-fused"]
+    server.stop()
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(__main__, "DEFAULT_D", 8)
+    monkeypatch.setattr(__main__, "DEFAULT_CONSTRUCTION", "batcher")
+    # not even root can make a folder there
+    settings = Settings(models=Path("/proc/onnx-median"), runtime_dir=str(tmp_path))
+    assert __main__.ensure_models(settings)
+    assert sorted(registry.load(settings.folders).models) == ["median-batcher-d8-fused", "median-batcher-d9-fused"]
+    assert not __main__.ensure_models(Settings(models=Path("/proc/onnx-median")))
