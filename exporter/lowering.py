@@ -1,6 +1,7 @@
 """A network as ONNX nodes.
 
     dense        the merged weight list: Gemm, Relu, Gemm, ..., Gemm
+    matmul       the same chain with MatMul and Add for every Gemm
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
     fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h)
 
@@ -84,8 +85,8 @@ class Graph:
         self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
 
 
-def dense_graph(layers: list[Weights], dtype: str) -> Graph:
-    """The weight list as one chain of Gemm and Relu."""
+def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
+    """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
     graph = Graph(np.dtype(dtype))
     h = "x"
     for i, layer in enumerate(layers):
@@ -94,7 +95,10 @@ def dense_graph(layers: list[Weights], dtype: str) -> Graph:
         matrix = numpy_helper.from_array(np.ascontiguousarray(layer.matrix.T.toarray().astype(dtype)), f"W{i + 1}")
         bias = numpy_helper.from_array(layer.bias.astype(dtype), f"b{i + 1}")
         graph.initializers[matrix.name], graph.initializers[bias.name] = matrix, bias
-        h = graph.add("Gemm", [h, matrix.name, bias.name])
+        if gemm:
+            h = graph.add("Gemm", [h, matrix.name, bias.name])
+        else:
+            h = graph.add("Add", [graph.add("MatMul", [h, matrix.name]), bias.name])
     graph.nodes[-1].output[0] = "y"
     return graph
 

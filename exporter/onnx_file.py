@@ -32,20 +32,21 @@ def to_onnx(model: Model) -> onnx.ModelProto:
 
 
 def _graph(model: Model) -> Graph:
-    if model.profile == "dense":
-        return dense_graph(weights(model.network), model.dtype)
+    if model.profile in ("dense", "matmul"):
+        return dense_graph(weights(model.network), model.dtype, gemm=model.profile == "dense")
     return structured_graph(model.network, model.dtype, fused=model.profile == "fused")
 
 
 def assemble(graph: Graph, model: Model) -> onnx.ModelProto:
     element = ELEMENT[model.dtype]
     p = model.network.output.size
+    batch = model.options.batch or "batch_size"
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
             model.task.label,
-            [helper.make_tensor_value_info("x", element, ["batch_size", model.task.d])],
-            [helper.make_tensor_value_info("y", element, ["batch_size", p])],
+            [helper.make_tensor_value_info("x", element, [batch, model.task.d])],
+            [helper.make_tensor_value_info("y", element, [batch, p])],
             list(graph.initializers.values()),
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
