@@ -233,7 +233,8 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
     grid = options.grid
     net, _ = trace(construction, task, options)
-    step = structured_bits(net, grid.step)
+    merged = options.profile in ("dense", "matmul")
+    step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"
     works = 0
