@@ -8,7 +8,7 @@ is stated on a chain made from the model's own weights, written beside it:
     NAME-swap.vnnlib, -swap.onnx     y(x) - y(x with the first and the last entry swapped)    is 0
     NAME-error.vnnlib, -error.onnx   y(x) - x_k for every k: y is the median where neither half of the x_k lies beyond it
 
-each up to a grid step, two for a difference of two outputs.
+each up to a grid step, two for a difference of two outputs; the last two at small d.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from exporter.network import Weights, weights
 from exporter.onnx_file import ELEMENT, IR_VERSION, OPSET, replace_file, writable
 
 EVERYWHERE = ("batcher", "radix")  # within one step on every real input; the others promise something on the grid alone
-MAX_SUBSETS = 5  # the error property lists all halves of the entries: 20 cases at d = 5
+SMALL = 5  # d up to which the further chains are written: verifiers do not get far beyond, and 20 halves are listed
 Case = list[str]
 
 
@@ -42,10 +42,10 @@ def write_properties(model: Model, path: Path) -> list[Path]:
         )
     layers, d = weights(model.network), model.task.d
     files = {"-range.vnnlib": range_property(model).encode()}
-    if d > 1:
+    if 1 < d <= SMALL:
         files["-swap.onnx"] = _chain(swap_chain(layers, 0, d - 1), model, "swap")
         files["-swap.vnnlib"] = swap_property(model).encode()
-    if d <= MAX_SUBSETS and d % 2:
+    if d <= SMALL and d % 2:
         files["-error.onnx"] = _chain(error_chain(layers, model.options.grid.low), model, "error")
         files["-error.vnnlib"] = error_property(model).encode()
     with writable(path.parent):
