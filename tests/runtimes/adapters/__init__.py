@@ -1,8 +1,8 @@
 """One small adapter per runtime: `load(path)` returns a function from the rows of x to the rows of y.
 
 An adapter imports numpy and its own runtime, nothing of ours but this file, so that it runs in any environment. Besides
-`load` it names the PACKAGE whose version is reported, the OPTIONS that a user has to set, and what it LACKS: profiles it
-does not load. A returned function may keep the `seconds` of its last run when it knows them better than a clock outside.
+`load` it names the PACKAGE whose version is reported and the OPTIONS that a user has to set. A returned function may keep
+the `seconds` of its last run when it knows them better than a clock outside.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,13 +22,18 @@ Run = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Runtime:
-    """`env` is where it is installed: "" the normal one, "runtimes" the heavy one. `rows` bounds slow ones."""
+    """`env` is where it is installed: "" the normal one, "runtimes" the heavy one. Slow ones have bounds on rows and d."""
 
     name: str
     module: str
     env: str
     required: bool
     rows: int = 1 << 20
+    largest: int = 1 << 20
+    profiles: tuple[str, ...] = ("dense", "matmul", "structured", "fused")
+
+    def takes(self, d: int, profile: str) -> bool:
+        return d <= self.largest and profile in self.profiles
 
     def adapter(self) -> ModuleType:
         return import_module(f"tests.runtimes.adapters.{self.module}")
@@ -51,8 +55,8 @@ RUNTIMES = {
         Runtime("IREE", "iree", "runtimes", False),
         Runtime("TVM", "tvm", "runtimes", False),
         Runtime("ncnn", "ncnn", "runtimes", False),
-        Runtime("Marabou", "marabou", "runtimes", False, rows=10),
-        Runtime("ezkl", "ezkl", "runtimes", False, rows=1),
+        Runtime("Marabou", "marabou", "runtimes", False, rows=10, largest=9, profiles=("dense", "matmul")),
+        Runtime("ezkl", "ezkl", "runtimes", False, rows=2, largest=9),
     )
 }
 
@@ -65,11 +69,3 @@ def version(adapter: ModuleType) -> str:
 def one_by_one(run: Run, x: Array) -> Array:
     """Row by row, for loaders that fix the batch to 1."""
     return np.concatenate([np.asarray(run(row[None])).reshape(1, -1) for row in x])
-
-
-def fixed_batch(path: Path) -> int | None:
-    """The number of rows that a file insists on, None when it takes any."""
-    import onnx
-
-    dim = onnx.load(path).graph.input[0].type.tensor_type.shape.dim[0]
-    return dim.dim_value or None
