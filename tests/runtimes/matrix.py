@@ -83,7 +83,8 @@ class Worker:
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin
-        print(json.dumps(job), file=self.process.stdin, flush=True)
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
         answer = self.read()
         if "crash" in answer:
             self.close()
@@ -92,7 +93,7 @@ class Worker:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 def run_all(runtimes: list[Runtime], prepared: list[Prepared], folder: Path) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ HEAD = """\
 # Which runtimes are exact
 
 Written by `make runtimes`; do not edit. Every file is run on ten families of inputs, the hostile ones too (sorted, ties,
-constant, neighbouring values, the ends of the range), and compared with numpy, bit for bit. `exact` means every answer is equal;
+constant, neighbouring values, the ends of the range), and compared with numpy, bit for bit. `exact`: every answer is equal;
 a number is the largest error. Times are per vector in batches of 40 (batch 1: one by one), as multiples of ONNX Runtime's
 own on one thread, on a shared machine: read them as orders of magnitude.
 """
