@@ -177,7 +177,7 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
     if options.profile in ("structured", "fused"):
         return _first(construction, traced, options, options.profile)
     smallest = min(dense_weights(traced(form)[0]) for form in construction.forms)
-    if options.profile in MERGED:
+    if options.profile in ("dense", "matmul"):
         if smallest > DENSE_LIMIT:
             raise UserError(
                 f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
@@ -233,7 +233,7 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
     grid = options.grid
     net, _ = trace(construction, task, options)
-    merged = options.profile in ("dense", "matmul")
+    merged = options.profile in MERGED
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"

@@ -277,8 +277,9 @@ class _Lowering:
     def _shift(self, v: Value, offset: float) -> Value:
         if offset == 0:
             return v
-        op = "Add" if offset > 0 else "Sub"
-        return replace(v, name=self.graph.add(op, [v.name, self.graph.constant(abs(offset))]))
+        if offset > 0 and (self.fused or v.shape):
+            return replace(v, name=self.graph.add("Add", [v.name, self.graph.constant(offset)]))
+        return replace(v, name=self.graph.add("Sub", [v.name, self.graph.constant(-offset)]))
 
     def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
@@ -336,7 +337,7 @@ class _Lowering:
         fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
         cat = self.graph.add("Concat", [self.values[a.number].name for _, a in moving], axis=0)
         row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
-        return Value(self.graph.add("Gemm", [row, cat, self.graph.constant([fixed])]), (), True)
+        return Value(self._row_product(row, cat, fixed), (), True)
 
     def _total(self, c: float, arg: Node, offset: float) -> Value:
         """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
@@ -367,8 +368,18 @@ class _Lowering:
         return Value(name, lead, True)
 
     def _row_sums(self, name: str, n: int, c: float, offset: float) -> str:
-        row = self.graph.constant(np.full((1, n), c))
-        return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], transB=1)
+        return self._row_product(self.graph.constant(np.full((1, n), c)), name, offset, transB=1)
+
+    def _row_product(self, row: str, name: str, offset: float, **attributes: int) -> str:
+        """row @ name + offset, of shape (1, N).
+
+        MNN takes what is added to such a product for a bias of N entries and reads past the end of the one that is there;
+        a subtraction it leaves alone. The fused profile, made for serving, keeps the offset inside the Gemm.
+        """
+        if self.fused:
+            return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], **attributes)
+        out = self.graph.add("Gemm", [row, name], **attributes)
+        return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
     def _product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
         """rest + M arg for vectors: one Gemm."""
