@@ -16,14 +16,14 @@ import onnx
 from tests.runtimes.adapters import Array, Run, one_by_one
 
 PACKAGE = "ezkl"
-OPTIONS = "input_scale = grid bits, param_scale = 0 (whole weights), decomp_legs = 4, variables batch_size = 1"
+OPTIONS = "input_scale = param_scale = grid bits, decomp_legs = 8, variables batch_size = 1"
 
 
 def load(path: Path) -> Run:
     about = {prop.key: prop.value for prop in onnx.load(path).metadata_props}
     args = ezkl.PyRunArgs()
     args.variables = [("batch_size", 1)]
-    args.input_scale, args.param_scale, args.decomp_legs = int(about["bits"]), 0, 4
+    args.input_scale, args.param_scale, args.decomp_legs = int(about["bits"]), int(about["bits"]), 8
     args.input_visibility = args.output_visibility = "public"
     args.param_visibility = "fixed"
 
