@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo test lint types tests clean
+HEAVY := .venv-runtimes
+.PHONY: setup demo test lint types tests runtimes models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -28,5 +29,28 @@ types: $(SETUP)
 tests: $(SETUP)
 	$(BIN)/pytest -n auto --dist loadfile
 
+# The conformance matrix over other runtimes, in an environment of its own: models/RUNTIMES.md and models/runtimes.json.
+runtimes: $(SETUP) $(HEAVY)/.installed browser
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py
+	$(BIN)/python -m tests.runtimes.matrix
+
+$(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.txt tests/runtimes/package.json
+	$(PYTHON) -m venv $(HEAVY)
+	$(HEAVY)/bin/python -m pip --disable-pip-version-check -q install -r tests/runtimes/requirements.txt -c tests/runtimes/constraints.txt
+	cp tests/runtimes/package.json $(HEAVY)/
+	ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix $(HEAVY) --no-package-lock --no-audit --no-fund --silent
+	@touch $@
+
+# onnxruntime-web beside the page models/browser/index.html, from npm's package
+browser: $(HEAVY)/.installed
+	mkdir -p models/browser/ort
+	cp $(addprefix $(HEAVY)/node_modules/onnxruntime-web/dist/,ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm) models/browser/ort/
+
+# The committed reference models; tests hold them to what the exporter writes.
+models: $(SETUP)
+	rm -rf models/reference
+	$(BIN)/python -m exporter.reference models/reference
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

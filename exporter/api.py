@@ -41,6 +41,8 @@ def file_name(task: Task, options: Options) -> str:
         parts.append(options.dtype)
     if options.profile != "auto":
         parts.append(options.profile)
+    if options.batch is not None:
+        parts.append(f"batch{options.batch}")
     if options.seed != default.seed:
         parts.append(f"seed{options.seed}")
     return "-".join(parts) + ".onnx"

@@ -20,7 +20,8 @@ from exporter.primitives import compare, compare_saturating, like
 from exporter.task import Task
 from exporter.trace import Node, stack, total, vector
 
-Profile = Literal["dense", "structured", "fused"]
+Profile = Literal["dense", "matmul", "structured", "fused"]
+MERGED = ("dense", "matmul")  # the profiles that are one chain of merged maps
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
 
@@ -32,12 +33,17 @@ class Options:
     construction: str = "radix"
     grid: Grid = field(default_factory=Grid)
     dtype: Literal["auto", "float32", "float64"] = "auto"
-    profile: Literal["auto", "dense", "structured", "fused"] = "auto"
+    profile: Literal["auto"] | Profile = "auto"
     epsilon: float | None = None
     certificate: bool = False
     radix: int | None = None
     tune: Tune = "throughput"
     seed: int = 0
+    batch: int | None = None  # a fixed number of vectors in a run
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch < 1:
+            raise UserError(f"--batch must be 1 or more, not {self.batch}; leave it out for any number of vectors")
 
     @property
     def delta(self) -> Fraction:
@@ -76,6 +82,8 @@ class Model:
             "step": grid.step,
             "domain": [grid.lo, grid.hi],
             "dtype": self.dtype,
+            "needs_precision": self.dtype,
+            "batch": self.options.batch,
             "exact_on_grid": self.exact_on_grid,
             "mantissa_bits": None if self.step.bits == float("inf") else self.step.bits,
             "epsilon": self.options.epsilon,
@@ -169,13 +177,13 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
     if options.profile in ("structured", "fused"):
         return _first(construction, traced, options, options.profile)
     smallest = min(dense_weights(traced(form)[0]) for form in construction.forms)
-    if options.profile == "dense":
+    if options.profile in ("dense", "matmul"):
         if smallest > DENSE_LIMIT:
             raise UserError(
-                f"{construction.name} at d = {task.d} as dense Gemms would hold {smallest:.3g} weights "
+                f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
                 f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
             )
-        return _first(construction, traced, options, "dense")
+        return _first(construction, traced, options, options.profile)
     structured = _first(construction, traced, options, "structured")
     if smallest <= DENSE_BY_DEFAULT:
         dense = _first(construction, traced, options, "dense")
@@ -191,8 +199,8 @@ def _first(
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     for dtype, form in _preferences(construction, dtypes, options, profile):
         # a merged Gemm cannot round its input first, so only the factored profiles do
-        net, bound = traced(form, rounded=None if profile == "dense" else dtype)
-        if profile != "dense":
+        net, bound = traced(form, rounded=None if profile in MERGED else dtype)
+        if profile not in MERGED:
             step = structured_bits(net, options.grid.step)
         elif dense_weights(net) <= DENSE_LIMIT:
             step = dense_bits(net, options.grid.step)
@@ -225,7 +233,8 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
     grid = options.grid
     net, _ = trace(construction, task, options)
-    step = structured_bits(net, grid.step)
+    merged = options.profile in MERGED
+    step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"
     works = 0

@@ -115,8 +115,9 @@ def _export_parser() -> argparse.ArgumentParser:
         help="auto: the smallest that is exact at these bits (default)",
     )  # fmt: skip
     form.add_argument(
-        "--profile", choices=["auto", "dense", "structured", "fused"], default="auto",
-        help="dense: one Gemm/Relu chain; structured: Relu and affine nodes, small at any d; fused: with Clip, for speed; "
+        "--profile", choices=["auto", "dense", "matmul", "structured", "fused"], default="auto",
+        help="dense: one Gemm/Relu chain; matmul: the same with MatMul and Add; structured: Relu and affine nodes, small "
+        "at any d; fused: with Clip, for speed; "
         "auto: dense where it is small and as exact (default)",
     )  # fmt: skip
     form.add_argument(
@@ -129,6 +130,7 @@ def _export_parser() -> argparse.ArgumentParser:
         metavar="T",
         help="bins per digit of radix, a power of two; more bins: less depth, more width",
     )
+    form.add_argument("--batch", type=int, metavar="N", help="exactly N vectors in a run (default: any number)")
     form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
     form.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser
@@ -147,7 +149,7 @@ def _export(args: Sequence[str]) -> int:
         for name in bar:
             options = Options(
                 name, grid, parsed.dtype, parsed.profile, parsed.epsilon, parsed.certificate,
-                parsed.radix, parsed.tune, parsed.seed,
+                parsed.radix, parsed.tune, parsed.seed, parsed.batch,
             )  # fmt: skip
 
             def on_stage(stage: str, name: str = name) -> None:

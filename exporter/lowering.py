@@ -1,6 +1,7 @@
 """A network as ONNX nodes.
 
     dense        the merged weight list: Gemm, Relu, Gemm, ..., Gemm
+    matmul       the same chain with MatMul and Add for every Gemm
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
     fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h)
 
@@ -84,8 +85,8 @@ class Graph:
         self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
 
 
-def dense_graph(layers: list[Weights], dtype: str) -> Graph:
-    """The weight list as one chain of Gemm and Relu."""
+def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
+    """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
     graph = Graph(np.dtype(dtype))
     h = "x"
     for i, layer in enumerate(layers):
@@ -94,7 +95,10 @@ def dense_graph(layers: list[Weights], dtype: str) -> Graph:
         matrix = numpy_helper.from_array(np.ascontiguousarray(layer.matrix.T.toarray().astype(dtype)), f"W{i + 1}")
         bias = numpy_helper.from_array(layer.bias.astype(dtype), f"b{i + 1}")
         graph.initializers[matrix.name], graph.initializers[bias.name] = matrix, bias
-        h = graph.add("Gemm", [h, matrix.name, bias.name])
+        if gemm:
+            h = graph.add("Gemm", [h, matrix.name, bias.name])
+        else:
+            h = graph.add("Add", [graph.add("MatMul", [h, matrix.name]), bias.name])
     graph.nodes[-1].output[0] = "y"
     return graph
 
@@ -280,7 +284,8 @@ class _Lowering:
     def _shift(self, v: Value, offset: float) -> Value:
         if offset == 0:
             return v
-        return self._each(v, "Add" if offset > 0 else "Sub", self.graph.constant(abs(offset)))
+        add = offset > 0 and (self.fused or bool(v.shape))
+        return self._each(v, "Add" if add else "Sub", self.graph.constant(offset if add else -offset))
 
     def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
@@ -338,7 +343,7 @@ class _Lowering:
         fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
         cat = self.graph.add("Concat", [self.values[a.number].name for _, a in moving], axis=0)
         row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
-        return Value(self.graph.add("Gemm", [row, cat, self.graph.constant([fixed])]), (), True)
+        return Value(self._row_product(row, cat, fixed), (), True)
 
     def _total(self, c: float, arg: Node, offset: float) -> Value:
         """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
@@ -369,8 +374,18 @@ class _Lowering:
         return Value(name, lead, True)
 
     def _row_sums(self, name: str, n: int, c: float, offset: float) -> str:
-        row = self.graph.constant(np.full((1, n), c))
-        return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], transB=1)
+        return self._row_product(self.graph.constant(np.full((1, n), c)), name, offset, transB=1)
+
+    def _row_product(self, row: str, name: str, offset: float, **attributes: int) -> str:
+        """row @ name + offset, of shape (1, N).
+
+        MNN takes what is added to such a product for a bias of N entries and reads past the end of the one that is there;
+        a subtraction it leaves alone. The fused profile, made for serving, keeps the offset inside the Gemm.
+        """
+        if self.fused:
+            return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], **attributes)
+        out = self.graph.add("Gemm", [row, name], **attributes)
+        return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
     def _product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
         """rest + M arg for vectors: one Gemm."""

@@ -28,24 +28,27 @@ ELEMENT = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 
 def to_onnx(model: Model) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
-    return assemble(_graph(model), model.network, model.task.label, model.description())
+    return assemble(_graph(model), model.network, model.task.label, model.description(), model.options.batch)
 
 
 def _graph(model: Model) -> Graph:
-    if model.profile == "dense":
-        return dense_graph(weights(model.network), model.dtype)
+    if model.profile in ("dense", "matmul"):
+        return dense_graph(weights(model.network), model.dtype, gemm=model.profile == "dense")
     return structured_graph(model.network, model.dtype, fused=model.profile == "fused")
 
 
-def assemble(graph: Graph, net: Network, name: str, description: dict[str, Any]) -> onnx.ModelProto:
+def assemble(
+    graph: Graph, net: Network, name: str, description: dict[str, Any], fixed_batch: int | None = None
+) -> onnx.ModelProto:
     """Lowered nodes as a model that follows our conventions and passes the full check."""
     element = ELEMENT[str(graph.dtype)]
+    batch = fixed_batch or "batch_size"
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
             name,
-            [helper.make_tensor_value_info("x", element, ["batch_size", net.d])],
-            [helper.make_tensor_value_info("y", element, ["batch_size", net.output.size])],
+            [helper.make_tensor_value_info("x", element, [batch, net.d])],
+            [helper.make_tensor_value_info("y", element, [batch, net.output.size])],
             list(graph.initializers.values()),
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],

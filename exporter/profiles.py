@@ -1,6 +1,7 @@
 """Proof of a file's profile, from the file alone.
 
 dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
+matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
 structured   Relu is the only non-linear node; every product has a constant factor
 fused        structured, and Clip with constant bounds
 """
@@ -30,7 +31,7 @@ class ProfileReport:
 def prove_profile(model: onnx.ModelProto) -> ProfileReport:
     ops = dict(sorted(Counter(n.op_type for n in model.graph.node).items()))
     reasons: dict[str, str] = {}
-    for name, check in (("dense", _not_dense), ("structured", _not_structured), ("fused", _not_fused)):
+    for name, check in CHECKS.items():
         reason = _not_single(model) or check(model)
         if reason is None:
             return ProfileReport(name, reasons, ops)
@@ -69,6 +70,23 @@ def _not_dense(model: onnx.ModelProto) -> str | None:
     return None
 
 
+def _not_matmul(model: onnx.ModelProto) -> str | None:
+    graph = model.graph
+    stored = {t.name for t in graph.initializer}
+    current = next(i.name for i in graph.input if i.name not in stored)
+    for i, node in enumerate(graph.node):
+        if node.op_type != ("MatMul", "Add", "Relu")[i % 3]:
+            return f"node {i} is {node.op_type}: the chain is MatMul, Add, Relu, MatMul, ..."
+        if node.input[0] != current:
+            return f"node {i} does not read the node before it"
+        if any(name not in stored for name in node.input[1:]):
+            return f"node {i}: weights and bias must be stored tensors"
+        current = node.output[0]
+    if len(graph.node) % 3 != 2 or current != graph.output[0].name:
+        return "the chain does not end in the Add that is the output"
+    return None
+
+
 def _not_structured(model: onnx.ModelProto) -> str | None:
     return _not_affine(model, {"Relu"})
 
@@ -95,3 +113,6 @@ def _not_affine(model: onnx.ModelProto, nonlinear: set[str]) -> str | None:
 
 def _bias_only(node: onnx.NodeProto, fixed: set[str]) -> bool:
     return node.input[0] in fixed or node.input[1] in fixed
+
+
+CHECKS = {"dense": _not_dense, "matmul": _not_matmul, "structured": _not_structured, "fused": _not_fused}

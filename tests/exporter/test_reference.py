@@ -1,0 +1,24 @@
+"""The committed reference models are what the exporter writes, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from exporter.reference import write_reference
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+def test_rebuilt_models_have_the_same_bytes(tmp_path: Path) -> None:
+    write_reference(tmp_path)
+    committed = {p.name: p.read_bytes() for p in (MODELS / "reference").iterdir()}
+    rebuilt = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    changed = sorted(n for n in committed.keys() | rebuilt.keys() if committed.get(n) != rebuilt.get(n))
+    assert not changed, f"run `make models`: {', '.join(changed)}"
+    assert sum(map(len, committed.values())) < 800_000
+
+
+def test_the_readme_names_every_construction_that_is_there() -> None:
+    text = (MODELS / "README.md").read_text()
+    for name in {p.name.split("-")[1] for p in (MODELS / "reference").glob("*.onnx")}:
+        assert f"`{name}`" in text

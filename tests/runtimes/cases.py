@@ -1,0 +1,69 @@
+"""The files of the matrix: what is exported, the rows it is run on and the true answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.api import export
+from exporter.build import Options
+from exporter.families import UNITS
+from exporter.grid import Grid
+from exporter.task import median
+
+EXACT = ("radix", "depth3", "batcher")  # right on every grid input
+
+
+@dataclass(frozen=True)
+class Case:
+    construction: str
+    d: int
+    bits: int
+    dtype: Any
+    profile: Any
+    batch: int | None = None
+    promised: bool = False  # every required runtime must be exact
+
+    @property
+    def name(self) -> str:
+        batch = f" batch {self.batch}" if self.batch else ""
+        return f"{self.construction} d={self.d} {self.bits} bits {self.dtype} {self.profile}{batch}"
+
+    def export(self, out: Path) -> Path:
+        options = Options(self.construction, Grid(bits=self.bits), self.dtype, self.profile, batch=self.batch)
+        return export(median(self.d), options, out).path
+
+    def rows(self, each: int, seed: int = 0) -> npt.NDArray[Any]:
+        """Some vectors of every family, the hostile ones too."""
+        rng, grid = np.random.default_rng(seed), Grid(bits=self.bits)
+        units = [family(rng, each, self.d, grid.cells) for family in UNITS.values()]
+        return grid.values(np.concatenate(units)).astype(self.dtype)
+
+    def answers(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return median(self.d).answers(x)
+
+
+def promised() -> Iterator[Case]:
+    """Exact in every required runtime: d = 25 at 16 bits, dense and structured, and d = 2048 at 24 bits."""
+    for name in EXACT:
+        yield Case(name, 25, 16, "float32", "dense", promised=True)
+        yield Case(name, 25, 16, "float32", "structured", promised=True)
+    yield Case("radix", 2048, 24, "float32", "structured", promised=True)
+
+
+def catalogue() -> list[Case]:
+    """The promised files first, then other sizes, profiles, a fixed batch and float64."""
+    cases = list(promised())
+    for name in EXACT:
+        cases += [Case(name, 25, 16, "float32", profile) for profile in ("matmul", "fused")]
+        cases += [Case(name, 9, 16, "float32", profile) for profile in ("dense", "structured")]
+        cases += [Case(name, 25, 16, "float32", profile, 1) for profile in ("dense", "structured")]
+        cases += [Case(name, 25, 40, "float64", profile) for profile in ("dense", "structured")]
+        cases.append(Case(name, 64, 16, "float32", "structured"))
+    cases.append(Case("radix", 2048, 24, "float32", "fused"))
+    return cases
