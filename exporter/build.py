@@ -237,11 +237,11 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"
-    works = 0
-    for bits in range(grid.bits - 1, 0, -1):
-        if _settle(construction, task, replace(options, grid=replace(grid, bits=bits))):
-            works = bits
-            break
+    works, beyond = 0, grid.bits  # what needs more bits of the data never needs fewer of the mantissa
+    while beyond - works > 1:
+        bits = (works + beyond) // 2
+        fits = _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
+        works, beyond = (bits, beyond) if fits else (works, bits)
     remedy = f"--bits {works} is the most that works" if works else "no number of bits works"
     other = ", or use --dtype float64" if asked == "float32" else ""
     return (

@@ -63,6 +63,7 @@ class Grid:
         if mantissa is None:
             return u
         c = 2.0 ** (mantissa - self.bits)
+        u = u if u is x else kept(u)  # the shift to 0 first: together with c it would need one bit more
         return kept(assume(kept(u - c) + c, 0.0, top))
 
     def values(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -34,7 +34,7 @@ BAD = {
     "bits beyond the dtype": (
         ["--d", "5", "--construction", "depth3", "--bits", "40", "--dtype", "float32"], "is the most that works",
     ),
-    "bits beyond every construction": (["--d", "5", "--bits", "30", "--dtype", "float32"], "is the most that works"),
+    "bits beyond batcher": (["--d", "5", "--construction", "batcher", "--bits", "30", "--dtype", "float32"], "is the most that works"),
     "domain reversed": (["--d", "5", "--domain", "1", "0"], "the domain must be two finite numbers LO < HI"),
     "domain infinite": (["--d", "5", "--domain", "0", "inf"], "the domain must be"),
     "domain nan": (["--d", "5", "--domain", "nan", "1"], "the domain must be"),
@@ -215,7 +215,11 @@ def test_a_failed_write_leaves_what_was_there(
 def test_a_refused_export_leaves_what_was_there(tmp_path: Path) -> None:
     small(tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    for bad in (["--rank", "7"], ["--bits", "40", "--dtype", "float32"], ["--construction", "magic"]):
+    for bad in (
+        ["--rank", "7"],
+        ["--construction", "depth3", "--bits", "40", "--dtype", "float32"],
+        ["--construction", "x"],
+    ):
         assert main(["--d", "3", *bad, "--out", str(tmp_path)]) == 2
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     assert [m["file"] for m in json.loads(before["manifest.json"])["models"]] == ["median-batcher-d3.onnx"]

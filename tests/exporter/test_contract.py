@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,5 +194,5 @@ def test_bits_that_no_float_carries(bits: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_options_are_kept(dtype: DType) -> None:
-    model = build(tasks.median(5), replace(Options(grid=Grid(bits=8)), dtype=dtype))
+    model = build(tasks.median(5), Options("depth3", Grid(bits=8), dtype))
     assert model.dtype == dtype
