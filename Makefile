@@ -1,4 +1,4 @@
-# make demo: export d = 2048, run it, compare with numpy.median.   make test: everything a normal change needs.
+# make demo: export d = 2048, serve it, compare with numpy.median.   make test: everything a normal change needs.
 # Both set up .venv from nothing but Python 3.11+; versions are pinned in constraints.txt.
 PYTHON ?= python3
 VENV := .venv
@@ -16,6 +16,12 @@ $(SETUP): pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt setuptools
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
+
+# Export, serve, compare, stop.
+demo: $(SETUP)
+	$(BIN)/python -m exporter --d 2048 --out demo/models
+	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --out demo/models
+	$(BIN)/python -m service.demo demo/models
 
 test: lint types tests
 

@@ -89,7 +89,7 @@ def test_what_is_no_relu_network_fits_no_profile(tamper: Callable[[Graph], None]
     tamper(proto.graph)
     report = prove_profile(proto)
     assert report.profile is None
-    assert set(report.reasons) == {"dense", "structured", "fused"}
+    assert set(report.reasons) == {"dense", "matmul", "structured", "fused"}
 
 
 def clip(graph: Graph) -> None:

@@ -1,0 +1,148 @@
+"""radix: right on every grid input, within a step of every other, and as small as claimed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter import task as tasks
+from exporter.build import Options, build
+from exporter.constructions.radix import Digits, even_digits, radix
+from exporter.evaluate import evaluate
+from exporter.families import UNITS
+from exporter.grid import Grid
+from exporter.network import Network, network
+from exporter.onnx_file import to_onnx
+from exporter.trace import vector
+from tests.running import run, session
+
+FORMS = ("pair", "saturating", "bounded")
+
+
+def search(
+    d: int, ranks: list[int], bits: int, bins: int, form: str, share: bool = True, rows: bool = False
+) -> Network:
+    x = vector(d)
+    return network(x, radix(x, ranks, Digits(even_digits(bits, bins), form, share, rows=rows)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bins", [2, 4, 8])
+@pytest.mark.parametrize(("d", "bits"), [(2, 4), (3, 3), (4, 2), (5, 2)])
+def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str) -> None:
+    x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
+    net = search(d, list(range(1, d + 1)), bits, min(bins, 2**bits), form)
+    assert np.array_equal(evaluate(net, x), np.sort(x, axis=1))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_off_the_grid_within_one_step(form: str, rows: bool, data: st.DataObject) -> None:
+    """Any reals: clusters inside one step, values a hair beside a threshold, and strangers far away."""
+    d = data.draw(st.integers(2, 7))
+    k = data.draw(st.integers(1, d - 1))
+    bins = data.draw(st.sampled_from([2, 4, 8]))
+    unit = st.builds(lambda n, f: min(max((n + f) / 16, 0.0), 1.0), st.integers(0, 16), st.floats(-1.5, 1.5))
+    x = np.array([data.draw(st.lists(unit, min_size=d, max_size=d))])
+    net = search(d, [k, k + 1], 4, bins, form, rows=rows and form != "bounded")
+    error = np.abs(evaluate(net, x) - np.sort(x, axis=1)[:, k - 1 : k + 1])
+    assert error.max() < 1 / 16
+
+
+@pytest.mark.parametrize("tune", ["throughput", "latency", "depth", "width"])
+@pytest.mark.parametrize("profile", ["structured", "fused", "dense"])
+@pytest.mark.parametrize("d", [1, 2, 3, 9, 25, 64, 100, 257])
+def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
+    if profile == "dense" and (d > 64 or (d == 64 and tune in ("depth", "latency"))):
+        d = 10  # a dense chain of that size is no use to anyone
+    model = build(tasks.median(d), Options(profile=profile, tune=tune))  # type: ignore[arg-type]
+    assert model.dtype == "float32"
+    proto = session(to_onnx(model))
+    rng = np.random.default_rng(d)
+    for name, family in UNITS.items():
+        x = model.options.grid.values(family(rng, 12, d, 2**24)).astype(np.float32)
+        assert np.array_equal(run(proto, x)[:, 0], np.median(x, axis=1)), name
+
+
+@pytest.mark.parametrize("profile", ["structured", "fused"])
+@pytest.mark.parametrize("bits", [24, 48])
+def test_2048_entries(bits: int, profile: str) -> None:
+    model = build(tasks.median(2048), Options(grid=Grid(bits=bits), profile=profile))  # type: ignore[arg-type]
+    assert model.dtype == ("float32" if bits == 24 else "float64")
+    proto = session(to_onnx(model))
+    rng = np.random.default_rng(0)
+    for name, family in UNITS.items():
+        x = model.options.grid.values(family(rng, 4, 2048, 2**bits)).astype(model.dtype)
+        assert np.array_equal(run(proto, x)[:, 0], np.median(x, axis=1)), name
+
+
+@pytest.mark.parametrize("profile", ["structured", "fused"])
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
+    """Off the grid a factored file is the exact median of the data rounded to it: half a step, and the mean's rounding."""
+    model = build(tasks.median(10), Options(profile=profile, tune=tune))  # type: ignore[arg-type]
+    proto = session(to_onnx(model))
+    rng = np.random.default_rng(1)
+    centre = rng.random((4000, 1)) * rng.choice([1, 1e-3, 1e-6], (4000, 1))
+    near = np.clip(centre + rng.normal(0, 2.0**-25, (4000, 10)), 0, 1)
+    x = np.where(rng.random((4000, 10)) < 0.7, near, rng.random((4000, 10))).astype(np.float32)
+    error = np.abs(run(proto, x)[:, 0].astype(np.float64) - np.median(x.astype(np.float64), axis=1))
+    assert error.max() <= 0.75 * 2.0**-24
+
+
+@pytest.mark.parametrize("construction", ["radix", "depth3", "batcher"])
+@pytest.mark.parametrize("profile", ["structured", "fused", "dense"])
+def test_certificates(construction: str, profile: str) -> None:
+    options = Options(construction, Grid(bits=16), profile=profile, certificate=True)  # type: ignore[arg-type]
+    model = build(tasks.median(10), options)
+    proto = to_onnx(model)
+    x = np.concatenate([f(np.random.default_rng(2), 5, 10, 2**16) for f in UNITS.values()]) / 2.0**16
+    got = run(proto, x.astype(model.dtype))
+    part = np.sort(x, axis=1)
+    for i, rank in enumerate((5, 6)):
+        m = part[:, rank - 1 : rank]
+        assert np.array_equal(got[:, 1 + 2 * i], (x < m).sum(axis=1))
+        assert np.array_equal(got[:, 2 + 2 * i], (x <= m).sum(axis=1))
+
+
+@pytest.mark.parametrize(("bins", "depth", "width"), [(16, 13, 32), (4, 25, 8), (2, 49, 4)])
+def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> None:
+    d = 2048
+    model = build(tasks.median(d, "lower"), Options(radix=bins, tune="width"))
+    assert model.accounting.depth == depth
+    assert model.accounting.width <= width * d
+
+
+@pytest.mark.parametrize("bins", [2, 4, 8])
+def test_size_with_the_mean_of_two_ranks(bins: int) -> None:
+    d = 2048
+    model = build(tasks.median(d), Options(radix=bins, tune="width"))
+    assert model.accounting.size <= 130 * d
+    single = build(tasks.median(d, "lower"), Options(radix=bins, tune="width")).accounting
+    assert model.accounting.size <= 1.1 * single.size
+
+
+def test_several_ranks_and_quantiles() -> None:
+    x = np.random.default_rng(3).integers(0, 2**24, (50, 101), endpoint=True) / 2.0**24
+    model = build(tasks.quantile(101, [0.25, 0.5, 0.75]), Options())
+    assert np.array_equal(run(to_onnx(model), x.astype(model.dtype)), np.quantile(x, [0.25, 0.5, 0.75], axis=1).T)
+    for op in ("max", "min"):
+        model = build(tasks.extremum(101, op), Options())  # type: ignore[arg-type]
+        assert np.array_equal(run(to_onnx(model), x.astype(model.dtype))[:, 0], getattr(np, op)(x, axis=1))
+
+
+def test_a_million_entries() -> None:
+    d = 1_000_000
+    model = build(tasks.median(d), Options(profile="structured"))
+    written = to_onnx(model)
+    assert written.ByteSize() < 20e6
+    proto, rng = session(written), np.random.default_rng(4)
+    for name in ("uniform", "constant", "two-values"):
+        x = (UNITS[name](rng, 1, d, 2**24) / 2.0**24).astype(np.float32)
+        assert np.array_equal(run(proto, x)[:, 0], np.median(x, axis=1)), name
