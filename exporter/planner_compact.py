@@ -19,7 +19,7 @@ import numpy as np
 
 from exporter import tails
 from exporter.errors import UserError
-from exporter.planner_linear import Law, after_soft, first_sample, soft_round
+from exporter.planner_linear import BINS, FINE, Law, after_soft, first_sample, soft_round
 from exporter.schedule import (
     BlockEnding,
     CompactSchedule,
@@ -107,12 +107,12 @@ def fit(d: int, low: int, high: int, failure: float, width: int, pivoted: bool, 
     if pivoted:
         inner = min(inner, max(1, (width - d - SPARE) // (2 * size) - 2), sample.upper - sample.lower - 1)
         pivots = choose_pivots(d, low, sample, inner, BRACKET * failure)
-    law = Law.of(partial(bracket_exceeds, d, low, sample, pivots), 1, d, RANGE * failure)
+    law = Law.of(partial(bracket_exceeds, d, low, sample, pivots), 1, d, RANGE * failure, FINE)
     soft: list[SoftRound] = []
     for _ in range(rounds):
         taken, overflow = soft_round(d, law, slots - 1, (width - d - SPARE) // d, failure)
         soft.append(taken)
-        law = Law.of(partial(after_soft, law, high - low, overflow), 1, int(law.high[-1]), RANGE * failure)
+        law = Law.of(partial(after_soft, law, high - low, overflow), 1, int(law.high[-1]), RANGE * failure, BINS)
     best: tuple[float, BlockEnding] | None = None
     slots = isqrt(max(0, width - SPARE))
     for taken_entries in range(1, entries + 1):

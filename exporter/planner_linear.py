@@ -58,7 +58,7 @@ SPLITS = (
     Shares(0.45, 0.42, 0.05),
     Shares(0.22, 0.25, 0.25),
 )
-BINS = 40  # values kept of the law of a number of live entries; the rest is rounded to the unfavourable side
+BINS, FINE = 48, 160  # values kept of a law of the number of live entries, rounded to the unfavourable side
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ class Law:
     beyond: float
 
     @staticmethod
-    def of(exceeds: Callable[[tails.Ints], tails.Floats], least: int, most: int, drop: float) -> Law:
+    def of(exceeds: Callable[[tails.Ints], tails.Floats], least: int, most: int, drop: float, bins: int) -> Law:
         """From P(n > t), with at most `drop` cut off on either side (below it is kept in the first bin)."""
-        edges = np.unique(np.linspace(least - 1, most, BINS // 2).astype(np.int64))
-        for _ in range(2):  # zoom in on the values that matter
+        edges = np.unique(np.linspace(least - 1, most, 24).astype(np.int64))
+        for cells in (24, bins):  # zoom in on the values that matter
             above = exceeds(edges)
             first = int(edges[max(0, int(np.argmax(above < 1.0 - 1e-3 * drop)) - 1)])
             last = int(edges[np.argmax(above <= drop)]) if above[-1] <= drop else most
-            edges = np.unique(np.linspace(first, max(last, first + 1), BINS + 1).astype(np.int64))
+            edges = np.unique(np.linspace(first, max(last, first + 1), cells + 1).astype(np.int64))
         edges = np.concatenate([[min(least - 1, first - 1)], edges])
         at = np.minimum.accumulate(np.minimum(1.0, exceeds(edges)))
         at[0] = 1.0
@@ -187,7 +187,7 @@ def limits(d: int, width: int, cost: Cost) -> Limits:
     """Invert the width model; `linear_layers` checks the result."""
     room = width - cost.carried * d - SPARE
     sample = isqrt(max(0, (width - d) // cost.pair))
-    slots = max(0, isqrt(max(0, room // cost.pair)) - 3)
+    slots = max(0, isqrt(max(0, room // cost.pair)) - 2)
     entries = max(0, (room - 4 * slots) // (cost.slot * d))
     hashed = (width - d - SPARE) // max(cost.count, cost.extract)
     prime = previous_prime(max(2, min(slots, isqrt(max(4, hashed)) + 1, d)))
@@ -216,14 +216,20 @@ def hard_round(
         if size < 8 or size > shortest or size < 0.9 * largest:
             continue
         largest = max(largest, size)
-        margins = [smallest_margin(shortest, longest, size, side, shares.second / 2 * failure) for side in SIDES]
+        # the few long intervals may miss more often: they are rare
+        usual = int(law.high[np.searchsorted(np.cumsum(law.mass), 0.98)])
+        rare = float(law.mass[law.high > usual].sum()) + law.beyond
+        margins = [smallest_margin(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
         if margins[0] is None or margins[1] is None:
             continue
         (below, miss_low), (above, miss_high) = margins[0], margins[1]
+        for margin, side in ((below, "below"), (above, "above")):
+            bound = window_miss(usual, longest, size, margin, side, 3 * shares.second * failure)
+            miss_high += rare * (1.0 if bound is None else bound)
         spacings = min(size + 1, below + above + 1 + ceil(gap * size / shortest))
         average = spacings / size
         if best is None or average < best[0]:
-            after = Law.of(partial(_after_hard, law, size, spacings), 1, longest, shares.range * failure)
+            after = Law.of(partial(_after_hard, law, size, spacings), 1, longest, shares.range * failure, 2 * BINS)
             found = HardRound(blocks, d // blocks, entries, below, above)
             events = (
                 Event("round 2: a block is short", short),
@@ -246,7 +252,7 @@ def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> 
     The probability grows with u, so summing by parts turns the bounds of P(U > t) into one of the average; values of u
     between two of those kept are counted as the larger.
     """
-    left = np.unique(np.geomspace(1, overflow.shape[1], 28).astype(np.int64)) - 1
+    left = np.unique(np.geomspace(1, overflow.shape[1], 60).astype(np.int64)) - 1
     n, u = law.high[:, None, None], left[:, None]
     tail = tails.lower_tail(n, np.clip(most - 1, 0, n), np.maximum(0, n - u), gap + u - 1)
     tail = np.where(most >= np.minimum(n, gap + 1 + 2 * u), 0.0, tail)
@@ -297,6 +303,7 @@ def fit(
         spacings,
         d,
         shares.range * failure,
+        FINE,
     )
     second = hard_round(d, high - low, law, limit, failure, shares)
     if second is None:
@@ -307,7 +314,7 @@ def fit(
     gap, capacity = high - low, limit.ending.capacity
     taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
     soft.append(taken)
-    law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure)
+    law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, BINS)
     taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
     soft.append(taken)
     survive = float(after_soft(law, gap, overflow, np.array([capacity]))[0])
@@ -440,7 +447,7 @@ def _search(
         found = fit(d, low, high, failure, int(middle), family, blocks)
         narrow, wide, best = (narrow, middle, found) if found else (middle, wide, best)
     narrow = 0.9 * wide
-    while best is not None and wide > 1.015 * narrow:
+    while best is not None and wide > 1.008 * narrow:
         middle = (narrow + wide) / 2
         tries = (fit(d, low, high, failure, int(middle), family, blocks, shares) for shares in SPLITS)
         found = next((plan for plan in tries if plan), None)

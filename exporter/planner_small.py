@@ -9,7 +9,7 @@ import numpy as np
 
 from exporter import tails
 from exporter.errors import UserError
-from exporter.planner_linear import SPARE, Law, after_soft, soft_round
+from exporter.planner_linear import FINE, SPARE, Law, after_soft, soft_round
 from exporter.schedule import (
     Blocks,
     Depth5Schedule,
@@ -168,7 +168,7 @@ def _fit_max(d: int, failure: float, width: int) -> MaxSchedule | None:
     prime = previous_prime(max(2, min(isqrt(hashed) + 1, slots)))
     functions = max(1, min(prime - 1, hashed // prime))
     ending = HashEnding(prime, functions, hash_capacity(d, prime, functions))
-    law = Law.of(lambda t: tails.lower_tail(d, np.clip(t, 0, d), size, 0), 1, d, 0.005 * failure)
+    law = Law.of(lambda t: tails.lower_tail(d, np.clip(t, 0, d), size, 0), 1, d, 0.005 * failure, FINE)
     soft, overflow = soft_round(d, law, slots, entries, failure)
     # entries above the shortlist's maximum were all left out, and so are one of the u left out or the maximum itself
     survive = float(after_soft(law, 0, overflow, np.array([ending.capacity]))[0])
