@@ -142,24 +142,24 @@ def compact_layers(plan: CompactSchedule) -> tuple[Layer, ...]:
     ]
     if k:
         layers += [
-            Layer("pivots: compare", 2 * k * d + d + k + 2),
+            Layer("pivots: compare", 2 * k * d + d + 3 * k + 2),
             Layer("pivots: pick the bracket", 4 * k + d + k + 2),
         ]
     for number, taken in enumerate(plan.soft, 1):
         m, used = taken.size + 1, d
         name = f"soft round {number}: "
         layers += [
-            Layer(name + "mask", 5 * d + 2),
-            Layer(name + "shortlist", taken.entries * used + taken.blocks + d + 4),
+            Layer(name + "mask", 5 * d + 3),
+            Layer(name + "shortlist", taken.entries * used + taken.blocks + d + 6),
             Layer(name + "pairs", m * (m - 1) + m + d + 6),
-            Layer(name + "select", 4 * m + d + 2),
+            Layer(name + "select", 4 * m + d + 3),
         ]
     m = plan.ending.size
     layers += [
         Layer("ending: mask", 5 * d),
-        Layer("ending: shortlist", plan.ending.entries * d + 2),
-        Layer("ending: pairs", m * (m - 1) + m + 2),
-        Layer("ending: select", (outputs + 1) * m),
+        Layer("ending: shortlist", plan.ending.entries * d + 3),
+        Layer("ending: pairs", m * (m - 1) + m + 3),
+        Layer("ending: select", (outputs + 1) * m + 2),
     ]
     return tuple(layers)
 

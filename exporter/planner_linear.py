@@ -77,7 +77,6 @@ COSTS: dict[tuple[Family, Blocks], Cost] = {
     ("linear46", "paper"): Cost(pair=2, slot=4, select=4, count=3, extract=4, carried=2),
     ("linear46", "lean"): Cost(pair=1, slot=1, select=2, count=2, extract=1, carried=2),
     ("linear22", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=1),
-    ("linear22", "paper"): Cost(pair=2, slot=4, select=4, count=1, extract=4, carried=1),
 }
 
 
@@ -189,7 +188,7 @@ def limits(d: int, width: int, cost: Cost) -> Limits:
     sample = isqrt(max(0, (width - d) // cost.pair))
     slots = max(0, isqrt(max(0, room // cost.pair)) - 2)
     entries = max(0, (room - 4 * slots) // (cost.slot * d))
-    hashed = (width - d - SPARE) // max(cost.count, cost.extract)
+    hashed = (width - 2 * d - SPARE) // max(cost.count, cost.extract)
     prime = previous_prime(max(2, min(slots, isqrt(max(4, hashed)) + 1, d)))
     functions = max(1, min(prime - 1, hashed // prime))
     return Limits(
@@ -389,20 +388,20 @@ def _layers22(plan: LinearSchedule) -> tuple[Layer, ...]:
         beside = 4 * taken.size if hard else taken.blocks
         name = f"round {number}: "
         layers += [
-            Layer(name + "mask", 5 * d + 2),
-            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 4),
+            Layer(name + "mask", 5 * d + 3),
+            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 6),
             Layer(name + "pairs", cost.pair * m * (m - 1) + m + d + 6),
-            Layer(name + "select", cost.select * 2 * m + d + 2),
+            Layer(name + "select", cost.select * 2 * m + d + 3),
         ]
     p, q = plan.ending.prime, plan.ending.functions
     layers += [
         Layer("hashing: mask", 5 * d + 2),
-        Layer("hashing: collisions", q * p + d + 2),
-        Layer("hashing: pick", q + d + 2),
-        Layer("hashing: extract", cost.extract * q * p + 2),
-        Layer("pairs", cost.pair * p * (p - 1) + p + 2),
-        Layer("select", (outputs + 1 if cost.select == 2 else cost.select * outputs) * p),
-        Layer("clip", 2 * outputs),
+        Layer("hashing: collisions", q * p + 2 * d + 3),
+        Layer("hashing: pick", q + 2 * d + 3),
+        Layer("hashing: extract", cost.extract * q * p + d + 5),
+        Layer("pairs", cost.pair * p * (p - 1) + p + d + 5),
+        Layer("select", (outputs + 1) * p + d + 2),
+        Layer("clip", (3 * d + 2) * outputs),
     ]
     return tuple(layers)
 
@@ -420,6 +419,8 @@ def plan_linear(
     """The narrowest (or smallest) schedule that fails with probability at most `failure`."""
     check_task(d, low, high, failure)
     style: Blocks = blocks or ("paper" if family == "linear46" else "lean")
+    if (family, style) not in COSTS:
+        raise UserError(f"{family} is built from lean blocks only")
     found = _search(d, low, high, failure, family, style, width)
     if found is None:
         raise UserError(_nothing(d, low, high, failure, family, style, width))

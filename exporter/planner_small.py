@@ -50,23 +50,19 @@ def block_sizes(d: int, blocks: int) -> tuple[int, ...]:
 def depth5_layers(
     d: int, outputs: int, sizes: tuple[int, ...], windows: tuple[tuple[int, int], ...], blocks: Blocks
 ) -> tuple[Layer, ...]:
-    """The width model of depth5; lean blocks compare a pair once and no candidate with its own block."""
+    """The width model of depth5; no candidate is compared with its own block, lean blocks compare a pair once.
+
+    Candidates are selected twice: with index offsets for the comparison, without for the answer.
+    """
     kept = [last - first + 1 for first, last in windows]
-    if blocks == "paper":
-        pairs = sum(2 * s * (s - 1) for s in sizes)
-        select = sum(4 * s * k for s, k in zip(sizes, kept, strict=True))
-        compare = sum(2 * d * k for k in kept)
-        chosen = 4 * sum(kept) * outputs
-    else:
-        pairs = sum(s * (s - 1) for s in sizes)
-        select = sum(s * (k + 1) for s, k in zip(sizes, kept, strict=True))
-        compare = sum(2 * (d - s) * k for s, k in zip(sizes, kept, strict=True))
-        chosen = (2 * outputs + 2) * sum(kept)
+    pairs = sum(2 * s * s if blocks == "paper" else s * (s - 1) for s in sizes)
+    select = sum(2 * s * (4 * k if blocks == "paper" else k + 1) for s, k in zip(sizes, kept, strict=True))
+    compare = sum(2 * (d - s) * k for s, k in zip(sizes, kept, strict=True))
     return (
         Layer("blocks: rank selection, pairs", pairs + d),
         Layer("blocks: rank selection, select", select + d),
         Layer("candidates: comparison with all entries", compare + sum(kept)),
-        Layer("candidates: indicator product", chosen),
+        Layer("candidates: indicator product", 4 * sum(kept) * outputs),
     )
 
 
@@ -125,19 +121,19 @@ def max_layers(plan: MaxSchedule) -> tuple[Layer, ...]:
     d, z, m = plan.d, plan.sample.size, plan.soft.size + 1
     p, q = plan.ending.prime, plan.ending.functions
     return (
-        Layer("round 1: pairs", z * (z - 1) // 2 + d),
+        Layer("round 1: pairs", z * (z - 1) + d),
         Layer("round 1: maximum", z + d),
         Layer("round 2: mask", 3 * d + 1),
         Layer("round 2: shortlist", plan.soft.entries * d + d + 1),
-        Layer("round 2: pairs", m * (m - 1) // 2 + m + d + 1),
-        Layer("round 2: maximum", m + d + 1),
+        Layer("round 2: pairs", m * (m - 1) + m + d),
+        Layer("round 2: maximum", m + d),
         Layer("hashing: mask", 3 * d),
-        Layer("hashing: collisions", q * p + d),
-        Layer("hashing: pick", q + d),
-        Layer("hashing: extract", q * p),
-        Layer("pairs", p * (p - 1) // 2 + p),
-        Layer("maximum", p),
-        Layer("clip", 2),
+        Layer("hashing: collisions", q * p + 2 * d),
+        Layer("hashing: pick", q + 2 * d),
+        Layer("hashing: extract", q * p + d),
+        Layer("pairs", p * (p - 1) + p + d),
+        Layer("maximum", p + d),
+        Layer("clip", 3 * d + 2),
     )
 
 
@@ -159,10 +155,10 @@ def plan_max(d: int, failure: float = 1e-3, objective: Objective = "width", widt
 
 
 def _fit_max(d: int, failure: float, width: int) -> MaxSchedule | None:
-    size = min(d, isqrt(2 * max(0, width - d - SPARE)))
-    slots = isqrt(2 * max(0, width - 2 * d - SPARE)) - 2
+    size = min(d, isqrt(max(0, width - d - SPARE)))
+    slots = isqrt(max(0, width - d - SPARE)) - 2
     entries = (width - d - SPARE) // d
-    hashed = width - d - SPARE
+    hashed = width - 2 * d - SPARE
     if size < 2 or slots < 2 or entries < 1 or hashed < 9:
         return None
     prime = previous_prime(max(2, min(isqrt(hashed) + 1, slots)))
@@ -179,8 +175,7 @@ def _fit_max(d: int, failure: float, width: int) -> MaxSchedule | None:
 
 
 def tree_layers(d: int, groups: tuple[int, ...]) -> tuple[Layer, ...]:
-    """A group of 2 is max(a, b) = b + [a - b]+ in one layer; a group of s compares each pair by one neuron
-    ([x_i - x_j]+, whose mirror image is affine in it and the carried entries) and keeps the entry beaten by none."""
+    """A group of 2 is max(a, b) = b + [a - b]+ in one layer; a group of s compares each pair once, with two neurons."""
     layers, left = [], d
     for level, s in enumerate(groups, 1):
         count = -(-left // s)
@@ -188,7 +183,7 @@ def tree_layers(d: int, groups: tuple[int, ...]) -> tuple[Layer, ...]:
             layers.append(Layer(f"level {level}: maximum of two", left))
         else:
             sizes = [s] * (left // s) + ([left % s] if left % s else [])
-            layers.append(Layer(f"level {level}: pairs", sum(k * (k - 1) // 2 + k for k in sizes)))
+            layers.append(Layer(f"level {level}: pairs", sum(k * k for k in sizes)))
             layers.append(Layer(f"level {level}: maximum", left))
         left = count
     return tuple(layers)
@@ -198,13 +193,13 @@ def plan_tree(d: int, width: int | None = None, depth: int | None = None) -> Tre
     """The exact maximum: the shallowest tree within `width` (default d: the binary tree's own), or of the given depth."""
     check_task(d, d, d, 0.5)
     if depth is not None:
-        low, high = 1, d * (d + 1) // 2
+        low, high = 1, d * d
         while high - low > max(1, low // 100):
             middle = (low + high) // 2
             low, high = (low, middle) if len(_tree(d, middle)) and _height(_tree(d, middle)) < depth else (middle, high)
         groups = _tree(d, high)
         if not groups and d > 1:
-            raise UserError(f"no tree of maxima of depth {depth} at d = {d}; depth 3 needs width {d * (d + 1) // 2}")
+            raise UserError(f"no tree of maxima of depth {depth} at d = {d}; depth 3 needs width {d * d}")
     elif width is None:
         groups = (2,) * (d - 1).bit_length()
     else:
@@ -230,8 +225,8 @@ def _tree(d: int, width: int) -> tuple[int, ...]:
         if halvings and d > width:
             continue
         while left > 1:
-            # left / s groups of s (s + 1) / 2 neurons
-            s = min(left, max(2, (2 * width) // left - 1))
+            # left / s groups of s^2 neurons
+            s = min(left, max(2, width // left))
             while s > 2 and max(layer.width for layer in tree_layers(left, (s,))) > width:
                 s -= 1
             if left > width:

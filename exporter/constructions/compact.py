@@ -83,5 +83,3 @@ def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> 
     wanted = assume(top - relu(top - wanted), 1.0, float(top))
     ranks = lean_ranks(slots, e.quantum)
     return lean_select(relu(slots), ranks, [wanted + i for i in range(outputs)], consecutive=True)
-
-

@@ -45,7 +45,8 @@ class Entries:
         # 1 where the entry is m, 0 where it is another: the hat [t + 1]+ - 2 [t]+ + [t - 1]+
         hat = assume(total([(1, relu(apart + 1)), (-2, relu(apart)), (1, relu(apart - 1))]), 0.0, 1.0)
         taken = hat.along(1, self.offsets[None, :]).reshape(p)
-        return assume(clipped(plain) - assume(taken, 0.0, float(self.delta)), 0.0, 1.0)
+        # m plus its offset may pass 1, so the clip leaves room for the offset
+        return assume(trim(plain, 1 + self.delta) - assume(taken, 0.0, float(self.delta)), 0.0, 1.0)
 
 
 def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
@@ -70,7 +71,7 @@ def permutation(d: int, seed: int, number: int) -> Index:
 
 
 def lean_ranks(x: Node, quantum: Scalar) -> Node:
-    """Ranks 1..m of all entries, each pair compared once: s (s - 1) neurons; equal entries rank by position.
+    """Ranks 1..m of all entries, each pair compared once: m (m - 1) neurons; equal entries rank by position.
 
     For i < j the pair says whether x_i > x_j; the other direction is 1 minus it.
     """
@@ -186,11 +187,9 @@ def narrow(e: Entries, at: Interval, low: int, high: int, taken: HardRound | Sof
     z = taken.size
     ceiling = (at.upper - at.lower).reshape(1)
     if isinstance(taken, HardRound):
-        steps = constant(np.arange(z)).spread(1, 1).reshape(z)
         # ceil(r z / n) = sum over i = 0 .. z - 1 of [r z - i n > 0]; floor with >= and i = 1 .. z
         up = _steps(r_high * z, n, np.arange(z), z)
         down = _steps(r_low * z + 1, n, np.arange(1, z + 1), z)
-        del steps
         x = stack([constant([0.0]), slots, ceiling])
         first, last = down - taken.below + 1, up + taken.above + 1
     else:
