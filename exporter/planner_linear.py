@@ -37,7 +37,7 @@ from exporter.schedule import (
 
 Family = Literal["linear46", "linear22"]
 SIDES = ("below", "above")
-SPARE = 40  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
+SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
 
 
 # shares of the failure target given to the events; the last steps of the search try all of them
@@ -49,16 +49,15 @@ class Shares:
     second: float = 0.32
     shortage: float = 0.15
     range: float = 0.005
+    bins: int = 48  # values kept of the law of live entries, rounded to the unfavourable side
 
 
-SPLITS = (
-    Shares(),
-    Shares(0.40, 0.30, 0.08),
-    Shares(0.28, 0.42, 0.05),
-    Shares(0.45, 0.42, 0.05),
-    Shares(0.22, 0.25, 0.25),
+COARSE = Shares()
+SPLITS = tuple(
+    Shares(*parts, bins=96)
+    for parts in ((0.40, 0.30, 0.08), (0.30, 0.32, 0.15), (0.36, 0.33, 0.05), (0.28, 0.42, 0.05), (0.22, 0.25, 0.25))
 )
-BINS, FINE = 48, 160  # values kept of a law of the number of live entries, rounded to the unfavourable side
+BINS, FINE = 48, 160  # the same for the laws that need no share
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,10 @@ class Limits:
 def limits(d: int, width: int, cost: Cost) -> Limits:
     """Invert the width model; `linear_layers` checks the result."""
     room = width - cost.carried * d - SPARE
-    sample = isqrt(max(0, (width - d) // cost.pair))
-    slots = max(0, isqrt(max(0, room // cost.pair)) - 2)
+    sample = isqrt(max(0, (width - d) // cost.pair)) - (cost.carried - 1)
+    if cost.carried == 1 and (sample + 1) * sample + d <= width:
+        sample += 1
+    slots = max(0, isqrt(max(0, room // cost.pair)) - 2 - (cost.pair - 1))
     entries = max(0, (room - 4 * slots) // (cost.slot * d))
     hashed = (width - 2 * d - SPARE) // max(cost.count, cost.extract)
     prime = previous_prime(max(2, min(slots, isqrt(max(4, hashed)) + 1, d)))
@@ -216,7 +217,7 @@ def hard_round(
             continue
         largest = max(largest, size)
         # the few long intervals may miss more often: they are rare
-        usual = int(law.high[np.searchsorted(np.cumsum(law.mass), 0.98)])
+        usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
         rare = float(law.mass[law.high > usual].sum()) + law.beyond
         margins = [smallest_margin(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
         if margins[0] is None or margins[1] is None:
@@ -228,7 +229,9 @@ def hard_round(
         spacings = min(size + 1, below + above + 1 + ceil(gap * size / shortest))
         average = spacings / size
         if best is None or average < best[0]:
-            after = Law.of(partial(_after_hard, law, size, spacings), 1, longest, shares.range * failure, 2 * BINS)
+            after = Law.of(
+                partial(_after_hard, law, size, spacings), 1, longest, shares.range * failure, 2 * shares.bins
+            )
             found = HardRound(blocks, d // blocks, entries, below, above)
             events = (
                 Event("round 2: a block is short", short),
@@ -287,7 +290,7 @@ def fit(
     width: int,
     family: Family,
     blocks: Blocks,
-    shares: Shares = SPLITS[0],
+    shares: Shares = COARSE,
 ) -> LinearSchedule | None:
     """A schedule of at most `width` neurons a layer that fails with probability at most `failure`, if one is found."""
     cost = COSTS[family, blocks]
@@ -309,11 +312,13 @@ def fit(
         return None
     hard, law, more = second
     events += more
+    if sum(event.probability for event in events) > failure:
+        return None
     soft: list[SoftRound] = []
     gap, capacity = high - low, limit.ending.capacity
     taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
     soft.append(taken)
-    law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, BINS)
+    law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, shares.bins)
     taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
     soft.append(taken)
     survive = float(after_soft(law, gap, overflow, np.array([capacity]))[0])
@@ -331,44 +336,47 @@ def linear_layers(plan: LinearSchedule) -> tuple[Layer, ...]:
 def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
     d, cost = plan.d, COSTS[plan.family, plan.blocks]
     z, outputs = plan.sample.size, plan.high - plan.low + 1
+    paper = plan.blocks == "paper"
+
+    def pairs(m: int) -> int:
+        return 2 * m * m if paper else m * (m - 1)
+
     layers = [
-        Layer("round 1: rank selection, pairs", cost.pair * z * (z - 1) + d),
+        Layer("round 1: rank selection, pairs", pairs(z) + d + z),
         Layer("round 1: rank selection, select", cost.select * 2 * z + d),
-        Layer("round 1: filter", 5 * d),
+        Layer("round 1: filter", 5 * d + 2),
     ]
     for number, taken in enumerate(plan.rounds, 2):
         hard = isinstance(taken, HardRound)
         m, used = taken.size, min(d, taken.blocks * taken.block)
-        scaling, rounding = (4 * d, 8 * d + 4) if hard else (taken.blocks, 0)
-        if hard and plan.blocks == "lean":
-            rounding = 4 * m + 4
+        scaling, rounding = (4 * d * min(2, outputs), 8 * d + 4 if paper else 8 * m + 12) if hard else (taken.blocks, 0)
         name = f"round {number}: "
         layers += [
-            Layer(name + "shortlisting, maximum", 2 * d + 5),
-            Layer(name + "shortlisting, mask and filter", 8 * used + 2 * d + 2),
-            Layer(name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 2),
-            Layer(name + "rank computing", 8 * d + m + 2),
-            Layer(name + "rank scaling", scaling + 2 * d + m + 4),
-            Layer(name + "ceiling", rounding + 2 * d + m + 4),
-            Layer(name + "maximum and minimum", 2 * d + m + 6),
-            Layer(name + "rank selection, pairs", cost.pair * (m + 2) * (m + 1) + 2 * d + m + 4),
-            Layer(name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 2),
-            Layer(name + "filter", 5 * d),
+            Layer(name + "shortlisting, maximum", 3 * d + 8),
+            Layer(name + "shortlisting, mask and filter", (8 if paper else 5) * used + 2 * d + 4),
+            Layer(name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 4),
+            Layer(name + "rank computing", 8 * d + m + 4),
+            Layer(name + "rank scaling", scaling + 2 * d + m + 8),
+            Layer(name + "ceiling", rounding + 2 * d + m + 8),
+            Layer(name + "maximum and minimum", 2 * d + m + 8),
+            Layer(name + "rank selection, pairs", pairs(m + 2) + 2 * d + m + 10),
+            Layer(name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 4),
+            Layer(name + "filter", 5 * d + 2),
         ]
     p, q, n = plan.ending.prime, plan.ending.functions, plan.ending.capacity
-    pick = 4 if plan.blocks == "paper" else 1
+    pick = 4 if paper else 1
     layers += [
-        Layer("hashing: hash", q * p + 3 * d),
+        Layer("hashing: hash", q * p + 3 * d + 2),
         Layer("hashing: block extraction, count", cost.count * q * p + d + 2),
         Layer("hashing: block extraction, pick", pick * q + q * p + d + 2),
         Layer("hashing: block extraction, extract", cost.extract * q * p + d + 2),
-        Layer("hashing: rank selection, pairs", cost.pair * p * (p - 1) + p + d),
-        Layer("hashing: rank selection, select", cost.select * p * n + d),
-        Layer("largest survivor: pairs", cost.pair * n * (n - 1) + n + d),
+        Layer("hashing: rank selection, pairs", pairs(p) + p + d),
+        Layer("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
+        Layer("largest survivor: pairs", pairs(n) + 2 * n + d),
         Layer("largest survivor: select", cost.select * n + n + d),
         Layer("rank computing", 2 * d + 5 * n),
-        Layer("rank selection, pairs", cost.pair * n * (n - 1) + n + 2),
-        Layer("rank selection, select", cost.select * n * outputs),
+        Layer("rank selection, pairs", pairs(n) + 2 * n + 4),
+        Layer("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
         Layer("clip", 2 * outputs),
     ]
     return tuple(layers)
@@ -448,7 +456,7 @@ def _search(
         found = fit(d, low, high, failure, int(middle), family, blocks)
         narrow, wide, best = (narrow, middle, found) if found else (middle, wide, best)
     narrow = 0.9 * wide
-    while best is not None and wide > 1.008 * narrow:
+    while best is not None and wide > 1.005 * narrow:
         middle = (narrow + wide) / 2
         tries = (fit(d, low, high, failure, int(middle), family, blocks, shares) for shares in SPLITS)
         found = next((plan for plan in tries if plan), None)

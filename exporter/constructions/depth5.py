@@ -16,7 +16,7 @@ from exporter.linear import Scalar
 from exporter.primitives import compare, indicator_product
 from exporter.primitives import ranks as all_ranks
 from exporter.schedule import Depth5Schedule
-from exporter.trace import Node, assume, constant, stack
+from exporter.trace import Node, assume, constant, relu, stack
 
 
 def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
@@ -24,22 +24,27 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
     order = permutation(plan.d, seed, 1)
     bounds = np.cumsum([0, *plan.sizes])
     e = prepare(u, delta, offsets)
+    # what later layers read is held explicitly: d neurons a layer, whatever is taken from it
+    first_held = relu(e.values)
+    second_held = relu(first_held)
+    shifts = constant(np.zeros(plan.d) if e.offsets is None else e.offsets)
+    clean = assume(first_held * 2 - e.delta - shifts, 0.0, 1.0)
     candidates, ranks = [], []
     for (start, end), (first, last) in zip(pairwise(bounds.tolist()), plan.windows, strict=True):
         mine = order[start:end]
-        block, clean = e.values.take(mine), u.take(mine)
+        block, both = e.values.take(mine), (first_held.take(mine), clean.take(mine))
         wanted = list(range(first, last + 1))
         if plan.blocks == "paper":
             place = all_ranks(block, e.quantum, ties=True)
-            kept, plain = (_select(x, place, wanted) for x in (block, clean))
+            kept, plain = (_select(x, place, wanted) for x in both)
         else:
             place = lean_ranks(block, e.quantum)
-            kept, plain = (lean_select(x, place, wanted, consecutive=True) for x in (block, clean))
+            kept, plain = (lean_select(x, place, wanted, consecutive=True) for x in both)
         count: Node = constant(np.arange(first, last + 1))
         # without offsets earlier blocks lose ties, later ones win them: x <= y is y > x - q on the grid
         for part, allowance in ((order[:start], e.quantum), (order[end:], 0)):
             if len(part):
-                other = e.values.take(part)
+                other = second_held.take(part)
                 apart = kept.spread(1, len(part)) - other.spread(0, len(wanted)) + allowance
                 count = compare(apart, 0, e.quantum).sum(1) + count
         candidates.append(plain)

@@ -55,7 +55,7 @@ def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
     if not offsets:
         return Entries(assume((u + step) / 2, float(step) / 2, 1.0), step / 2, None, step)
     fine = 1 << (d - 1).bit_length() if d > 1 else 1
-    shifts = np.arange(d) * float(step / fine)
+    shifts = np.arange(d, dtype=np.float64) * np.float64(step / fine)
     v = (u + step + constant(shifts)) / 2
     return Entries(assume(v, float(step) / 2, 1.0), step / (2 * fine), shifts, step)
 

@@ -123,7 +123,7 @@ def test_hash_capacity_separates() -> None:
     [
         (lambda: plan_linear(2048, 0, 1), "ranks"),
         (lambda: plan_linear(2048, 1, 1, 2.0), "failure"),
-        (lambda: plan_linear(16, 8, 9, 1e-6, "linear22"), "depth3"),
+        (lambda: plan_linear(256, 128, 129, 1e-3, "linear22", "paper"), "lean"),
         (lambda: plan_compact(2048, 1, 5), "one network per rank"),
         (lambda: plan_compact(256, 128, 129, 1e-3, None, 1000), "narrowest has width"),
         (lambda: plan_linear(256, 128, 129, 1e-2, "linear22", None, "width", 2000), "narrowest has width"),
