@@ -15,6 +15,7 @@ from exporter import task as tasks
 from exporter.api import Exported, export
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS
+from exporter.constructions.planned import Request
 from exporter.describe import describe, describe_lines
 from exporter.errors import ContractError, UserError
 from exporter.grid import Grid
@@ -131,6 +132,20 @@ def _export_parser() -> argparse.ArgumentParser:
         help="bins per digit of radix, a power of two; more bins: less depth, more width",
     )
     form.add_argument("--batch", type=int, metavar="N", help="exactly N vectors in a run (default: any number)")
+    plan = parser.add_argument_group("schedules (depth5, linear46, linear22, compact, linear-max)")
+    plan.add_argument(
+        "--failure", type=float, default=1e-3, metavar="P",
+        help="the failure probability that the planner must prove (default: 1e-3)",
+    )  # fmt: skip
+    plan.add_argument(
+        "--schedule", choices=["tuned", "paper"], default="tuned",
+        help="the planner's numbers (default) or the paper's exponents where they fit",
+    )  # fmt: skip
+    plan.add_argument("--objective", choices=["width", "size"], default="width", help="what the planner keeps small")
+    plan.add_argument("--blocks", choices=["paper", "lean"], help="the paper's own building blocks or lean ones")
+    plan.add_argument("--gamma", type=float, metavar="G", help="depth5 with the paper's blocks and window d^(1/3 + G)")
+    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact or of a tree of maxima")
+    plan.add_argument("--width", type=int, metavar="W", help="neurons a layer at most; compact takes the shallowest")
     form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
     form.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser
@@ -149,7 +164,7 @@ def _export(args: Sequence[str]) -> int:
         for name in bar:
             options = Options(
                 name, grid, parsed.dtype, parsed.profile, parsed.epsilon, parsed.certificate,
-                parsed.radix, parsed.tune, parsed.seed, parsed.batch,
+                parsed.radix, parsed.tune, parsed.seed, parsed.batch, _request(parsed),
             )  # fmt: skip
 
             def on_stage(stage: str, name: str = name) -> None:
@@ -167,6 +182,11 @@ def _export(args: Sequence[str]) -> int:
         raise UserError("; ".join(skipped))
     _report(written, skipped, parsed.json)
     return 0
+
+
+def _request(parsed: argparse.Namespace) -> Request:
+    names = ("failure", "schedule", "objective", "blocks", "gamma", "depth", "width")
+    return Request(**{name: getattr(parsed, name) for name in names})
 
 
 def _task(parsed: argparse.Namespace) -> tasks.Task:

@@ -256,8 +256,10 @@ def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> 
     """
     left = np.unique(np.geomspace(1, overflow.shape[1], 60).astype(np.int64)) - 1
     n, u = law.high[:, None, None], left[:, None]
-    tail = tails.lower_tail(n, np.clip(most - 1, 0, n), np.maximum(0, n - u), gap + u - 1)
-    tail = np.where(most >= np.minimum(n, gap + 1 + 2 * u), 0.0, tail)
+    # -1 where n' <= most for sure: nothing to compute
+    cut = np.where(most >= np.minimum(n, gap + 1 + 2 * u), -1, gap + u - 1)
+    tail = tails.lower_tail(n, np.clip(most - 1, 0, n), np.maximum(0, n - u), cut)
+    tail = np.where(cut < 0, 0.0, tail)
     tail = np.where(most < 1, 1.0, tail)
     steps = np.diff(tail, axis=1, append=1.0)
     average = tail[:, 0] + (np.maximum(0.0, steps) * overflow[:, left][:, :, None]).sum(axis=1)

@@ -45,12 +45,21 @@ def log_pmf(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, hits: ArrayLi
 def lower_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, most: ArrayLike) -> Floats:
     """P(X <= most): the largest TERMS summands, then a geometric series, which is a bound as the law is log-concave."""
     n, k, s, m = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, most)))
-    lowest = np.maximum(0, s - (n - k))
-    highest = np.minimum(k, s)
-    # beyond the mode the complement is the smaller side
+    lowest, highest = np.maximum(0, s - (n - k)), np.minimum(k, s)
     mode = ((s + 1) * (k + 1)) // (n + 2)
-    x = np.clip(m, lowest, np.maximum(lowest, np.minimum(mode, highest))).astype(np.float64)
-    term = np.exp(log_pmf(n, k, s, x))
+    value = np.where(m >= highest, 1.0, 0.0)
+    inside = (m >= lowest) & (m < highest)
+    below, beyond = inside & (m <= mode), inside & (m > mode)
+    value[below] = _lower_terms(n[below], k[below], s[below], m[below])
+    # beyond the mode the complement is the smaller side
+    value[beyond] = 1.0 - _upper_terms(n[beyond], k[beyond], s[beyond], m[beyond] + 1)
+    return np.asarray(value, dtype=np.float64)
+
+
+def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
+    """An upper bound of P(X <= most) up to the mode: its largest summands and a geometric series."""
+    x, lowest = most.astype(np.float64), np.maximum(0, s - (n - k)).astype(np.float64)
+    term = np.exp(log_pmf(n, k, s, most))
     nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
     body = np.zeros_like(term)
     ratio = np.zeros_like(term)
@@ -61,12 +70,7 @@ def lower_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, most: Arra
         term = term * ratio
         x = np.maximum(x - 1, lowest)
     rest = np.where(ratio < 1, term / np.maximum(1 - ratio, 1e-300), 1.0)
-    value = np.minimum(1.0, body + rest)
-    value = np.where(m < lowest, 0.0, value)
-    beyond = (m > mode) & (m < highest)
-    if np.any(beyond):
-        value = np.where(beyond, 1.0 - _upper_terms(n, k, s, np.where(beyond, m + 1, highest)), value)
-    return np.asarray(np.where((m >= highest), 1.0, value), dtype=np.float64)
+    return np.minimum(1.0, body + rest)
 
 
 def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:

@@ -36,10 +36,10 @@ from exporter.primitives import compare, indicator_product, like, maximum, minim
 from exporter.primitives import filter as keep_between
 from exporter.primitives import mask as between
 from exporter.schedule import Blocks, HardRound, LinearSchedule, SoftRound
-from exporter.trace import Node, assume, constant, relu, stack, trim
+from exporter.trace import Node, assume, assume_total, constant, relu, stack, trim
 
 Index = npt.NDArray[np.int64]
-FINE = 1 << 24  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
+FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +170,15 @@ def shortlisted(s: State, blocks: Blocks, taken: HardRound | SoftRound, order: I
 
 
 def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
-    """rank b / n (second layer of defn:rank_scaling_net), up to d/FINE.
+    """rank b / n (second layer of defn:rank_scaling_net), up to 1/FINE; n < b live entries are a failure anyway.
 
     D >= d is a power of two and the weights D b/k are rounded to multiples of 1/FINE, so that floating point is exact.
     """
     fine = 1 << (d - 1).bit_length()
-    k = np.arange(1, d + 1)
-    terms = indicator_product((assume(rank, 0.0, float(d)) / fine).spread(0, d), n.spread(0, d) - constant(k))
+    k = np.arange(b, d + 1)
+    part = assume(rank, 0.0, float(d)) / fine
+    terms = indicator_product(part.spread(0, len(k)), n.spread(0, len(k)) - constant(k))
+    assume_total(terms, 1.0)  # one of them at most is not 0
     weights = np.rint(fine * b / k * FINE) / FINE
     return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from exporter.constructions.compact import compact
@@ -61,6 +62,7 @@ def runs(ranks: Sequence[int]) -> list[tuple[int, int]]:
     return out
 
 
+@lru_cache(maxsize=64)
 def schedule(name: str, d: int, low: int, high: int, ask: Request) -> Schedule:
     """The planner's answer for one run of ranks."""
     match name:
