@@ -13,12 +13,14 @@ from tqdm import tqdm
 
 from exporter import task as tasks
 from exporter.api import Exported, export
+from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS
 from exporter.constructions.planned import Request
 from exporter.describe import describe, describe_lines
 from exporter.errors import ContractError, UserError
 from exporter.grid import Grid
+from exporter.reductions import reduce_file
 from exporter.verify import verify
 
 EPILOG = """\
@@ -46,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
-    commands = {"describe": _describe, "verify": _verify}
+    commands = {"describe": _describe, "verify": _verify, "audit": _audit, "reduce": _reduce}
     try:
         if args and args[0] in commands:
             return commands[args[0]](args[1:])
@@ -257,3 +259,30 @@ def _verify(args: Sequence[str]) -> int:
         if result.kept and result.contract != "none stated":
             print("the contract is kept")
     return 0 if result.kept else 1
+
+
+def _audit(args: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m exporter audit", description="What the paper's lower bounds prove about a file.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--op", choices=["median", "max", "min"], help="what the file claims, when it does not say")
+    parser.add_argument("--rank", type=int, metavar="K", help="it claims the K-th smallest")
+    parser.add_argument("--json", action="store_true")
+    parsed = parser.parse_args(args)
+    found = audit(parsed.file, parsed.op, parsed.rank)
+    print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
+    return 0
+
+
+def _reduce(args: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m exporter reduce", description="A network for a rank as one for the maximum.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--to", choices=["max"], default="max")
+    parser.add_argument(
+        "--mode", choices=["exact", "l2"], default="exact", help="theorem:exact_median or the L2 reduction"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the fixed entries and the permutation of l2")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parsed = parser.parse_args(args)
+    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, parsed.seed)
+    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {entry['description']['d']} numbers")
+    return 0

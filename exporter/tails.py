@@ -70,7 +70,7 @@ def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
         term = term * ratio
         x = np.maximum(x - 1, lowest)
     rest = np.where(ratio < 1, term / np.maximum(1 - ratio, 1e-300), 1.0)
-    return np.minimum(1.0, body + rest)
+    return np.asarray(np.minimum(1.0, body + rest), dtype=np.float64)
 
 
 def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:
