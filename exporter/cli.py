@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from exporter import task as tasks
 from exporter.api import Exported, export
+from exporter.atlas import atlas
 from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS
@@ -48,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
-    commands = {"describe": _describe, "verify": _verify, "audit": _audit, "reduce": _reduce}
+    commands = {"describe": _describe, "verify": _verify, "audit": _audit, "reduce": _reduce, "atlas": _atlas}
     try:
         if args and args[0] in commands:
             return commands[args[0]](args[1:])
@@ -285,4 +286,16 @@ def _reduce(args: Sequence[str]) -> int:
     parsed = parser.parse_args(args)
     path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, parsed.seed)
     print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {entry['description']['d']} numbers")
+    return 0
+
+
+def _atlas(args: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m exporter atlas", description="Every construction at every d, measured; resumable.")
+    parser.add_argument("--d", type=int, nargs="+", required=True, metavar="D")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--trials", type=int, default=200, help="uniform vectors per cell (default: 200)")
+    parser.add_argument("--failure", type=float, default=1e-3, metavar="P", help="what the planner must prove")
+    parsed = parser.parse_args(args)
+    print(atlas(parsed.d, parsed.out, parsed.construction, parsed.trials, parsed.failure))
     return 0
