@@ -35,6 +35,16 @@ def file_name(task: Task, options: Options) -> str:
         parts.append(f"T{options.radix}")
     if options.tune != default.tune:
         parts.append(options.tune)
+    ask, usual = options.ask, default.ask
+    if ask.failure != usual.failure:
+        parts.append(f"p{ask.failure:g}")
+    if ask.schedule != usual.schedule:
+        parts.append(ask.schedule)
+    if ask.objective != usual.objective:
+        parts.append(ask.objective)
+    if ask.blocks is not None:
+        parts.append(ask.blocks)
+    parts += [f"{name}{value:g}" for name in ("gamma", "depth", "width") if (value := getattr(ask, name)) is not None]
     if options.certificate:
         parts.append("certificate")
     if options.dtype != "auto":

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import exporter
 from exporter.accounting import Accounting, accounting
 from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune
+from exporter.constructions.planned import Request
 from exporter.contract import MANTISSA, DType, Step, dense_bits, structured_bits
 from exporter.errors import ContractError, UserError
 from exporter.grid import Grid
@@ -40,6 +41,7 @@ class Options:
     tune: Tune = "throughput"
     seed: int = 0
     batch: int | None = None  # a fixed number of vectors in a run
+    ask: Request = field(default_factory=Request)
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -97,6 +99,7 @@ class Model:
             "widths": list(counted.widths),
             "profile": self.profile,
             "seed": self.options.seed,
+            "modules": list(counted.modules),
             "tune": self.options.tune,
             "producer": "onnx-median",
             "version": exporter.__version__,
@@ -140,7 +143,9 @@ def trace(
     x = vector(task.d, grid.low, grid.low + grid.cells * grid.step)
     u = grid.normalised(x, MANTISSA[rounded] if rounded and task.d > 1 else None)
     ties = options.epsilon is None
-    choice = Choice(delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed)
+    choice = Choice(
+        delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed, options.ask
+    )
     stats = construction.build(u, task.ranks, choice)
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:

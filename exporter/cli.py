@@ -13,11 +13,15 @@ from tqdm import tqdm
 
 from exporter import task as tasks
 from exporter.api import Exported, export
+from exporter.atlas import atlas
+from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS
+from exporter.constructions.planned import Request
 from exporter.describe import describe, describe_lines
 from exporter.errors import ContractError, UserError
 from exporter.grid import Grid
+from exporter.reductions import reduce_file
 from exporter.verify import verify
 
 EPILOG = """\
@@ -45,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
-    commands = {"describe": _describe, "verify": _verify}
+    commands = {"describe": _describe, "verify": _verify, "audit": _audit, "reduce": _reduce, "atlas": _atlas}
     try:
         if args and args[0] in commands:
             return commands[args[0]](args[1:])
@@ -131,6 +135,20 @@ def _export_parser() -> argparse.ArgumentParser:
         help="bins per digit of radix, a power of two; more bins: less depth, more width",
     )
     form.add_argument("--batch", type=int, metavar="N", help="exactly N vectors in a run (default: any number)")
+    plan = parser.add_argument_group("schedules (depth5, linear46, linear22, compact, linear-max)")
+    plan.add_argument(
+        "--failure", type=float, default=1e-3, metavar="P",
+        help="the failure probability that the planner must prove (default: 1e-3)",
+    )  # fmt: skip
+    plan.add_argument(
+        "--schedule", choices=["tuned", "paper"], default="tuned",
+        help="the planner's numbers (default) or the paper's exponents where they fit",
+    )  # fmt: skip
+    plan.add_argument("--objective", choices=["width", "size"], default="width", help="what the planner keeps small")
+    plan.add_argument("--blocks", choices=["paper", "lean"], help="the paper's own building blocks or lean ones")
+    plan.add_argument("--gamma", type=float, metavar="G", help="depth5 with the paper's blocks and window d^(1/3 + G)")
+    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact or of a tree of maxima")
+    plan.add_argument("--width", type=int, metavar="W", help="neurons a layer at most; compact takes the shallowest")
     form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
     form.add_argument("--json", action="store_true", help="print what was written as JSON")
     return parser
@@ -149,7 +167,7 @@ def _export(args: Sequence[str]) -> int:
         for name in bar:
             options = Options(
                 name, grid, parsed.dtype, parsed.profile, parsed.epsilon, parsed.certificate,
-                parsed.radix, parsed.tune, parsed.seed, parsed.batch,
+                parsed.radix, parsed.tune, parsed.seed, parsed.batch, _request(parsed),
             )  # fmt: skip
 
             def on_stage(stage: str, name: str = name) -> None:
@@ -167,6 +185,11 @@ def _export(args: Sequence[str]) -> int:
         raise UserError("; ".join(skipped))
     _report(written, skipped, parsed.json)
     return 0
+
+
+def _request(parsed: argparse.Namespace) -> Request:
+    names = ("failure", "schedule", "objective", "blocks", "gamma", "depth", "width")
+    return Request(**{name: getattr(parsed, name) for name in names})
 
 
 def _task(parsed: argparse.Namespace) -> tasks.Task:
@@ -237,3 +260,42 @@ def _verify(args: Sequence[str]) -> int:
         if result.kept and result.contract != "none stated":
             print("the contract is kept")
     return 0 if result.kept else 1
+
+
+def _audit(args: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m exporter audit", description="What the paper's lower bounds prove about a file.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--op", choices=["median", "max", "min"], help="what the file claims, when it does not say")
+    parser.add_argument("--rank", type=int, metavar="K", help="it claims the K-th smallest")
+    parser.add_argument("--json", action="store_true")
+    parsed = parser.parse_args(args)
+    found = audit(parsed.file, parsed.op, parsed.rank)
+    print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
+    return 0
+
+
+def _reduce(args: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m exporter reduce", description="A network for a rank as one for the maximum.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--to", choices=["max"], default="max")
+    parser.add_argument(
+        "--mode", choices=["exact", "l2"], default="exact", help="theorem:exact_median or the L2 reduction"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the fixed entries and the permutation of l2")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parsed = parser.parse_args(args)
+    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, parsed.seed)
+    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {entry['description']['d']} numbers")
+    return 0
+
+
+def _atlas(args: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m exporter atlas", description="Every construction at every d, measured; resumable.")
+    parser.add_argument("--d", type=int, nargs="+", required=True, metavar="D")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--trials", type=int, default=200, help="uniform vectors per cell (default: 200)")
+    parser.add_argument("--failure", type=float, default=1e-3, metavar="P", help="what the planner must prove")
+    parsed = parser.parse_args(args)
+    print(atlas(parsed.d, parsed.out, parsed.construction, parsed.trials, parsed.failure))
+    return 0

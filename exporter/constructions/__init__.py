@@ -7,11 +7,12 @@ entries of those ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from exporter.constructions.batcher import batcher
 from exporter.constructions.depth3 import depth3
+from exporter.constructions.planned import Request, planned
 from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.errors import UserError
@@ -32,6 +33,7 @@ class Choice:
     radix: int | None = None
     tune: Tune = "throughput"
     seed: int = 0
+    ask: Request = field(default_factory=Request)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,36 @@ def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
     return Statistics(radix(x, ranks, digits))
 
 
+def _planned(name: str) -> Callable[[Node, Sequence[int], Choice], Statistics]:
+    build = planned(name)
+    return lambda x, ranks, choice: Statistics(*build(x, ranks, choice.delta, choice.seed, choice.ask))
+
+
+MAX_RANKS = 8
+
+
+def _few_ranks(d: int, ranks: Sequence[int]) -> str | None:
+    if d < 16:
+        return f"{d} entries are too few to sample from: use depth3"
+    if len(ranks) > MAX_RANKS:
+        return f"{len(ranks)} ranks are as many networks side by side; it is built for up to {MAX_RANKS}"
+    return None
+
+
+def _only_max(d: int, ranks: Sequence[int]) -> str | None:
+    return None if list(ranks) == [d] else "it computes the maximum: use --op max"
+
+
+def _only_sampled_max(d: int, ranks: Sequence[int]) -> str | None:
+    return _only_max(d, ranks) or _few_ranks(d, ranks)
+
+
+def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
+    if d > 2 * MAX_PAIRS:
+        return f"its {d ** (5 / 3):.2g} comparisons and more are built up to d = {2 * MAX_PAIRS}"
+    return _few_ranks(d, ranks)
+
+
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c
     for c in (
@@ -138,6 +170,48 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every input",
             lambda x, ranks, choice: Statistics(batcher(x, ranks)),
             _no_batcher,
+        ),
+        Construction(
+            "depth5",
+            "theorem:depth_5_median_approx",
+            "central ranks of blocks against all entries: depth 5, width O(d^(5/3)); --gamma or the planner",
+            _planned("depth5"),
+            _no_depth5,
+        ),
+        Construction(
+            "linear46",
+            "thm:linear_width_med_computation_distribution_zeroone",
+            "the paper's main network, module by module: depth 46, width O(d); fails with at most --failure",
+            _planned("linear46"),
+            _few_ranks,
+        ),
+        Construction(
+            "linear22",
+            "ours: the modules of Theorem 3.3 in shared layers",
+            "the same guarantee at depth 22 and about half the width; right on ties too",
+            _planned("linear22"),
+            _few_ranks,
+        ),
+        Construction(
+            "compact",
+            "ours: pivots, soft rounds, block ending",
+            "depth 9 at about 24 d, or what --depth and --width ask for",
+            _planned("compact"),
+            _few_ranks,
+        ),
+        Construction(
+            "linear-max",
+            "alg:informalAlgoMax, alg:sparseToMaximumFunction",
+            "the maximum by two sparsification rounds and hashing: depth 14, width O(d)",
+            _planned("linear-max"),
+            _only_sampled_max,
+        ),
+        Construction(
+            "tree-max",
+            "maxima of block maxima",
+            "the exact maximum: depth about log2(d) at width d, depth 7 at 2 d with --width or --depth",
+            _planned("tree-max"),
+            _only_max,
         ),
     )
 }

@@ -1,0 +1,93 @@
+"""linear22: the guarantee of Theorem 3.3 (thm:linear_width_med_computation_distribution_zeroone) in 21 hidden layers.
+
+Adjacent modules of the paper share layers. A round enters with the ends of an interval and the carried entries:
+    mask      every entry against both ends; counts, ranks and prefix sums are then affine
+    shortlist the live entries of every block, and beside it the scaled ranks, without a division
+    pairs     all pairs of the sample; the ranks are clipped beside it
+    select    the new ends
+Round 1 needs the last two. The end: mask, collisions of every hash function, pick one without, extract, pairs, select, clip.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.constructions.rounds import (
+    Entries,
+    Interval,
+    clipped,
+    first_interval,
+    lean_ranks,
+    lean_select,
+    mask_of,
+    name_layers,
+    narrow,
+    permutation,
+    prepare,
+)
+from exporter.linear import Scalar
+from exporter.primitives import hash_table
+from exporter.schedule import HashEnding, LinearSchedule, digits
+from exporter.trace import Node, assume, constant, relu, stack
+
+
+def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
+    """The entries of ranks plan.low .. plan.high. `offsets` makes equal entries distinct; it needs grid bits to spare."""
+    e = prepare(u, delta, offsets)
+    at = first_interval(e, permutation(e.d, seed, 1), plan.sample.size, plan.sample.lower, plan.sample.upper)
+    for number, taken in enumerate(plan.rounds, 2):
+        at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
+    found = hash_ending(e, at, plan.low, plan.high, plan.ending, permutation(e.d, seed, 9))
+    out = e.restore(found) if offsets else assume(clipped(found * 2 - e.delta), 0.0, 1.0)
+    name_layers(out, [layer.module for layer in plan.layers])
+    return out
+
+
+def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions by hash function, slot and place: (q, p, longest bucket), d where a bucket has no more."""
+    q, p = ending.functions, ending.prime
+    table = hash_table(d, p, digits(d + 1, p), range(1, q + 1))
+    longest = max(int(np.bincount(row, minlength=p).max()) for row in table)
+    out = np.full((q, p, longest), d, dtype=np.int64)
+    for a, row in enumerate(table):
+        by_slot = np.argsort(row, kind="stable")
+        starts = np.searchsorted(row[by_slot], np.arange(p))
+        place = np.arange(d) - starts[row[by_slot]]
+        out[a, row[by_slot], place] = order[by_slot]
+    return out
+
+
+def slot_sums(x: Node, where: npt.NDArray[np.int64]) -> Node:
+    """sum of x_j over the positions of every slot (defn:hashing_net; linear, so it needs no layer)."""
+    padded = stack([x, constant([0.0])])
+    return padded.take(where.reshape(-1)).reshape(*where.shape).sum(2)
+
+
+def hash_ending(
+    e: Entries, at: Interval, low: int, high: int, ending: HashEnding, order: npt.NDArray[np.int64]
+) -> Node:
+    """Algorithms 7 and 8 in six layers: the live entries, wherever they stand, in p slots, and the targets among them.
+
+    Function a is free of collisions when no slot holds two live entries: sum_s [count_as - 1]+ = 0. Of the first such
+    function the slots are kept: with g_a its indicator, g_a - 1 - sum over a' < a of g_a' is 0 for it and <= -1 for every
+    other one, and slots of a function with collisions hold less than `capacity`.
+    """
+    p, q = ending.prime, ending.functions
+    mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
+    n = assume(mask.sum(), 0.0, float(e.d))
+    where = buckets(e.d, ending, order)
+    live = relu(e.values - (1 - mask))
+    count = assume(slot_sums(mask, where), 0.0, float(where.shape[2]))
+    collisions = assume(relu(count - 1).sum(1), 0.0, float(e.d))
+    free = assume(relu(1 - collisions), 0.0, 1.0)
+    chosen = free - 1 - free.along(0, np.tril(np.ones((q, q)), -1))
+    largest = min(ending.capacity, where.shape[2])
+    slots = relu(slot_sums(live, where) + (largest * chosen).spread(1, p)).sum(0)
+    slots = assume(slots, 0.0, 1.0)
+    outputs = high - low + 1
+    wanted = assume(1 + relu(p - n + low - below - 1), 1.0, float(p + e.d))
+    top = p - outputs + 1
+    wanted = assume(top - relu(top - wanted), 1.0, float(top))
+    ranks = lean_ranks(slots, e.quantum)
+    return lean_select(slots, ranks, [wanted + i for i in range(outputs)], consecutive=True)

@@ -1,0 +1,241 @@
+"""Depth 46, width O(d), module by module as the paper composes it (alg:sparsifyingFunctionNeuralNet, alg:hashingFunction,
+alg:medianFindingFunctionLinear): 45 hidden layers.
+
+    round 1       rank selection 2, filter 1                                                                         3
+    rounds 2-4    shortlisting 3, rank computing 1, rank scaling 1, ceiling 1, max/min 1, rank selection 2, filter 1  30
+    hashing       hash 1, block extraction 3, rank selection 2                                                        6
+    the end       largest survivor 2, rank computing 1, rank selection 2, clip 1                                      6
+
+A module waits for the one before it: what it reads is held through the layers between (`hold`), so that every layer
+belongs to one module. In a soft round the rank-scaling layer counts the overflow instead, and the ceiling has nothing to
+round. Entries are distinct only as far as the data is: ties count against the capacity of the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.constructions.linear22 import buckets, slot_sums
+from exporter.constructions.rounds import (
+    clipped,
+    groups,
+    lean_ranks,
+    lean_select,
+    name_layers,
+    permutation,
+    prepare,
+    slots_of,
+)
+from exporter.linear import Scalar
+from exporter.primitives import compare, indicator_product, like, maximum, minimum, rank_select
+from exporter.primitives import filter as keep_between
+from exporter.primitives import mask as between
+from exporter.schedule import Blocks, HardRound, LinearSchedule, SoftRound
+from exporter.trace import Node, assume, assume_total, constant, relu, stack, trim
+
+Index = npt.NDArray[np.int64]
+FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What is carried from module to module: all entries, the live ones (others 0), the ends of the interval."""
+
+    x: Node
+    y: Node
+    lower: Node
+    upper: Node
+
+    def hold(self, level: int) -> State:
+        return State(*(hold(n, level) for n in (self.x, self.y, self.lower, self.upper)))
+
+
+def hold(node: Node, level: int) -> Node:
+    """The same value after `level` ReLU layers: x = [x]+ - [-x]+, one neuron where x >= 0."""
+    while not node.is_constant and node.level < level:
+        node = relu(node) if node.lo >= 0 else assume(relu(node) - relu(-node), node.lo, node.hi)
+    return node
+
+
+def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0) -> Node:
+    """The entries of ranks plan.low .. plan.high (thm:linear_width_med_computation_distribution_zeroone)."""
+    e = prepare(u, delta, offsets=False)
+    q = e.quantum
+    order = permutation(e.d, seed, 1)
+    sample = e.values.take(order[: plan.sample.size])
+    wanted = [r for r in (plan.sample.lower, plan.sample.upper) if 1 <= r <= plan.sample.size]
+    ends = select(sample, wanted, q, plan.blocks)
+    low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
+    high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
+    x = hold(e.values, 2)
+    y = assume(keep_between(x, high, low, q), 0.0, 1.0)
+    state = State(x, y, low, high)
+    for number, taken in enumerate(plan.rounds, 2):
+        state = sparsify(state.hold(y.level), plan, taken, permutation(e.d, seed, number), q)
+        y = state.y
+    survivors = hashed(state.hold(y.level), plan, permutation(e.d, seed, 9), q)
+    found = finish(hold(state.x, survivors.level), survivors, plan, q)
+    out = clipped(found * 2 - e.delta)
+    name_layers(out, [layer.module for layer in plan.layers])
+    return out
+
+
+def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> Node:
+    """Entries of constant ranks in two layers (defn:rank_selection_net), or its lean form."""
+    if blocks == "paper":
+        return assume(rank_select(x, wanted, quantum, ties=True), 0.0, 1.0)
+    return lean_select(x, lean_ranks(x, quantum), list(wanted))
+
+
+def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> State:
+    """Steps 2(a) to 2(c) of alg:sparsifyingFunctionNeuralNet: ten layers."""
+    at = s.y.level
+    d = s.x.shape[0]
+    slots = shortlisted(s, plan.blocks, taken, order, quantum)
+    s = s.hold(at + 3)
+    # rank computing (defn:rank_computing_net), with the upper end as the known entry
+    nonzero = compare(s.y, 0, quantum)
+    n = assume(nonzero.sum(), 0.0, float(d))
+    below = compare(like(s.upper, s.x), s.x, quantum).sum() - compare(like(s.upper, s.y), s.y, quantum).sum()
+    rank = plan.low - d + n - below
+    rank = assume(rank, -float(d), float(d))
+    gap = plan.high - plan.low
+    z = taken.size
+    if isinstance(taken, HardRound):
+        share = scaled_rank(n, rank, z, d)
+        share_high = scaled_rank(n, rank + gap, z, d) if gap else share
+        reach = d if plan.blocks == "paper" else z + 1
+        first = -ceiling_of(-share, reach, d) - taken.below + 1
+        last = ceiling_of(share_high, reach, d) + taken.above + 1
+    else:
+        counts = [
+            nonzero.take(order[start : start + count * size]).reshape(count, size).sum(1)
+            for start, count, size in groups(d, taken.blocks)
+        ]
+        overflow = assume(relu(stack(counts) - taken.entries).sum(), 0.0, float(d))
+        # z + 1 places below the top sentinel, the empty slots and the sentinel 0 lowest
+        first = hold(z + 1 - n + rank, at + 6)
+        last = hold(z + 1 - n + rank + gap + overflow, at + 6)
+    first = maximum(first, constant(1.0))
+    last = minimum(last, constant(z + 2.0))
+    # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
+    sample = stack([constant([0.0]), hold(slots, at + 7), hold(s.upper, at + 7).reshape(1)])
+    if plan.blocks == "paper":
+        pair = stack([first.reshape(1), last.reshape(1)])
+        ends = assume(rank_select(sample, hold(pair, at + 7), quantum, ties=True), 0.0, 1.0)
+    else:
+        ends = lean_select(sample, lean_ranks(sample, quantum), [hold(r, at + 7) for r in (first, last)])
+    lower, upper = (ends.take([i]).reshape() for i in (0, 1))
+    s = s.hold(at + 9)
+    y = assume(keep_between(s.y, upper, lower, quantum), 0.0, 1.0)
+    return State(s.x, y, lower, upper)
+
+
+def shortlisted(s: State, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
+    """The first `entries` live entries of every block, zeros where there are fewer (defn:shortlist_non-zero_net).
+
+    The lower end is raised to q/2 first, so that zeros are not live; the filter may use the raised end as well.
+    """
+    half = Fraction(quantum) / 2
+    lower = maximum(s.lower, constant(float(half)))
+    at = s.y.level + 1
+    lower, upper, y = hold(lower, at), hold(s.upper, at), hold(s.y, at)
+    d = y.shape[0]
+    parts = groups(d, taken.blocks, taken.block if isinstance(taken, HardRound) else None)
+    found = []
+    for first, count, size in parts:
+        piece = y.take(order[first : first + count * size]).reshape(count, size)
+        live = assume(between(piece, upper, lower, half), 0.0, 1.0)
+        if blocks == "lean":
+            kept, _ = slots_of(
+                hold(piece, at + 1).reshape(count * size),
+                live.reshape(count * size),
+                np.arange(count * size),
+                [(0, count, size)],
+                taken.entries,
+            )
+            found.append(relu(kept))
+            continue
+        f = assume(keep_between(piece, upper, lower, quantum), 0.0, 1.0)
+        before = assume(live.prefix_sum(1), 0.0, float(size))
+        places = constant(np.arange(1, taken.entries + 1)).spread(1, count).spread(2, size)
+        cells = indicator_product(f.spread(0, taken.entries), places - before.spread(0, taken.entries))
+        found.append(assume(cells.sum(2), 0.0, 1.0).reshape(taken.entries * count))
+    return stack(found)
+
+
+def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
+    """rank b / n (second layer of defn:rank_scaling_net), up to 1/FINE; n < b live entries are a failure anyway.
+
+    D >= d is a power of two and the weights D b/k are rounded to multiples of 1/FINE, so that floating point is exact.
+    """
+    fine = 1 << (d - 1).bit_length()
+    k = np.arange(b, d + 1)
+    part = assume(rank, 0.0, float(d)) / fine
+    terms = indicator_product(part.spread(0, len(k)), n.spread(0, len(k)) - constant(k))
+    assume_total(terms, 1.0)  # one of them at most is not 0
+    weights = np.rint(fine * b / k * FINE) / FINE
+    return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
+
+
+def ceiling_of(x: Node, reach: int, d: int) -> Node:
+    """⌈x⌉ for x in [-reach, reach] within 1/(4D) of a fraction with denominator at most d <= D (defn:ceil_net).
+
+    The paper's ramp from i to i + 1/d is moved to the middle half of that gap, so a rounded x does no harm.
+    """
+    fine = 1 << (d - 1).bit_length()
+    i = constant(np.arange(-reach, reach + 1))
+    steps = trim((x.spread(0, 2 * reach + 1) - i) * (2 * fine) - Fraction(1, 2))
+    return assume(steps.sum() - reach, -float(reach), reach + 1.0)
+
+
+def hashed(s: State, plan: LinearSchedule, order: Index, quantum: Scalar) -> Node:
+    """The survivors in `capacity` places, zeros first (alg:hashingFunction): six layers.
+
+    The slots of a function with collisions hold sums up to `capacity`, beyond the [0, 1] that lem:4-term asks for, so the
+    integer of the indicator product is scaled by it.
+    """
+    at = s.y.level
+    p, functions, capacity = plan.ending.prime, plan.ending.functions, plan.ending.capacity
+    where = buckets(s.x.shape[0], plan.ending, order)
+    slots = assume(relu(slot_sums(s.y, where)), 0.0, float(where.shape[2]))
+    live = compare(s.y, 0, quantum).sum()
+    if plan.blocks == "paper":
+        count = compare(slots, 0, quantum).sum(1)
+        slots, live = hold(slots, at + 2), hold(live, at + 2)
+        chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
+    else:
+        lost = live.spread(0, functions) - p + relu(1 - slots / quantum).sum(1)
+        slots = hold(slots, at + 2)
+        chosen = relu(1 - assume(lost, 0.0, float(p)))
+    slots = hold(slots, at + 3)
+    first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
+    scaled = (first * max(capacity, where.shape[2])).spread(1, p)
+    wanted = list(range(p - capacity + 1, p + 1))
+    if plan.blocks == "paper":
+        kept = assume(indicator_product(slots, scaled).sum(0), 0.0, 1.0)
+        return select(kept, wanted, quantum, "paper")
+    kept = assume(relu(slots + scaled).sum(0), 0.0, 1.0)
+    return lean_select(kept, lean_ranks(kept, quantum), wanted, consecutive=True)
+
+
+def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
+    """Steps 3 and 4 of alg:medianFindingFunctionLinear without the clip: five layers."""
+    at, d, m = survivors.level, x.shape[0], survivors.shape[0]
+    largest = hold(select(survivors, [m], quantum, plan.blocks).reshape(), at + 2)
+    x, y = hold(x, at + 2), hold(survivors, at + 2)
+    inside = compare(y, 0, quantum).sum()
+    below = compare(like(largest, x), x, quantum).sum() - compare(like(largest, y), y, quantum).sum()
+    # the rank among the non-zero survivors, counted from the bottom of all m places
+    wanted = assume(m - inside + (plan.low - m + inside - below), -float(d), float(d + m))
+    outputs = plan.high - plan.low + 1
+    y = hold(y, at + 3)
+    each = [wanted + i for i in range(outputs)]
+    if plan.blocks == "paper":
+        return rank_select(y, stack([r.reshape(1) for r in each]), quantum, ties=True)
+    return lean_select(y, lean_ranks(y, quantum), each, consecutive=True)

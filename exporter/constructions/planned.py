@@ -1,0 +1,135 @@
+"""Constructions that need a schedule: from wanted ranks and a request to a plan and a formula.
+
+Neighbouring ranks (the two middle ones of even d) share one network; ranks further apart get one each, side by side, and
+their failure bounds add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from exporter.constructions.compact import compact
+from exporter.constructions.depth5 import depth5
+from exporter.constructions.linear22 import linear22
+from exporter.constructions.linear46 import linear46
+from exporter.constructions.linear_max import sampled_max, tree_max
+from exporter.errors import UserError
+from exporter.linear import Scalar
+from exporter.paper_exponents import paper_linear46
+from exporter.planner_compact import plan_compact
+from exporter.planner_linear import plan_linear
+from exporter.planner_small import paper_depth5, plan_depth5, plan_max, plan_tree
+from exporter.schedule import (
+    Blocks,
+    CompactSchedule,
+    Depth5Schedule,
+    LinearSchedule,
+    MaxSchedule,
+    Objective,
+    Schedule,
+    TreeSchedule,
+)
+from exporter.trace import Node, stack
+
+SPARE_BITS = 12  # of a float64's 53 left for counts and slots when entries get index offsets
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user may say about a schedule."""
+
+    failure: float = 1e-3
+    schedule: Literal["tuned", "paper"] = "tuned"
+    objective: Objective = "width"
+    blocks: Blocks | None = None
+    gamma: float | None = None
+    depth: int | None = None
+    width: int | None = None
+
+
+def runs(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending ranks as single ones and pairs of neighbours."""
+    out: list[tuple[int, int]] = []
+    for r in sorted(set(ranks)):
+        if out and out[-1][1] == r - 1 and out[-1][0] == out[-1][1]:
+            out[-1] = (out[-1][0], r)
+        else:
+            out.append((r, r))
+    return out
+
+
+@lru_cache(maxsize=64)
+def schedule(name: str, d: int, low: int, high: int, ask: Request) -> Schedule:
+    """The planner's answer for one run of ranks."""
+    match name:
+        case "depth5" if ask.gamma is not None or ask.schedule == "paper":
+            return paper_depth5(d, low, high, 0.1 if ask.gamma is None else ask.gamma, ask.blocks or "paper")
+        case "depth5":
+            return plan_depth5(d, low, high, ask.failure, ask.blocks or "paper", ask.objective)
+        case "linear46" if ask.schedule == "paper":
+            return paper_linear46(d, low, high)
+        case "linear46":
+            return plan_linear(d, low, high, ask.failure, "linear46", ask.blocks, ask.objective, ask.width)
+        case "linear22":
+            return plan_linear(d, low, high, ask.failure, "linear22", ask.blocks, ask.objective, ask.width)
+        case "compact":
+            return plan_compact(d, low, high, ask.failure, ask.depth, ask.width, ask.objective)
+        case "linear-max":
+            _only_max(name, d, low, high)
+            return plan_max(d, ask.failure, ask.objective, ask.width)
+        case "tree-max":
+            _only_max(name, d, low, high)
+            return plan_tree(d, ask.width, ask.depth)
+        case _:
+            raise UserError(f"{name} has no schedule")
+
+
+def _only_max(name: str, d: int, low: int, high: int) -> None:
+    if (low, high) != (d, d):
+        raise UserError(f"{name} computes the maximum, not ranks {low}..{high} of {d}: use --op max")
+
+
+def has_spare_bits(d: int, delta: Scalar) -> bool:
+    """Whether float64 carries the grid and an index offset for every entry."""
+    bits = Fraction(delta).denominator.bit_length() - 1
+    return bits + (d - 1).bit_length() + SPARE_BITS <= 53
+
+
+def formula(u: Node, plan: Schedule, delta: Scalar, seed: int) -> Node:
+    """The network of a schedule."""
+    offsets = has_spare_bits(plan.d, delta)
+    match plan:
+        case Depth5Schedule():
+            return depth5(u, plan, delta, seed, offsets)
+        case LinearSchedule(family="linear46"):
+            return linear46(u, plan, delta, seed)
+        case LinearSchedule():
+            return linear22(u, plan, delta, seed, offsets)
+        case CompactSchedule():
+            return compact(u, plan, delta, seed)
+        case MaxSchedule():
+            return sampled_max(u, plan, delta, seed, offsets)
+        case TreeSchedule():
+            return tree_max(u, plan, delta)
+        case _:
+            raise AssertionError(type(plan).__name__)
+
+
+def planned(name: str) -> Callable[[Node, Sequence[int], Scalar, int, Request], tuple[Node, float]]:
+    """A builder for the catalogue: (values in the order of the ranks, failure bound)."""
+
+    def build(u: Node, ranks: Sequence[int], delta: Scalar, seed: int, ask: Request) -> tuple[Node, float]:
+        found: dict[int, Node] = {}
+        bound = 0.0
+        for low, high in runs(ranks):
+            plan = schedule(name, u.shape[0], low, high, ask)
+            values = formula(u, plan, delta, seed)
+            bound += plan.failure_bound
+            found.update({r: values.take([r - low]) for r in range(low, high + 1)})
+        return stack([found[r] for r in ranks]), min(1.0, bound)
+
+    return build

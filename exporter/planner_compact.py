@@ -1,0 +1,215 @@
+"""The planner of compact: pivots, soft rounds, block ending. Shallow at any real d; its guarantee is not the paper's.
+
+A sample gives K + 2 pivots; the counts of entries below the K inner ones are exact, so the bracket that holds the targets
+is chosen without error unless a target leaves the outermost pair. Then soft rounds, then every block of the ending must
+hold all of its survivors. The number of live entries is a Markov chain as in `planner_linear`; its first law follows from
+h, the number of sampled entries at or below the low target: given h the sample below the target and the sample above
+it are independent uniformly random subsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from math import isqrt
+
+import numpy as np
+
+from exporter import tails
+from exporter.errors import UserError
+from exporter.planner_linear import BINS, FINE, Law, after_soft, first_sample, soft_round
+from exporter.schedule import (
+    BlockEnding,
+    CompactSchedule,
+    Event,
+    FirstSample,
+    Layer,
+    Objective,
+    SoftRound,
+    check_task,
+)
+
+SPARE = 40
+MISS, BRACKET, RANGE = 0.35, 0.25, 0.005  # shares of the failure target
+DEPTHS = {7: (False, 0), 9: (True, 0), 13: (True, 1), 17: (True, 2)}  # depth: pivots or not, soft rounds
+
+
+def choose_pivots(d: int, low: int, sample: FirstSample, inner: int, failure: float) -> tuple[int, ...]:
+    """Ranks of the sample, dense where the target is likely: every bracket may be too long equally often.
+
+    For a bound N of the bracket's length, brackets are cut greedily from below, each as long as its share allows; N is the
+    smallest for which `inner` cuts are enough.
+    """
+    h = np.arange(sample.lower, sample.upper)
+    weight = np.exp(tails.log_pmf(d, low, sample.size, h))
+
+    def cut(longest: int) -> list[int]:
+        tail = tails.lower_tail(d, min(d, longest), sample.size, np.arange(len(h) + 2))
+        at, cuts = 0, [sample.lower]
+        while at < len(h):
+            gaps = np.arange(1, len(h) - at + 1)
+            fails = np.cumsum(weight[at:]) * tail[gaps]
+            good = np.nonzero(fails <= failure / (inner + 1))[0]
+            at += int(gaps[good[-1]]) if good.size else 1
+            cuts.append(sample.lower + at)
+        cuts[-1] = sample.upper
+        return cuts
+
+    short, long = 1, d
+    while long - short > 1:
+        middle = (short + long) // 2
+        short, long = (short, middle) if len(cut(middle)) <= inner + 2 else (middle, long)
+    return tuple(cut(long))
+
+
+def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int], most: tails.Ints) -> tails.Floats:
+    """P(the chosen bracket holds more than t entries and no target is missed), for every t in `most`."""
+    total = np.zeros(most.shape)
+    for i, (left, right) in enumerate(pairwise(pivots)):
+        # the bracket is chosen for h = left .. right - 1; with an outermost pivot missing the target, another event counts
+        h = np.arange(max(left, 0), right)
+        if i == len(pivots) - 2:
+            h = h[h <= sample.size]
+        weight = np.exp(tails.log_pmf(d, low, sample.size, h))
+        edges = np.unique(np.concatenate([np.linspace(-1, int(most.max()), 48), [low]]).astype(np.int64))
+        edges = edges[edges <= low]
+        # D1 > t: among the t + 1 entries from the target downwards fewer than h - left + 1 are sampled
+        first = tails.lower_tail(low, np.minimum(edges + 1, low)[None, :], h[:, None], (h - left)[:, None])
+        if left == 0:
+            first = np.where(edges[None, :] >= low, 0.0, 1.0) * np.ones((h.size, 1))
+        first[:, 0], first[:, -1] = 1.0, 0.0
+        mass = np.maximum(0.0, -np.diff(first, axis=1))
+        # D2 > t: among the t entries above the target fewer than right - h are sampled
+        rest = most[None, None, :] - 1 - edges[None, 1:, None]
+        above = d - low
+        second = tails.lower_tail(
+            above, np.clip(rest, 0, above), (sample.size - h)[:, None, None], (right - h)[:, None, None] - 1
+        )
+        if right > sample.size:
+            second = np.where(rest >= above, 0.0, 1.0) * np.ones((h.size, 1, 1))
+        second = np.where(rest < 0, 1.0, second)
+        total += weight @ np.minimum(1.0, np.einsum("he,het->ht", mass, second))
+    return np.minimum(1.0, total)
+
+
+def fit(d: int, low: int, high: int, failure: float, width: int, pivoted: bool, rounds: int) -> CompactSchedule | None:
+    """A schedule of at most `width` neurons a layer, if one is found."""
+    size = min(isqrt(max(0, width - d)), d)
+    inner = (width - d - SPARE) // (2 * d) if pivoted else 0
+    slots = isqrt(max(0, width - (d if rounds else 0) - SPARE))
+    entries = (width - SPARE) // d
+    if size < 4 or slots < 2 or entries < 1 or (pivoted and inner < 1):
+        return None
+    sample, miss = first_sample(d, low, high, size, MISS * failure)
+    pivots: tuple[int, ...] = (sample.lower, sample.upper)
+    if pivoted:
+        inner = min(inner, max(1, (width - d - SPARE) // (2 * size) - 2), sample.upper - sample.lower - 1)
+        pivots = choose_pivots(d, low, sample, inner, BRACKET * failure)
+    law = Law.of(partial(bracket_exceeds, d, low, sample, pivots), 1, d, RANGE * failure, FINE)
+    soft: list[SoftRound] = []
+    for _ in range(rounds):
+        taken, overflow = soft_round(d, law, slots - 1, (width - d - SPARE) // d, failure)
+        soft.append(taken)
+        law = Law.of(partial(after_soft, law, high - low, overflow), 1, int(law.high[-1]), RANGE * failure, BINS)
+    best: tuple[float, BlockEnding] | None = None
+    slots = isqrt(max(0, width - SPARE))
+    for taken_entries in range(1, entries + 1):
+        block = -(-d // min(max(1, slots // taken_entries), d))
+        blocks = -(-d // block)
+        crowded = np.minimum(1.0, blocks * tails.upper_tail(d, law.high, block, taken_entries + 1))
+        value = law.expected(np.where(law.high > taken_entries, crowded, 0.0))
+        if best is None or value < best[0]:
+            best = (value, BlockEnding(blocks, block, taken_entries))
+    assert best is not None
+    events = (
+        Event("a target lies outside the sample's window", miss),
+        Event("a block of the ending overflows", best[0]),
+    )
+    plan = CompactSchedule(d, low, high, events, (), sample, pivots, tuple(soft), best[1])
+    plan = replace(plan, layers=compact_layers(plan))
+    return plan if plan.width <= width and plan.failure_bound <= failure else None
+
+
+def compact_layers(plan: CompactSchedule) -> tuple[Layer, ...]:
+    """The width model."""
+    d, z, k = plan.d, plan.sample.size, len(plan.pivots) - 2
+    outputs = plan.high - plan.low + 1
+    layers = [
+        Layer("sample: pairs", z * (z - 1) + d),
+        Layer("sample: select pivots", 2 * (k + 2) * z + d),
+    ]
+    if k:
+        layers += [
+            Layer("pivots: compare", 2 * k * d + d + 3 * k + 2),
+            Layer("pivots: pick the bracket", 4 * k + d + k + 2),
+        ]
+    for number, taken in enumerate(plan.soft, 1):
+        m, used = taken.size + 1, d
+        name = f"soft round {number}: "
+        layers += [
+            Layer(name + "mask", 5 * d + 3),
+            Layer(name + "shortlist", taken.entries * used + taken.blocks + d + 6),
+            Layer(name + "pairs", m * (m - 1) + m + d + 6),
+            Layer(name + "select", 4 * m + d + 3),
+        ]
+    m = plan.ending.size
+    layers += [
+        Layer("ending: mask", 5 * d),
+        Layer("ending: shortlist", plan.ending.entries * d + 3),
+        Layer("ending: pairs", m * (m - 1) + m + 3),
+        Layer("ending: select", (outputs + 1) * m + 2),
+    ]
+    return tuple(layers)
+
+
+def plan_compact(
+    d: int,
+    low: int,
+    high: int,
+    failure: float = 1e-3,
+    depth: int | None = None,
+    width: int | None = None,
+    objective: Objective = "width",
+) -> CompactSchedule:
+    """The shallowest schedule within `width` (default 28 d, 40 d for failures below 1e-4), or the narrowest of `depth`."""
+    check_task(d, low, high, failure)
+    if high - low > 1:
+        raise UserError(f"compact finds one rank or two neighbours, not {low}..{high}: build one network per rank")
+    if depth is not None and depth not in DEPTHS:
+        raise UserError(f"compact has depth {', '.join(map(str, DEPTHS))}, not {depth}")
+    if depth is not None:
+        found = _search(d, low, high, failure, *DEPTHS[depth], width)
+        if found is None:
+            raise UserError(f"compact of depth {depth} has no provable schedule at d = {d}, failure {failure:g}")
+        return found
+    budget = width or (28 if failure >= 1e-4 else 40) * d
+    for shape in DEPTHS.values():
+        if fit(d, low, high, failure, budget, *shape) is not None:
+            found = _search(d, low, high, failure, *shape, None if width is None else width)
+            if found is not None:
+                return found
+    narrow = _search(d, low, high, failure, *DEPTHS[17], None)
+    nearest = f"; the narrowest has width {narrow.width} at depth {narrow.depth}" if narrow else "; depth3 is exact"
+    raise UserError(f"compact has no provable schedule at d = {d}, failure {failure:g}, width {budget}{nearest}")
+
+
+def _search(
+    d: int, low: int, high: int, failure: float, pivoted: bool, rounds: int, width: int | None
+) -> CompactSchedule | None:
+    """Bisection over the width, to half a percent."""
+    best, narrow, wide = None, 4.0 * d, 8.0 * d
+    if width is not None:
+        return fit(d, low, high, failure, width, pivoted, rounds)
+    while best is None and wide <= 1000 * d:
+        best = fit(d, low, high, failure, int(wide), pivoted, rounds)
+        narrow, wide = (narrow, wide) if best else (wide, 1.5 * wide)
+    while best is not None and wide > 1.005 * narrow:
+        middle = (narrow + wide) / 2
+        found = fit(d, low, high, failure, int(middle), pivoted, rounds)
+        if found is None:
+            narrow = middle
+        else:
+            best, wide = found, middle
+    return best

@@ -1,0 +1,484 @@
+"""The planner of linear46 and linear22: two hard rounds, two soft rounds, hashing.
+
+The proof. Every round has its own permutation, uniformly random and independent of the others, so whatever entries are
+live when it starts, its sample is a uniformly random subset of them. The live entries always form an interval of ranks.
+Their number is then a Markov chain with explicit steps: the length of an interval between two order statistics of a
+sample without replacement (`tails.spacing_exceeds`), after a soft round given the overflow u. What can fail: the windows
+of rounds 1 and 2 miss a target, a block of round 2 is short of live entries, or more entries survive than the hash family
+separates for sure. The bound holds for every fixed input, over the permutations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import ceil, isqrt
+from typing import Literal
+
+import numpy as np
+
+from exporter import tails
+from exporter.errors import UserError
+from exporter.schedule import (
+    Blocks,
+    Event,
+    FirstSample,
+    HardRound,
+    HashEnding,
+    Layer,
+    LinearSchedule,
+    Objective,
+    SoftRound,
+    check_task,
+    hash_capacity,
+    previous_prime,
+)
+
+Family = Literal["linear46", "linear22"]
+SIDES = ("below", "above")
+SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
+
+
+# shares of the failure target given to the events; the last steps of the search try all of them
+@dataclass(frozen=True)
+class Shares:
+    """How the failure target is divided; survivors get what is left."""
+
+    first: float = 0.30
+    second: float = 0.32
+    shortage: float = 0.15
+    range: float = 0.005
+    bins: int = 48  # values kept of the law of live entries, rounded to the unfavourable side
+
+
+COARSE = Shares()
+SPLITS = tuple(
+    Shares(*parts, bins=96)
+    for parts in ((0.40, 0.30, 0.08), (0.30, 0.32, 0.15), (0.36, 0.33, 0.05), (0.28, 0.42, 0.05), (0.22, 0.25, 0.25))
+)
+BINS, FINE = 48, 160  # the same for the laws that need no share
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Neurons per unit of work of one style of blocks."""
+
+    pair: int  # per ordered pair of a comparison of all pairs
+    slot: int  # per entry and slot of shortlisting
+    select: int  # per entry and rank of rank selection
+    count: int  # per hashed slot while blocks are counted
+    extract: int  # per hashed slot while one block is extracted
+    carried: int  # vectors of d entries carried through rounds 2 to 4
+
+
+COSTS: dict[tuple[Family, Blocks], Cost] = {
+    ("linear46", "paper"): Cost(pair=2, slot=4, select=4, count=3, extract=4, carried=2),
+    ("linear46", "lean"): Cost(pair=1, slot=1, select=2, count=2, extract=1, carried=2),
+    ("linear22", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=1),
+}
+
+
+def first_sample(d: int, low: int, high: int, size: int, failure: float) -> tuple[FirstSample, float]:
+    """The narrowest window of a sample that misses a target with probability at most `failure`, and that bound.
+
+    The end of rank L lies at or below the target k when at least L sampled entries are <= the target.
+    """
+    lower = tails.largest_lower_cut(d, low, size, failure / 2) + 1
+    upper = tails.smallest_upper_cut(d, high - 1, size, failure / 2)
+    upper = size + 1 if upper > min(high - 1, size) else upper
+    miss = float(tails.lower_tail(d, low, size, lower - 1)) if lower else 0.0
+    if upper <= size:
+        miss += float(tails.upper_tail(d, high - 1, size, upper))
+    return FirstSample(size, lower, upper), miss
+
+
+@dataclass(frozen=True)
+class Law:
+    """A distribution of the number of live entries in bins low[i] .. high[i], and the probability beyond the last."""
+
+    low: tails.Ints
+    high: tails.Ints
+    mass: tails.Floats
+    beyond: float
+
+    @staticmethod
+    def of(exceeds: Callable[[tails.Ints], tails.Floats], least: int, most: int, drop: float, bins: int) -> Law:
+        """From P(n > t), with at most `drop` cut off on either side (below it is kept in the first bin)."""
+        edges = np.unique(np.linspace(least - 1, most, 24).astype(np.int64))
+        for cells in (24, bins):  # zoom in on the values that matter
+            above = exceeds(edges)
+            first = int(edges[max(0, int(np.argmax(above < 1.0 - 1e-3 * drop)) - 1)])
+            last = int(edges[np.argmax(above <= drop)]) if above[-1] <= drop else most
+            edges = np.unique(np.linspace(first, max(last, first + 1), cells + 1).astype(np.int64))
+        edges = np.concatenate([[min(least - 1, first - 1)], edges])
+        at = np.minimum.accumulate(np.minimum(1.0, exceeds(edges)))
+        at[0] = 1.0
+        return Law(edges[:-1] + 1, edges[1:], np.maximum(0.0, -np.diff(at)), float(at[-1]))
+
+    def expected(self, values: tails.Floats) -> float:
+        """Sum of mass times value, bins beyond counted as 1."""
+        return float(self.mass @ values) + self.beyond
+
+
+def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, failure: float) -> float | None:
+    """A bound <= failure of the probability that a hard round's window misses its target on one side, else None.
+
+    X ~ hypergeometric(n, r, size) counts sampled entries at or below a target of rank r among n live ones; the lower end
+    misses when X <= floor(r size / n) - margin - 1. By reflection the upper end, ceil(r size / n) + margin, misses when
+    X <= floor((r - 1) size / n) - margin with r counted from above. All n in [shortest, longest] and all r are checked:
+    by monotonicity a cell of pairs is bounded at its corners, and only cells above the target are split.
+    """
+    shift, extra = (0, 1) if side == "below" else (1, 0)
+    worst = 0.0
+    n0, n1 = np.array([shortest]), np.array([longest])
+    r0, r1 = np.array([1]), np.array([longest])
+    while n0.size:
+        if n0.size > 1_000_000:
+            return None
+        cut = ((r1 - shift) * size) // n0 - margin - extra
+        bound = tails.lower_tail(n1, r0, size, cut)
+        bad = bound > failure
+        worst = max(worst, float(bound[~bad].max(initial=0.0)))
+        n0, n1, r0, r1 = n0[bad], n1[bad], r0[bad], r1[bad]
+        if np.any((n0 == n1) & (r0 == r1)):
+            return None
+        nm, rm = (n0 + n1) // 2, (r0 + r1) // 2
+        wide, tall = n1 > n0, r1 > r0
+        cells = [
+            (n0, nm, r0, rm, np.ones_like(wide)),
+            (nm + 1, n1, r0, rm, wide),
+            (n0, nm, rm + 1, r1, tall),
+            (nm + 1, n1, rm + 1, r1, wide & tall),
+        ]
+        n0, n1, r0, r1 = (np.concatenate([cell[i][cell[4]] for cell in cells]) for i in range(4))
+        keep = r0 <= n1
+        n0, n1, r0, r1 = n0[keep], n1[keep], r0[keep], r1[keep]
+    return worst
+
+
+@lru_cache(maxsize=256)
+def smallest_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> tuple[int, float] | None:
+    """The smallest margin that `window_miss` can prove, and its bound."""
+    margins = np.arange(size + 1)
+    middle = longest // 2
+    quick = tails.lower_tail(longest, middle, size, middle * size // longest - margins - (side == "below"))
+    start = int(np.nonzero(quick <= failure)[0][0]) if np.any(quick <= failure) else size
+    for margin in range(start, min(size, start + 4) + 1):
+        proved = window_miss(shortest, longest, size, margin, side, failure)
+        if proved is not None:
+            return margin, proved
+    return None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What fits into a width: the first sample, later samples, entries per block, the hash."""
+
+    sample: int
+    slots: int
+    entries: int
+    ending: HashEnding
+
+
+def limits(d: int, width: int, cost: Cost) -> Limits:
+    """Invert the width model; `linear_layers` checks the result."""
+    room = width - cost.carried * d - SPARE
+    sample = isqrt(max(0, (width - d) // cost.pair)) - (cost.carried - 1)
+    if cost.carried == 1 and (sample + 1) * sample + d <= width:
+        sample += 1
+    slots = max(0, isqrt(max(0, room // cost.pair)) - 2 - (cost.pair - 1))
+    entries = max(0, (room - 4 * slots) // (cost.slot * d))
+    hashed = (width - 2 * d - SPARE) // max(cost.count, cost.extract)
+    prime = previous_prime(max(2, min(slots, isqrt(max(4, hashed)) + 1, d)))
+    functions = max(1, min(prime - 1, hashed // prime))
+    return Limits(
+        min(sample, d), min(slots, d), entries, HashEnding(prime, functions, hash_capacity(d, prime, functions))
+    )
+
+
+def hard_round(
+    d: int, gap: int, law: Law, limit: Limits, failure: float, shares: Shares
+) -> tuple[HardRound, Law, tuple[Event, ...]] | None:
+    """The second sample: the choice that leaves the shortest interval on average, its law and the events."""
+    shortest, longest = int(law.low[1]), int(law.high[-1])
+    best: tuple[float, HardRound, Law, tuple[Event, ...]] | None = None
+    largest = 0
+    for entries in sorted(range(1, limit.entries + 1), reverse=True):
+        blocks, short = min(limit.slots // entries, d), 1.0
+        while blocks:
+            tail = tails.lower_tail(d, law.low, d // blocks, entries - 1)
+            short = law.expected(np.minimum(1.0, blocks * tail)) - law.beyond
+            if short <= shares.shortage * failure:
+                break
+            blocks -= max(1, blocks // 40)
+        size = blocks * entries
+        if size < 8 or size > shortest or size < 0.9 * largest:
+            continue
+        largest = max(largest, size)
+        # the few long intervals may miss more often: they are rare
+        usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
+        rare = float(law.mass[law.high > usual].sum()) + law.beyond
+        margins = [smallest_margin(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
+        if margins[0] is None or margins[1] is None:
+            continue
+        (below, miss_low), (above, miss_high) = margins[0], margins[1]
+        for margin, side in ((below, "below"), (above, "above")):
+            bound = window_miss(usual, longest, size, margin, side, 3 * shares.second * failure)
+            miss_high += rare * (1.0 if bound is None else bound)
+        spacings = min(size + 1, below + above + 1 + ceil(gap * size / shortest))
+        average = spacings / size
+        if best is None or average < best[0]:
+            after = Law.of(
+                partial(_after_hard, law, size, spacings), 1, longest, shares.range * failure, 2 * shares.bins
+            )
+            found = HardRound(blocks, d // blocks, entries, below, above)
+            events = (
+                Event("round 2: a block is short", short),
+                Event("round 2: the window misses", miss_low + miss_high + float(law.mass[0])),
+            )
+            best = (average, found, after, events)
+    return None if best is None else best[1:]
+
+
+def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.Floats:
+    """P(n' > most) after a hard round, n' = D + 1."""
+    marked = np.clip(most[None, :] - 1, 0, law.high[:, None])
+    tail = tails.lower_tail(law.high[:, None], marked, size, spacings - 1)
+    return np.asarray(law.mass @ np.where(most[None, :] >= law.high[:, None], 0.0, tail) + law.beyond)
+
+
+def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
+    """P(n' > most) after a soft round: D over gap + u gaps of a sample of n - u of n entries, averaged over u.
+
+    The probability grows with u, so summing by parts turns the bounds of P(U > t) into one of the average; values of u
+    between two of those kept are counted as the larger.
+    """
+    left = np.unique(np.geomspace(1, overflow.shape[1], 60).astype(np.int64)) - 1
+    n, u = law.high[:, None, None], left[:, None]
+    # -1 where n' <= most for sure: nothing to compute
+    cut = np.where(most >= np.minimum(n, gap + 1 + 2 * u), -1, gap + u - 1)
+    tail = tails.lower_tail(n, np.clip(most - 1, 0, n), np.maximum(0, n - u), cut)
+    tail = np.where(cut < 0, 0.0, tail)
+    tail = np.where(most < 1, 1.0, tail)
+    steps = np.diff(tail, axis=1, append=1.0)
+    average = tail[:, 0] + (np.maximum(0.0, steps) * overflow[:, left][:, :, None]).sum(axis=1)
+    return np.asarray(law.mass @ np.minimum(1.0, average) + law.beyond)
+
+
+def soft_round(d: int, law: Law, slots: int, entries: int, failure: float) -> tuple[SoftRound, tails.Floats]:
+    """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin."""
+    at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * failure))
+    high = law.high[max(0, law.high.size - 1 - at)]
+    best: tuple[float, SoftRound] | None = None
+    for taken in range(1, max(1, entries) + 1):
+        block = -(-d // min(max(1, slots // taken), d))
+        blocks = -(-d // block)
+        beyond = np.arange(taken + 1, min(int(high), block) + 1)
+        expected = blocks * float(np.exp(tails.log_pmf(d, high, block, beyond)) @ (beyond - taken))
+        if best is None or expected < best[0]:
+            best = (expected, SoftRound(blocks, block, taken))
+    assert best is not None
+    found = best[1]
+    most = min(int(law.high[-1]), 12 + int(4 * best[0]))
+    return found, tails.overflow_tails(d, law.high, found.blocks, found.block, found.entries, most)
+
+
+def fit(
+    d: int,
+    low: int,
+    high: int,
+    failure: float,
+    width: int,
+    family: Family,
+    blocks: Blocks,
+    shares: Shares = COARSE,
+) -> LinearSchedule | None:
+    """A schedule of at most `width` neurons a layer that fails with probability at most `failure`, if one is found."""
+    cost = COSTS[family, blocks]
+    limit = limits(d, width, cost)
+    if limit.sample < 8 or limit.slots < 8 or limit.entries < 1 or limit.sample > d:
+        return None
+    sample, miss = first_sample(d, low, high, limit.sample, shares.first * failure)
+    events = [Event("round 1: the window misses", miss)]
+    spacings = sample.upper - sample.lower
+    law = Law.of(
+        lambda t: tails.lower_tail(d, np.clip(t - 1, 0, d), sample.size, spacings - 1),
+        spacings,
+        d,
+        shares.range * failure,
+        FINE,
+    )
+    second = hard_round(d, high - low, law, limit, failure, shares)
+    if second is None:
+        return None
+    hard, law, more = second
+    events += more
+    if sum(event.probability for event in events) > failure:
+        return None
+    soft: list[SoftRound] = []
+    gap, capacity = high - low, limit.ending.capacity
+    taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
+    soft.append(taken)
+    law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, shares.bins)
+    taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
+    soft.append(taken)
+    survive = float(after_soft(law, gap, overflow, np.array([capacity]))[0])
+    events.append(Event(f"more than {capacity} survivors", survive))
+    plan = LinearSchedule(d, low, high, tuple(events), (), family, blocks, sample, (hard,), tuple(soft), limit.ending)
+    plan = replace(plan, layers=linear_layers(plan))
+    return plan if plan.width <= width and plan.failure_bound <= failure else None
+
+
+def linear_layers(plan: LinearSchedule) -> tuple[Layer, ...]:
+    """The width model: neurons of each hidden layer, named by module."""
+    return _layers46(plan) if plan.family == "linear46" else _layers22(plan)
+
+
+def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
+    d, cost = plan.d, COSTS[plan.family, plan.blocks]
+    z, outputs = plan.sample.size, plan.high - plan.low + 1
+    paper = plan.blocks == "paper"
+
+    def pairs(m: int) -> int:
+        return 2 * m * m if paper else m * (m - 1)
+
+    layers = [
+        Layer("round 1: rank selection, pairs", pairs(z) + d + z),
+        Layer("round 1: rank selection, select", cost.select * 2 * z + d),
+        Layer("round 1: filter", 5 * d + 2),
+    ]
+    for number, taken in enumerate(plan.rounds, 2):
+        hard = isinstance(taken, HardRound)
+        m, used = taken.size, min(d, taken.blocks * taken.block)
+        scaling, rounding = (4 * d * min(2, outputs), 8 * d + 4 if paper else 8 * m + 12) if hard else (taken.blocks, 0)
+        name = f"round {number}: "
+        layers += [
+            Layer(name + "shortlisting, maximum", 3 * d + 8),
+            Layer(name + "shortlisting, mask and filter", (8 if paper else 5) * used + 2 * d + 4),
+            Layer(name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 4),
+            Layer(name + "rank computing", 8 * d + m + 4),
+            Layer(name + "rank scaling", scaling + 2 * d + m + 8),
+            Layer(name + "ceiling", rounding + 2 * d + m + 8),
+            Layer(name + "maximum and minimum", 2 * d + m + 8),
+            Layer(name + "rank selection, pairs", pairs(m + 2) + 2 * d + m + 10),
+            Layer(name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 4),
+            Layer(name + "filter", 5 * d + 2),
+        ]
+    p, q, n = plan.ending.prime, plan.ending.functions, plan.ending.capacity
+    pick = 4 if paper else 1
+    layers += [
+        Layer("hashing: hash", q * p + 3 * d + 2),
+        Layer("hashing: block extraction, count", cost.count * q * p + d + 2),
+        Layer("hashing: block extraction, pick", pick * q + q * p + d + 2),
+        Layer("hashing: block extraction, extract", cost.extract * q * p + d + 2),
+        Layer("hashing: rank selection, pairs", pairs(p) + p + d),
+        Layer("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
+        Layer("largest survivor: pairs", pairs(n) + 2 * n + d),
+        Layer("largest survivor: select", cost.select * n + n + d),
+        Layer("rank computing", 2 * d + 5 * n),
+        Layer("rank selection, pairs", pairs(n) + 2 * n + 4),
+        Layer("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
+        Layer("clip", 2 * outputs),
+    ]
+    return tuple(layers)
+
+
+def _layers22(plan: LinearSchedule) -> tuple[Layer, ...]:
+    d, cost = plan.d, COSTS[plan.family, plan.blocks]
+    z, outputs = plan.sample.size, plan.high - plan.low + 1
+    layers = [
+        Layer("round 1: pairs", cost.pair * z * (z - 1) + d),
+        Layer("round 1: select", cost.select * 2 * z + d),
+    ]
+    for number, taken in enumerate(plan.rounds, 2):
+        hard = isinstance(taken, HardRound)
+        m = taken.size + (2 if hard else 1)
+        used = min(d, taken.blocks * taken.block)
+        beside = 4 * taken.size if hard else taken.blocks
+        name = f"round {number}: "
+        layers += [
+            Layer(name + "mask", 5 * d + 3),
+            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 6),
+            Layer(name + "pairs", cost.pair * m * (m - 1) + m + d + 6),
+            Layer(name + "select", cost.select * 2 * m + d + 3),
+        ]
+    p, q = plan.ending.prime, plan.ending.functions
+    layers += [
+        Layer("hashing: mask", 5 * d + 2),
+        Layer("hashing: collisions", q * p + 2 * d + 3),
+        Layer("hashing: pick", q + 2 * d + 3),
+        Layer("hashing: extract", cost.extract * q * p + d + 5),
+        Layer("pairs", cost.pair * p * (p - 1) + p + d + 5),
+        Layer("select", (outputs + 1) * p + d + 2),
+        Layer("clip", (3 * d + 2) * outputs),
+    ]
+    return tuple(layers)
+
+
+def plan_linear(
+    d: int,
+    low: int,
+    high: int,
+    failure: float = 1e-3,
+    family: Family = "linear46",
+    blocks: Blocks | None = None,
+    objective: Objective = "width",
+    width: int | None = None,
+) -> LinearSchedule:
+    """The narrowest (or smallest) schedule that fails with probability at most `failure`."""
+    check_task(d, low, high, failure)
+    style: Blocks = blocks or ("paper" if family == "linear46" else "lean")
+    if (family, style) not in COSTS:
+        raise UserError(f"{family} is built from lean blocks only")
+    found = _search(d, low, high, failure, family, style, width)
+    if found is None:
+        raise UserError(_nothing(d, low, high, failure, family, style, width))
+    if objective == "size":
+        wider = [fit(d, low, high, failure, int(found.width * f), family, style) for f in (1.1, 1.25, 1.5, 2.0)]
+        found = min([found, *(plan for plan in wider if plan is not None)], key=lambda plan: plan.size)
+    return found
+
+
+def _search(
+    d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks, width: int | None
+) -> LinearSchedule | None:
+    """Bisection over the width, to half a percent; above 400 d nothing is gained over depth 3 at these d."""
+    if width is not None:
+        tries = (fit(d, low, high, failure, width, family, blocks, shares) for shares in SPLITS)
+        return next((plan for plan in tries if plan), None)
+    narrow, wide = 5.0 * d, 8.0 * d
+    best = None
+    while best is None and wide <= 400 * d:
+        best = fit(d, low, high, failure, int(wide), family, blocks)
+        if best is None:
+            narrow, wide = wide, 1.5 * wide
+    while best is not None and wide > 1.02 * narrow:
+        middle = (narrow + wide) / 2
+        found = fit(d, low, high, failure, int(middle), family, blocks)
+        narrow, wide, best = (narrow, middle, found) if found else (middle, wide, best)
+    narrow = 0.9 * wide
+    while best is not None and wide > 1.005 * narrow:
+        middle = (narrow + wide) / 2
+        tries = (fit(d, low, high, failure, int(middle), family, blocks, shares) for shares in SPLITS)
+        found = next((plan for plan in tries if plan), None)
+        narrow, wide, best = (narrow, middle, found) if found else (middle, wide, best)
+    return best
+
+
+def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks, width: int | None) -> str:
+    """Why nothing was found, and the nearest schedule that exists."""
+    asked = (
+        f"{family} with {blocks} blocks has no provable schedule at d = {d}, ranks {low}..{high}, failure {failure:g}"
+    )
+    if width is not None:
+        asked += f", width {width}"
+        free = _search(d, low, high, failure, family, blocks, None)
+        if free is not None:
+            return f"{asked}; the narrowest has width {free.width}"
+    for easier in (10.0**-e for e in range(9, 0, -1)):
+        if easier > failure:
+            found = _search(d, low, high, easier, family, blocks, width)
+            if found is not None:
+                return f"{asked}; the nearest that exists is failure {found.failure_bound:.1e} at width {found.width}"
+    return f"{asked}; depth3 is exact at this d"

@@ -1,0 +1,158 @@
+"""Tails of the hypergeometric law and the bounds built on them.
+
+Every probability the planner reports is a sum of the quantities below, so each function returns an upper bound that
+holds for every d, not an approximation. Notation: a universe of `total` elements, `marked` of them marked, a uniformly
+random sample of `drawn` elements without replacement; X = number of marked elements drawn.
+
+Randomness enters in one way only: each round looks at the entries through its own uniformly random permutation, baked
+into the weights. A set of n live entries, however it came about, then stands at n uniformly random positions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, logsumexp
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TERMS = 12  # summands taken before the remainder is bounded by a geometric series
+
+
+@lru_cache(maxsize=4)
+def _log_factorials(size: int) -> Floats:
+    return np.asarray(gammaln(np.arange(size + 1, dtype=np.float64) + 1.0), dtype=np.float64)
+
+
+def _log_factorial_table(largest: int) -> Floats:
+    """log n! for n = 0 .. largest, cached by the next power of two so that searches share one table."""
+    return _log_factorials(1 << max(10, int(largest).bit_length()))
+
+
+def log_pmf(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, hits: ArrayLike) -> Floats:
+    """log P(X = hits), minus infinity where impossible; all arguments broadcast."""
+    n, k, s, x = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, hits)))
+    possible = (x >= 0) & (x <= k) & (x <= s) & (s - x <= n - k) & (k <= n) & (s <= n) & (k >= 0) & (s >= 0)
+    n, k, s, x = (np.where(possible, v, 0) for v in (n, k, s, x))
+    f = _log_factorial_table(int(n.max(initial=0)))
+    value = f[k] - f[x] - f[k - x] + f[n - k] - f[s - x] - f[n - k - s + x] - f[n] + f[s] + f[n - s]
+    return np.asarray(np.where(possible, value, -np.inf), dtype=np.float64)
+
+
+def lower_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, most: ArrayLike) -> Floats:
+    """P(X <= most): the largest TERMS summands, then a geometric series, which is a bound as the law is log-concave."""
+    n, k, s, m = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, most)))
+    lowest, highest = np.maximum(0, s - (n - k)), np.minimum(k, s)
+    mode = ((s + 1) * (k + 1)) // (n + 2)
+    value = np.where(m >= highest, 1.0, 0.0)
+    inside = (m >= lowest) & (m < highest)
+    below, beyond = inside & (m <= mode), inside & (m > mode)
+    value[below] = _lower_terms(n[below], k[below], s[below], m[below])
+    # beyond the mode the complement is the smaller side
+    value[beyond] = 1.0 - _upper_terms(n[beyond], k[beyond], s[beyond], m[beyond] + 1)
+    return np.asarray(value, dtype=np.float64)
+
+
+def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
+    """An upper bound of P(X <= most) up to the mode: its largest summands and a geometric series."""
+    x, lowest = most.astype(np.float64), np.maximum(0, s - (n - k)).astype(np.float64)
+    term = np.exp(log_pmf(n, k, s, most))
+    nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
+    body = np.zeros_like(term)
+    ratio = np.zeros_like(term)
+    for _ in range(TERMS):
+        body += term
+        # P(X = x - 1) / P(X = x), zero at the lowest value of X, so the sum ends by itself
+        ratio = np.maximum(0.0, x * (nf - kf - sf + x) / np.maximum(1.0, (kf - x + 1) * (sf - x + 1)))
+        term = term * ratio
+        x = np.maximum(x - 1, lowest)
+    rest = np.where(ratio < 1, term / np.maximum(1 - ratio, 1e-300), 1.0)
+    return np.asarray(np.minimum(1.0, body + rest), dtype=np.float64)
+
+
+def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:
+    """A lower bound of P(X >= least): its first summands."""
+    x = least.astype(np.float64)
+    term = np.exp(log_pmf(n, k, s, least))
+    body = np.zeros_like(term)
+    nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
+    for _ in range(TERMS):
+        body += term
+        term = term * np.maximum(0.0, (kf - x) * (sf - x) / np.maximum(1.0, (x + 1) * (nf - kf - sf + x + 1)))
+        x = x + 1
+    return body
+
+
+def upper_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, least: ArrayLike) -> Floats:
+    """P(X >= least), by counting the unmarked elements drawn."""
+    n, k, s, m = (np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, least))
+    return lower_tail(n, n - k, s, s - m)
+
+
+def largest_lower_cut(total: int, marked: int, drawn: int, probability: float) -> int:
+    """The largest m >= -1 with P(X <= m) <= probability."""
+    m = np.arange(-1, min(marked, drawn) + 1)
+    return int(m[np.nonzero(lower_tail(total, marked, drawn, m) <= probability)[0][-1]])
+
+
+def smallest_upper_cut(total: int, marked: int, drawn: int, probability: float) -> int:
+    """The smallest m <= min(marked, drawn) + 1 with P(X >= m) <= probability."""
+    m = np.arange(0, min(marked, drawn) + 2)
+    return int(m[np.nonzero(upper_tail(total, marked, drawn, m) <= probability)[0][0]])
+
+
+def spacing_exceeds(total: int, drawn: int, spacings: int, length: ArrayLike) -> Floats:
+    """P(D > length) for D the distance in rank over `spacings` consecutive gaps of the sorted sample.
+
+    The drawn + 1 gaps (ends included) are exchangeable, so D is distributed as the rank of the element number
+    `spacings` of the sample, and that exceeds `length` exactly when the first `length` ranks hold fewer.
+    """
+    return lower_tail(total, length, drawn, spacings - 1)
+
+
+def longest_spacing(total: int, drawn: int, spacings: int, probability: float) -> int:
+    """The smallest length with P(D > length) <= probability (at most `total`)."""
+    low, high = spacings - 1, total
+    while high - low > 1:
+        middle = (low + high) // 2
+        if spacing_exceeds(total, drawn, spacings, middle) <= probability:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def shortest_spacing(total: int, drawn: int, spacings: int, probability: float) -> int:
+    """The largest length with P(D < length) <= probability: D < length when length - 1 ranks hold them all."""
+    low, high = spacings, total + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if upper_tail(total, middle - 1, drawn, spacings) <= probability:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int, most: int) -> Floats:
+    """P(U > t | n) for n in `live` (rows) and t = 0 .. most (columns), U = sum over blocks of max(0, live - entries).
+
+    n live entries stand at uniformly random ones of `total` positions in disjoint blocks of at most `block`. Their counts
+    are negatively associated (`lemma:neg_assoc`), hence so are increasing functions of them: the moment generating
+    function of U is at most the product over the blocks, and Chernoff's bound follows. For t = 0 a union over the
+    blocks is the better bound.
+    """
+    beyond = np.arange(1, max(2, min(int(live.max()), block) - entries + 1))
+    logs = log_pmf(total, live[:, None], block, entries + beyond)
+    rates = np.geomspace(0.03, 12.0, 64)
+    growth = rates[:, None] * beyond
+    # E exp(rate relu(X - c)) = 1 + sum over the excess e >= 1 of (exp(rate e) - 1) P(X = c + e)
+    log_gain = logsumexp(logs[:, None, :] + (growth + np.log(-np.expm1(-growth)))[None], axis=2)
+    exponents = blocks * np.logaddexp(0.0, log_gain)[:, :, None] - rates[None, :, None] * np.arange(1, most + 2)
+    bound = np.exp(np.minimum(0.0, exponents.min(axis=1)))
+    bound[:, 0] = np.minimum(bound[:, 0], blocks * np.exp(logs).sum(axis=1))
+    bound[live[:, None] <= entries + np.arange(most + 1)[None, :]] = 0.0
+    return np.asarray(np.minimum.accumulate(np.minimum(bound, 1.0), axis=1), dtype=np.float64)

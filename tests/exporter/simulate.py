@@ -1,0 +1,71 @@
+"""The sampling algorithms themselves, on ranks instead of values: an oracle for the planners' failure bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from exporter.schedule import CompactSchedule, FirstSample, HardRound, LinearSchedule, SoftRound
+
+
+def _sample_ends(rng: np.random.Generator, d: int, sample: FirstSample) -> np.ndarray:
+    return np.concatenate([[1], np.sort(rng.permutation(d)[: sample.size] + 1), [d]])
+
+
+def _blocks(rng: np.random.Generator, d: int, block: int, blocks: int, first: int, last: int) -> list[np.ndarray]:
+    """Live ranks first .. last in every block, in the order of a random permutation."""
+    order = rng.permutation(d) + 1
+    return [
+        piece[(piece >= first) & (piece <= last)]
+        for piece in (order[i * block : (i + 1) * block] for i in range(blocks))
+    ]
+
+
+def hard_round(
+    rng: np.random.Generator, d: int, taken: HardRound, low: int, high: int, a: int, b: int
+) -> tuple[int, int] | None:
+    live = _blocks(rng, d, taken.block, taken.blocks, a, b)
+    if min(map(len, live)) < taken.entries:
+        return None
+    s = np.sort(np.concatenate([piece[: taken.entries] for piece in live]))
+    n, z = b - a + 1, taken.size
+    lower = ((low - a + 1) * z) // n - taken.below
+    upper = -((-(high - a + 1) * z) // n) + taken.above
+    return (int(s[lower - 1]) if lower >= 1 else a), (int(s[upper - 1]) if upper <= z else b)
+
+
+def soft_round(
+    rng: np.random.Generator, d: int, taken: SoftRound, low: int, high: int, a: int, b: int
+) -> tuple[int, int]:
+    live = _blocks(rng, d, taken.block, taken.blocks, a, b)
+    s = np.sort(np.concatenate([piece[: taken.entries] for piece in live]))
+    left = sum(map(len, live)) - len(s)
+    lower, upper = low - a + 1 - left, high - a + 1
+    return (int(s[lower - 1]) if lower >= 1 else a), (int(s[upper - 1]) if upper <= len(s) else b)
+
+
+def linear_succeeds(rng: np.random.Generator, plan: LinearSchedule) -> bool:
+    s = _sample_ends(rng, plan.d, plan.sample)
+    a, b = int(s[plan.sample.lower]), int(s[plan.sample.upper])
+    if not a <= plan.low <= plan.high <= b:
+        return False
+    for taken in plan.hard:
+        ends = hard_round(rng, plan.d, taken, plan.low, plan.high, a, b)
+        if ends is None or not ends[0] <= plan.low <= plan.high <= ends[1]:
+            return False
+        a, b = ends
+    for soft in plan.soft:
+        a, b = soft_round(rng, plan.d, soft, plan.low, plan.high, a, b)
+        assert a <= plan.low <= plan.high <= b, "a soft round cannot miss"
+    return b - a + 1 <= plan.ending.capacity
+
+
+def compact_succeeds(rng: np.random.Generator, plan: CompactSchedule) -> bool:
+    s = _sample_ends(rng, plan.d, plan.sample)
+    pivots = s[list(plan.pivots)]
+    if not pivots[0] <= plan.low <= plan.high <= pivots[-1]:
+        return False
+    a, b = int(pivots[pivots <= plan.low].max()), int(pivots[pivots >= plan.high].min())
+    for soft in plan.soft:
+        a, b = soft_round(rng, plan.d, soft, plan.low, plan.high, a, b)
+    live = _blocks(rng, plan.d, plan.ending.block, plan.ending.blocks, a, b)
+    return max(map(len, live)) <= plan.ending.entries

@@ -1,0 +1,77 @@
+"""Every planned construction: right answers on grid inputs, widths as the planner said, contract within float64."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from exporter.constructions.planned import Request, formula, planned, runs, schedule
+from exporter.contract import structured_bits
+from exporter.evaluate import evaluate
+from exporter.families import FAMILIES
+from exporter.network import network
+from exporter.trace import vector
+
+BITS = 24
+CASES = {
+    "depth5": Request(),
+    "depth5 lean": Request(blocks="lean"),
+    "depth5 gamma": Request(gamma=0.12),
+    "linear46": Request(failure=1e-2),
+    "linear46 lean": Request(failure=1e-2, blocks="lean"),
+    "linear22": Request(failure=1e-2),
+    "compact 9": Request(depth=9),
+    "compact 13": Request(depth=13),
+    "linear-max": Request(),
+    "tree-max": Request(),
+    "tree-max wide": Request(width=1000),
+}
+HIDDEN = {"depth5": 4, "linear46": 45, "linear22": 21, "linear-max": 13}
+DISTINCT = ("uniform", "grid", "sorted", "reversed")
+TIED = ("ties", "constant", "two-values", "8-bit", "clustered", "range-ends")
+
+
+@pytest.mark.parametrize(
+    ("case", "d"), [(case, 256) for case in CASES] + [(case, 201) for case in CASES if "linear" not in case]
+)
+def test_construction(case: str, d: int) -> None:
+    name = case.split(maxsplit=1)[0]
+    low, high = (d, d) if "max" in name else ((d + 1) // 2, d // 2 + 1)
+    plan = schedule(name, d, low, high, CASES[case])
+    x = vector(d)
+    net = network(x, formula(x, plan, Fraction(1, 2**BITS), seed=1))
+    assert len(net.layers) == len(plan.layers) == HIDDEN.get(name, len(plan.layers))
+    for layer, model in zip(net.layers, plan.layers, strict=True):
+        assert layer.name == model.module
+        assert layer.width <= model.width
+    assert net.width >= 0.97 * plan.width
+    assert structured_bits(net, 2.0**-BITS).exact_in("float64")
+    rng = np.random.default_rng(7)
+    failed = total = 0
+    # compact and linear46 keep equal entries equal, so ties count against their capacity
+    families = DISTINCT if name in ("compact", "linear46") else DISTINCT + TIED
+    for family in families:
+        values = FAMILIES[family](rng, 40, d, BITS)
+        out = evaluate(net, values)
+        assert out.min() >= 0
+        assert out.max() <= 1
+        failed += int(np.any(out != np.sort(values, axis=1)[:, low - 1 : high], axis=1).sum())
+        total += len(values)
+    assert failed <= 2 + 3 * plan.failure_bound * total
+
+
+@pytest.mark.parametrize("name", ["depth5", "linear46", "linear22", "compact"])
+def test_any_ranks(name: str) -> None:
+    d, ranks = 256, [1, 64, 65, 200, 256]
+    x = vector(d)
+    values, bound = planned(name)(x, ranks, Fraction(1, 2**BITS), 3, Request(failure=1e-2))
+    assert bound <= 4e-2
+    batch = FAMILIES["uniform"](np.random.default_rng(8), 40, d, BITS)
+    out = evaluate(network(x, values), batch)
+    assert np.any(out != np.sort(batch, axis=1)[:, [r - 1 for r in ranks]], axis=1).sum() <= 4
+
+
+def test_runs() -> None:
+    assert runs([3, 1, 2, 7]) == [(1, 2), (3, 3), (7, 7)]
