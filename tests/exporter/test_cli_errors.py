@@ -35,7 +35,7 @@ BAD = {
         ["--d", "5", "--construction", "depth3", "--bits", "40", "--dtype", "float32"], "is the most that works",
     ),
     "bits beyond batcher": (
-        ["--d", "5", "--construction", "batcher", "--bits", "30", "--dtype", "float32"], "is the most that works",
+        ["--d", "5", "--construction", "batcher", "--bits", "30", "--dtype", "float32"], "--bits 24 is the most that works",
     ),
     "domain reversed": (["--d", "5", "--domain", "1", "0"], "the domain must be two finite numbers LO < HI"),
     "domain infinite": (["--d", "5", "--domain", "0", "inf"], "the domain must be"),
