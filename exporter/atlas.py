@@ -37,8 +37,8 @@ CLAIMS: dict[str, tuple[int | None, float | None, str]] = {
 }
 COLUMNS = (
     "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "size", "nnz", "max_weight",
-    "claimed_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "claimed_exponent", "exponent",
-    "reason",
+    "claimed_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "claimed_exponent",
+    "exponent", "reason",
 )  # fmt: skip
 
 
