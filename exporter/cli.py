@@ -16,7 +16,7 @@ from exporter.api import Exported, export
 from exporter.atlas import atlas
 from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
-from exporter.constructions import CONSTRUCTIONS
+from exporter.constructions import CONSTRUCTIONS, fastest
 from exporter.constructions.planned import Request
 from exporter.describe import describe, describe_lines
 from exporter.errors import ContractError, UserError
@@ -81,7 +81,8 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(
         "--construction", action="append", metavar="NAME",
-        help="which network, repeatable (default: every one that can be built at this d)",
+        help="which network, repeatable (default: every one that can be built at this d); "
+        "`fastest`: the exact one that onnxruntime runs fastest at this d",
     )  # fmt: skip
     what = parser.add_argument_group("what is computed")
     what.add_argument("--op", choices=tasks.OPS, default=None, help="default: median")
@@ -158,7 +159,10 @@ def _export(args: Sequence[str]) -> int:
     parsed = _export_parser().parse_args(args)
     task = _task(parsed)
     grid = Grid(parsed.domain[0], parsed.domain[1], parsed.bits)
-    names = parsed.construction or list(CONSTRUCTIONS)
+    names = list(CONSTRUCTIONS)
+    if parsed.construction:
+        named = [fastest(parsed.d, parsed.tune) if name == "fastest" else name for name in parsed.construction]
+        names = list(dict.fromkeys(named))
     for name in names:
         lookup(name)
     written: list[Exported] = []

@@ -85,6 +85,13 @@ def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
     return None
 
 
+def fastest(d: int, tune: Tune) -> str:
+    """The exact construction that onnxruntime runs fastest at this d; docs/radix.md has the measurements."""
+    if d > (64 if tune == "latency" else 48):
+        return "radix"
+    return "depth3" if d <= 12 or tune == "latency" else "batcher"
+
+
 def tuned_radix(d: int, tune: Tune) -> int:
     """Bins per digit by what is wanted; docs/radix.md has the measurements behind the choice."""
     match tune:
