@@ -86,7 +86,6 @@ def first_sample(d: int, low: int, high: int, size: int, failure: float) -> tupl
     """
     lower = tails.largest_lower_cut(d, low, size, failure / 2) + 1
     upper = tails.smallest_upper_cut(d, high - 1, size, failure / 2)
-    upper = size + 1 if upper > min(high - 1, size) else upper
     miss = float(tails.lower_tail(d, low, size, lower - 1)) if lower else 0.0
     if upper <= size:
         miss += float(tails.upper_tail(d, high - 1, size, upper))
@@ -309,23 +308,23 @@ def fit(
         shares.range * failure,
         FINE,
     )
+    # near the ends of the range few entries are live after round 1: then round 2 is soft as well
     second = hard_round(d, high - low, law, limit, failure, shares)
-    if second is None:
-        return None
-    hard, law, more = second
-    events += more
+    hard: tuple[HardRound, ...] = ()
+    if second is not None:
+        hard, law, events = (second[0],), second[1], [*events, *second[2]]
     if sum(event.probability for event in events) > failure:
         return None
-    soft: list[SoftRound] = []
     gap, capacity = high - low, limit.ending.capacity
     taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
-    soft.append(taken)
-    law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, shares.bins)
-    taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
-    soft.append(taken)
+    soft = [taken]
+    while len(hard) + len(soft) < 3:
+        law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, shares.bins)
+        taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
+        soft.append(taken)
     survive = float(after_soft(law, gap, overflow, np.array([capacity]))[0])
     events.append(Event(f"more than {capacity} survivors", survive))
-    plan = LinearSchedule(d, low, high, tuple(events), (), family, blocks, sample, (hard,), tuple(soft), limit.ending)
+    plan = LinearSchedule(d, low, high, tuple(events), (), family, blocks, sample, hard, tuple(soft), limit.ending)
     plan = replace(plan, layers=linear_layers(plan))
     return plan if plan.width <= width and plan.failure_bound <= failure else None
 
