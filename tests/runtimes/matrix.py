@@ -1,8 +1,8 @@
 """The conformance matrix: `python -m tests.runtimes.matrix`, behind `make runtimes`.
 
 Exports every case, runs it in every runtime, each in a process of its own, compares with numpy and writes models/RUNTIMES.md
-and models/runtimes.json. Fails when a required runtime is not exact on a promised file. With --only or --case the other cells
-stay as they are.
+and models/runtimes.json. Fails when a required runtime is not exact on a promised file. With --only or --case the cells that
+are not run stay as they are.
 """
 
 from __future__ import annotations
