@@ -1,7 +1,8 @@
 """The small reference models: `python -m exporter.reference DIR` writes them all, byte for byte as they are committed.
 
-Every construction at d = 9, 25 and 64 in float32 on a grid of 16 bits (dense radix: 8): structured, and dense where the
-chain is small, with VNN-LIB properties beside it; dense at d = 5 too, for verifiers.
+Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; the exact ones dense
+too (radix on 8 bits), with VNN-LIB properties beside them, and at d = 3 for verifiers. What would be larger than LARGEST is
+left out.
 """
 
 from __future__ import annotations
@@ -13,28 +14,29 @@ from pathlib import Path
 from tqdm import tqdm
 
 from exporter.api import file_name
-from exporter.build import Options, build, dense_weights
+from exporter.build import Options, build
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.grid import Grid
 from exporter.onnx_file import to_onnx, write
-from exporter.task import Task, median
+from exporter.task import Task, extremum, median
 from exporter.vnnlib import EVERYWHERE, write_properties
 
 BITS = 16
 SIZES = (9, 25, 64)
-DENSE_SIZES = (5, *SIZES)
-DENSE = 40_000  # weights; a larger chain is not kept
-DENSE_BITS = {"radix": 8}  # its depth grows with the bits
+DENSE_SIZES = (3, 9, 25)
+DENSE_BITS = {"radix": 8, "depth3": 16, "batcher": 16}  # the depth of radix grows with the bits
+LARGEST = 80_000  # bytes
 
 
 def reference_models() -> Iterator[tuple[Task, Options]]:
     """What is asked for; a construction that cannot be built at a size is left out."""
     for name in CONSTRUCTIONS:
         for d in SIZES:
-            yield median(d), Options(name, Grid(bits=BITS), "float32", "structured")
-        for d in DENSE_SIZES:
-            yield median(d), Options(name, Grid(bits=DENSE_BITS.get(name, BITS)), "float32", "dense")
+            task = extremum(d, "max") if name.endswith("-max") else median(d)
+            yield task, Options(name, Grid(bits=BITS), "float32" if name in DENSE_BITS else "auto", "structured")
+        for d in DENSE_SIZES if name in DENSE_BITS else ():
+            yield median(d), Options(name, Grid(bits=DENSE_BITS[name]), "float32", "dense")
 
 
 def write_reference(out: Path) -> list[str]:
@@ -47,10 +49,11 @@ def write_reference(out: Path) -> list[str]:
         except UserError as error:
             skipped.append(f"{name}: {error}")
             continue
-        if model.profile == "dense" and dense_weights(model.network) > DENSE:
-            skipped.append(f"{name}: {dense_weights(model.network)} weights")
+        proto = to_onnx(model)
+        if proto.ByteSize() > LARGEST:
+            skipped.append(f"{name}: {proto.ByteSize()} bytes")
             continue
-        write(to_onnx(model), out / name, model.description())
+        write(proto, out / name, model.description())
         if model.profile == "dense" and options.construction in EVERYWHERE:
             write_properties(model, out / name)
     return skipped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from exporter.onnx_file import read_manifest
 from exporter.reference import write_reference
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -20,5 +21,6 @@ def test_rebuilt_models_have_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_readme_names_every_construction_that_is_there() -> None:
     text = (MODELS / "README.md").read_text()
-    for name in {p.name.split("-")[1] for p in (MODELS / "reference").glob("*.onnx")}:
+    listed = read_manifest(MODELS / "reference")["models"]
+    for name in {m["description"]["construction"] for m in listed}:
         assert f"`{name}`" in text

@@ -1,7 +1,8 @@
 """The conformance matrix: `python -m tests.runtimes.matrix`, behind `make runtimes`.
 
 Exports every case, runs it in every runtime, each in a process of its own, compares with numpy and writes models/RUNTIMES.md
-and models/runtimes.json. Fails when a required runtime is not exact on a promised file.
+and models/runtimes.json. Fails when a required runtime is not exact on a promised file. With --only or --case the cells that
+are not run stay as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.runtimes.adapters import RUNTIMES, Runtime
 from tests.runtimes.cases import Case, catalogue
 from tests.runtimes.report import markdown
 
+Result = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 EACH = 4  # vectors per family
 TIMEOUT = 90  # seconds for one file in one runtime
@@ -165,6 +167,19 @@ def proofs(folder: Path) -> Iterator[dict[str, Any]]:
             yield about | {"cases": 0, "proved": False, "reason": type(error).__name__}
 
 
+def merged(path: Path, results: list[Result], proved: list[Result]) -> tuple[list[Result], list[Result]]:
+    """New cells among the old ones, in the order of runtimes and catalogue."""
+    old = json.loads(path.read_text()) if path.exists() else {"results": [], "proofs": []}
+    keys = ("runtime", "construction", "d", "bits", "dtype", "profile", "batch")
+    cells = {tuple(r[k] for k in keys): r for r in [*old["results"], *results]}
+    places = [
+        (r.name, c.construction, c.d, c.bits, c.dtype, c.profile, c.batch)
+        for r in RUNTIMES.values()
+        for c in catalogue()
+    ]
+    return [cells[p] for p in places if p in cells], proved or old["proofs"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(RUNTIMES), help="a runtime, repeatable (default: all)")
@@ -176,8 +191,10 @@ def main() -> int:
         folder = Path(name)
         prepared = prepare(folder, args.case)
         results = list(run_all(runtimes, prepared, folder))
-        proved = [] if args.only and "marabou" not in args.only else list(proofs(folder / "proofs"))
+        proved = [] if args.only or args.case else list(proofs(folder / "proofs"))
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.only or args.case:
+        results, proved = merged(args.out / "runtimes.json", results, proved)
     table = {"format": 1, "rows_per_family": EACH, "results": results, "proofs": proved}
     replace_file(args.out / "runtimes.json", (json.dumps(table, indent=1) + "\n").encode())
     replace_file(args.out / "RUNTIMES.md", markdown(results, proved).encode())

@@ -65,7 +65,7 @@ def _grid(files: list[str], runtimes: list[str], cell: dict[tuple[str, str], str
     lines = ["| file | " + " | ".join(runtimes) + " |", "|---" * (len(runtimes) + 1) + "|"]
     for file in files:
         name = f"**{file}**" if file in bold else file
-        lines.append(f"| {name} | " + " | ".join(cell[runtime, file] for runtime in runtimes) + " |")
+        lines.append(f"| {name} | " + " | ".join(cell.get((runtime, file), "") for runtime in runtimes) + " |")
     return lines
 
 
