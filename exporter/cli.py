@@ -159,10 +159,12 @@ def _export(args: Sequence[str]) -> int:
     parsed = _export_parser().parse_args(args)
     task = _task(parsed)
     grid = Grid(parsed.domain[0], parsed.domain[1], parsed.bits)
-    names = list(CONSTRUCTIONS)
-    if parsed.construction:
-        named = [fastest(parsed.d, parsed.tune) if name == "fastest" else name for name in parsed.construction]
-        names = list(dict.fromkeys(named))
+    names = list(dict.fromkeys(parsed.construction or CONSTRUCTIONS))
+    profiles = dict.fromkeys(names, parsed.profile)
+    if "fastest" in names:
+        name, profile = fastest(parsed.d, parsed.tune)
+        names = list(dict.fromkeys(name if n == "fastest" else n for n in names))
+        profiles[name] = profile if parsed.profile == "auto" else parsed.profile
     for name in names:
         lookup(name)
     written: list[Exported] = []
@@ -170,7 +172,7 @@ def _export(args: Sequence[str]) -> int:
     with tqdm(names, desc="exporting", unit="model", disable=None, leave=False) as bar:
         for name in bar:
             options = Options(
-                name, grid, parsed.dtype, parsed.profile, parsed.epsilon, parsed.certificate,
+                name, grid, parsed.dtype, profiles[name], parsed.epsilon, parsed.certificate,
                 parsed.radix, parsed.tune, parsed.seed, parsed.batch, _request(parsed),
             )  # fmt: skip
 

@@ -85,11 +85,11 @@ def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
     return None
 
 
-def fastest(d: int, tune: Tune) -> str:
-    """The exact construction that onnxruntime runs fastest at this d; docs/radix.md has the measurements."""
-    if d > (64 if tune == "latency" else 48):
-        return "radix"
-    return "depth3" if d <= 12 or tune == "latency" else "batcher"
+def fastest(d: int, tune: Tune) -> tuple[str, str]:
+    """The exact construction, and its profile, that onnxruntime runs fastest; docs/radix.md has the measurements."""
+    if tune == "latency" and d <= 64:
+        return "depth3", "dense" if d <= 12 else "fused"
+    return ("batcher", "dense") if d <= 25 else ("radix", "fused")
 
 
 def tuned_radix(d: int, tune: Tune) -> int:

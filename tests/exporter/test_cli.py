@@ -246,3 +246,17 @@ def test_help_lists_the_constructions(capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert "depth3 " in text
     assert "batcher " in text
+
+
+@pytest.mark.parametrize(
+    ("d", "tune", "name"),
+    [
+        (9, "latency", "median-depth3-d9-latency-dense.onnx"),
+        (25, "latency", "median-depth3-d25-latency-fused.onnx"),
+        (25, "throughput", "median-batcher-d25-dense.onnx"),
+        (64, "throughput", "median-radix-d64-fused.onnx"),
+    ],
+)
+def test_the_fastest_construction_by_d_and_tune(tmp_path: Path, d: int, tune: str, name: str) -> None:
+    assert main(["--d", str(d), "--construction", "fastest", "--tune", tune, "--out", str(tmp_path)]) == 0
+    assert [p.name for p in tmp_path.glob("*.onnx")] == [name]
