@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,19 @@ def _contract(description: Any) -> tuple[Grid, tuple[Target, ...]]:
     columns = tuple(_column(output["ranks"], output["weights"], d) for output in description["outputs"])
     if not columns:
         raise ValueError("no outputs")
-    return Grid(bits, low, high, dtype), columns
+    return _grid(bits, low, high, description.get("step"), dtype), columns
+
+
+def _grid(bits: int, low: float, high: float, step: float | None, dtype: np.dtype[Any]) -> Grid:
+    """The grid a model is fed: 2^b multiples of its step, as many as its domain holds.
+
+    The step of an exported model is a power of two, so a domain such as 0 to 255 holds fewer than 2^bits of them.
+    """
+    if step is None:
+        return Grid(bits, low, high, dtype)
+    first = floor(low / step)
+    used = (ceil(high / step) - first).bit_length() - 1
+    return Grid(used, first * step, (first + 2**used) * step, dtype)
 
 
 def _column(ranks: list[int], weights: list[float], d: int) -> Target:

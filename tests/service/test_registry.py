@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exporter.api import export_model
 from service import registry
 from service.errors import ProblemError
 from service.ranks import median_target
 from tests.service import standin
+from tests.service.conftest import InProcess
 
 
 def good(folder: Path, name: str = "good", d: int = 5) -> Path:
@@ -140,3 +142,19 @@ def test_sessions_have_explicit_threads_that_do_not_spin(tmp_path: Path) -> None
     good(tmp_path)
     model = registry.load([tmp_path]).models["good"]
     assert model.run(np.zeros((3, 5), np.float32)).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("domain", "bits"), [((0.0, 255.0), 8), ((-1.0, 1.0), 16), ((0.0, 1000.0), 24), ((3.0, 4.5), 12)]
+)
+def test_models_of_any_domain_are_fed_their_own_grid(
+    tmp_path: Path, connect: Callable[..., InProcess], domain: tuple[float, float], bits: int
+) -> None:
+    export_model(d=9, construction="radix", out=tmp_path, domain=domain, bits=bits)
+    client = connect(tmp_path, build=False)
+    x = np.random.default_rng(0).normal(0, 100, (20, 9))
+    answer = client.post("/median", json={"vectors": x.tolist()}).json()
+    error = np.abs(np.array(answer["medians"]) - np.median(x, axis=1))
+    assert all(answer["certified"])
+    assert not any(answer["fallback"])
+    assert (error <= np.array(answer["error_bound"])).all()
