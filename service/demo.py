@@ -22,7 +22,7 @@ def main(models: str) -> int:
     try:
         _wait(server, url)
         print(f"serving {models} at {url}", flush=True)
-        return client(["--url", url, "--d", "2048", "--n", "1000", "--concurrency", "4", "--format", "raw"])
+        return client(["--url", url, "--d", "2048", "--n", "1000", "--concurrency", "1", "--format", "raw"])
     finally:
         server.terminate()
         server.wait(timeout=30)
