@@ -32,6 +32,7 @@ from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
+LONG_LIST = 4096
 LONG = 4  # so many scalars are added up by one Gemm
 
 
@@ -369,7 +370,8 @@ class _Lowering:
             step = int(steps[0]) if len(steps) else 1
             ends = [[int(indices[0])], [int(indices[-1]) + 1], [where], [step]]
             return Value(self.graph.add("Slice", [v.name, *(self.graph.shape(e) for e in ends)]), shape, v.batched)
-        idx = self.graph.constant(indices, np.int64)
+        # long lists of indices are most of a file: four bytes each will do
+        idx = self.graph.constant(indices, np.int32 if len(indices) > LONG_LIST else np.int64)
         return Value(self.graph.add("Gather", [v.name, idx], axis=where), shape, v.batched)
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
