@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -178,10 +178,10 @@ Settled = tuple[Network, float, DType, Profile, Step]
 
 def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
-    traced = partial(trace, construction, task, options)
+    traced = cache(partial(trace, construction, task, options))
     if options.profile in ("structured", "fused"):
         return _first(construction, traced, options, options.profile)
-    smallest = min(dense_weights(traced(form)[0]) for form in construction.forms)
+    smallest = min(dense_weights(traced(form, rounded=None)[0]) for form in construction.forms)
     if options.profile in ("dense", "matmul"):
         if smallest > DENSE_LIMIT:
             raise UserError(

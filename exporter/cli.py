@@ -19,7 +19,7 @@ from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS, fastest
 from exporter.constructions.planned import Request
 from exporter.describe import describe, describe_lines
-from exporter.errors import ContractError, UserError
+from exporter.errors import UserError, WriteError
 from exporter.grid import Grid
 from exporter.reductions import reduce_file
 from exporter.verify import verify
@@ -182,9 +182,7 @@ def _export(args: Sequence[str]) -> int:
             try:
                 written.append(export(task, options, parsed.out, on_stage))
             except UserError as error:
-                if parsed.construction or (isinstance(error, ContractError) and len(names) == 1):
-                    raise
-                if "cannot write" in str(error) or "manifest" in str(error):
+                if parsed.construction or isinstance(error, WriteError):
                     raise
                 skipped.append(str(error))
     if not written:

@@ -41,7 +41,7 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
             o["name"] + ("" if len(o["ranks"]) == 1 else f" = {o['weights']} of ranks {o['ranks']}")
             for o in d["outputs"][:8]
         )
-        exact = "exact on the grid" if d["exact_on_grid"] else _promise(d)
+        exact = "exact on the grid" if d["exact_on_grid"] else promise(d)
         lines += [
             f"  computes     {d['op']} of {d['d']} numbers: {outputs}",
             f"  construction {d['construction']} ({d['theorem']})",
@@ -61,11 +61,12 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
     ]
 
 
-def _promise(d: dict[str, Any]) -> str:
+def promise(d: dict[str, Any]) -> str:
+    """What a file that is not exact on every grid input promises instead."""
     if d["epsilon"] is not None:
         return f"mean squared error at most {d['epsilon']:g} on uniform inputs"
     if d["failure_bound"] > 0:
-        return f"exact on the grid but for a fraction {d['failure_bound']:.2g} of random inputs"
+        return f"exact on the grid but for a fraction {d['failure_bound']:.3g} of random inputs"
     return "exact order statistics, interpolated with one rounding"
 
 

@@ -1,7 +1,8 @@
 """Errors that a user can act on.
 
 UserError            bad input or a request that cannot be met: one line for the user, exit status 2
-└── ContractError    a combination of bits, dtype and construction that would be silently wrong
+├── ContractError    a combination of bits, dtype and construction that would be silently wrong
+└── WriteError       the directory cannot take the files: nothing else can be written there either
 """
 
 from __future__ import annotations
@@ -13,3 +14,7 @@ class UserError(Exception):
 
 class ContractError(UserError):
     """The network would not be exact with this dtype at these bits."""
+
+
+class WriteError(UserError):
+    """The output directory, or the manifest in it, cannot be written."""

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import exporter
 from exporter.build import Model
-from exporter.errors import UserError
+from exporter.errors import UserError, WriteError
 from exporter.lowering import Graph, dense_graph, structured_graph
 from exporter.network import Network, weights
 
@@ -124,7 +124,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         if manifest["format"] != 1 or not isinstance(manifest["models"], list):
             raise ValueError("another format")
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not a manifest of ours: move it away, then export again") from None
+        raise WriteError(f"{path} is not a manifest of ours: move it away, then export again") from None
     return {"format": 1, "producer": producer, "models": manifest["models"]}
 
 
@@ -161,7 +161,7 @@ def writable(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UserError(f"cannot write to {directory}: {error.strerror or error}") from None
+        raise WriteError(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -243,7 +243,7 @@ def hard_round(
 def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.Floats:
     """P(n' > most) after a hard round, n' = D + 1."""
     marked = np.clip(most[None, :] - 1, 0, law.high[:, None])
-    tail = tails.lower_tail(law.high[:, None], marked, size, spacings - 1)
+    tail = tails.spacing_exceeds(law.high[:, None], size, spacings, marked)
     return np.asarray(law.mass @ np.where(most[None, :] >= law.high[:, None], 0.0, tail) + law.beyond)
 
 
@@ -302,7 +302,7 @@ def fit(
     events = [Event("round 1: the window misses", miss)]
     spacings = sample.upper - sample.lower
     law = Law.of(
-        lambda t: tails.lower_tail(d, np.clip(t - 1, 0, d), sample.size, spacings - 1),
+        lambda t: tails.spacing_exceeds(d, sample.size, spacings, np.clip(t - 1, 0, d)),
         spacings,
         d,
         shares.range * failure,

@@ -211,11 +211,6 @@ def clip(m: Node) -> Node:
     return trim(m)
 
 
-def mean(parts: Sequence[Node]) -> Node:
-    """The mean of vectors of one shape."""
-    return total([(Fraction(1, len(parts)), part) for part in parts])
-
-
 def column(parts: Sequence[Node]) -> Node:
     """Scalars (shape ()) as one vector."""
     return stack([part.reshape(1) for part in parts])

@@ -51,39 +51,33 @@ def _not_single(model: onnx.ModelProto) -> str | None:
 
 
 def _not_dense(model: onnx.ModelProto) -> str | None:
-    graph = model.graph
-    stored = {t.name for t in graph.initializer}
-    current = next(i.name for i in graph.input if i.name not in stored)
-    for i, node in enumerate(graph.node):
-        if node.op_type != ("Relu" if i % 2 else "Gemm"):
-            return f"node {i} is {node.op_type}: the chain is Gemm, Relu, Gemm, ..."
-        if node.input[0] != current:
-            return f"node {i} does not read the node before it"
-        if node.op_type == "Gemm":
-            if len(node.input) != 3 or any(name not in stored for name in node.input[1:]):
-                return f"node {i}: weights and bias must be stored tensors"
-            if any(a.name in ("alpha", "beta", "transA") for a in node.attribute):
-                return f"node {i}: alpha, beta and transA must be left at their defaults"
-        current = node.output[0]
-    if len(graph.node) % 2 == 0 or current != graph.output[0].name:
-        return "the chain does not end in the Gemm that is the output"
-    return None
+    for i, node in enumerate(model.graph.node):
+        if node.op_type == "Gemm" and any(a.name in ("alpha", "beta", "transA") for a in node.attribute):
+            return f"node {i}: alpha, beta and transA must be left at their defaults"
+        if node.op_type == "Gemm" and len(node.input) != 3:
+            return f"node {i}: weights and bias must be stored tensors"
+    return _not_chain(model, ("Gemm", "Relu"))
 
 
 def _not_matmul(model: onnx.ModelProto) -> str | None:
+    return _not_chain(model, ("MatMul", "Add", "Relu"))
+
+
+def _not_chain(model: onnx.ModelProto, ops: tuple[str, ...]) -> str | None:
+    """Why the graph is not the given operators over and over, each on the one before, without the last Relu."""
     graph = model.graph
     stored = {t.name for t in graph.initializer}
     current = next(i.name for i in graph.input if i.name not in stored)
     for i, node in enumerate(graph.node):
-        if node.op_type != ("MatMul", "Add", "Relu")[i % 3]:
-            return f"node {i} is {node.op_type}: the chain is MatMul, Add, Relu, MatMul, ..."
+        if node.op_type != ops[i % len(ops)]:
+            return f"node {i} is {node.op_type}: the chain is {', '.join(ops)}, {ops[0]}, ..."
         if node.input[0] != current:
             return f"node {i} does not read the node before it"
         if any(name not in stored for name in node.input[1:]):
             return f"node {i}: weights and bias must be stored tensors"
         current = node.output[0]
-    if len(graph.node) % 3 != 2 or current != graph.output[0].name:
-        return "the chain does not end in the Add that is the output"
+    if len(graph.node) % len(ops) != len(ops) - 1 or current != graph.output[0].name:
+        return f"the chain does not end in the {ops[-2]} that is the output"
     return None
 
 

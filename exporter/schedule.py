@@ -53,41 +53,38 @@ class FirstSample:
 
 
 @dataclass(frozen=True)
-class HardRound:
+class BlockSample:
+    """`entries` slots for live entries in each of `blocks` blocks of `block` positions."""
+
+    blocks: int
+    block: int
+    entries: int
+
+    @property
+    def size(self) -> int:
+        """Slots of the sample, filled or empty."""
+        return self.blocks * self.entries
+
+
+@dataclass(frozen=True)
+class HardRound(BlockSample):
     """The first `entries` live entries of each of `blocks` blocks of `block` positions.
 
     The window is floor(r z / n) - below .. ceil(r z / n) + above for a target of rank r among n live entries,
     z = blocks * entries. It fails when a block holds too few live entries or the window misses a target.
     """
 
-    blocks: int
-    block: int
-    entries: int
     below: int
     above: int
 
-    @property
-    def size(self) -> int:
-        """Entries in the sample."""
-        return self.blocks * self.entries
-
 
 @dataclass(frozen=True)
-class SoftRound:
+class SoftRound(BlockSample):
     """Up to `entries` live entries of every block; the blocks cover all positions.
 
     With u live entries left out, the target of rank r among the live has a rank in [r - u, r] among those taken,
     so the window never misses it and at most gap + 1 + 2u entries survive. A soft round cannot fail.
     """
-
-    blocks: int
-    block: int
-    entries: int
-
-    @property
-    def size(self) -> int:
-        """Slots, filled or empty."""
-        return self.blocks * self.entries
 
 
 @dataclass(frozen=True)

@@ -104,37 +104,13 @@ def smallest_upper_cut(total: int, marked: int, drawn: int, probability: float) 
     return int(m[np.nonzero(upper_tail(total, marked, drawn, m) <= probability)[0][0]])
 
 
-def spacing_exceeds(total: int, drawn: int, spacings: int, length: ArrayLike) -> Floats:
+def spacing_exceeds(total: ArrayLike, drawn: ArrayLike, spacings: int, length: ArrayLike) -> Floats:
     """P(D > length) for D the distance in rank over `spacings` consecutive gaps of the sorted sample.
 
     The drawn + 1 gaps (ends included) are exchangeable, so D is distributed as the rank of the element number
     `spacings` of the sample, and that exceeds `length` exactly when the first `length` ranks hold fewer.
     """
     return lower_tail(total, length, drawn, spacings - 1)
-
-
-def longest_spacing(total: int, drawn: int, spacings: int, probability: float) -> int:
-    """The smallest length with P(D > length) <= probability (at most `total`)."""
-    low, high = spacings - 1, total
-    while high - low > 1:
-        middle = (low + high) // 2
-        if spacing_exceeds(total, drawn, spacings, middle) <= probability:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def shortest_spacing(total: int, drawn: int, spacings: int, probability: float) -> int:
-    """The largest length with P(D < length) <= probability: D < length when length - 1 ranks hold them all."""
-    low, high = spacings, total + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if upper_tail(total, middle - 1, drawn, spacings) <= probability:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int, most: int) -> Floats:

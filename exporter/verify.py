@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from exporter.describe import promise
 from exporter.errors import UserError
 from exporter.families import UNITS
 from exporter.grid import Grid
@@ -125,11 +126,7 @@ def _contract(about: dict[str, Any]) -> str:
         return "none stated"
     if about["exact_on_grid"]:
         return f"exact on the grid of step {about['step']:g}"
-    if about["epsilon"] is not None:
-        return f"mean squared error at most {about['epsilon']:g} on uniform inputs"
-    if about["failure_bound"] > 0:
-        return f"exact on the grid but for a fraction {about['failure_bound']:.3g} of random inputs"
-    return "exact order statistics, interpolated with one rounding"
+    return promise(about)
 
 
 def _breaches(

@@ -3,23 +3,11 @@ from the parser to the model as arrays. Answers are built to match them, and the
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 FLOAT_MAX = 1.7976931348623157e308
-
-
-class MedianRequest(BaseModel):
-    """Exactly one of `vectors` and `vector`; vectors may differ in length."""
-
-    model_config = ConfigDict(extra="forbid")
-    vectors: list[list[float]] | None = Field(None, description="Vectors of finite numbers, lengths may differ.")
-    vector: list[float] | None = Field(None, description="A single vector.")
-    model: str | None = Field(None, description="Name of the model to use; the smallest that fits is the default.")
-    construction: str | None = Field(None, description="Use the smallest fitting model of this construction.")
-    even: Literal["mean", "lower", "upper"] = Field("mean", description="Which median an even number of values has.")
-    exact: bool = Field(False, description="Return the very elements of the input: bit-equal to numpy.median.")
 
 
 class Timings(BaseModel):
