@@ -14,8 +14,8 @@ COPY exporter exporter
 COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
 RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation '.[fast]'
-RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --out /models \
- && /opt/median/bin/python -m exporter --d 2049 --construction radix --profile fused --out /models
+RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models \
+ && /opt/median/bin/python -m exporter --d 2049 --construction radix --profile fused --tune latency --out /models
 
 FROM python:3.11.13-slim-bookworm
 COPY --from=build /opt/median /opt/median

@@ -20,7 +20,7 @@ $(SETUP): pyproject.toml constraints.txt
 # Export, serve, compare, stop.
 demo: $(SETUP)
 	$(BIN)/python -m exporter --d 2048 --out demo/models
-	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --out demo/models
+	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out demo/models
 	$(BIN)/python -m service.demo demo/models
 
 test: lint types tests

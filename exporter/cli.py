@@ -122,7 +122,7 @@ def _export_parser() -> argparse.ArgumentParser:
     form.add_argument(
         "--profile", choices=["auto", "dense", "matmul", "structured", "fused"], default="auto",
         help="dense: one Gemm/Relu chain; matmul: the same with MatMul and Add; structured: Relu and affine nodes, small "
-        "at any d; fused: with Clip, for speed; "
+        "at any d; fused: with Clip and ReduceMax, for speed; "
         "auto: dense where it is small and as exact (default)",
     )  # fmt: skip
     form.add_argument(

@@ -3,7 +3,7 @@
     dense        the merged weight list: Gemm, Relu, Gemm, ..., Gemm
     matmul       the same chain with MatMul and Add for every Gemm
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
-    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h)
+    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), and ReduceMax for a tree of maxima
 
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
 materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
@@ -142,6 +142,8 @@ class _Lowering:
     def _operands(self, node: Node) -> tuple[Node, ...]:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return ()
+        if self.fused and node.largest_of is not None:
+            return (node.largest_of,)
         if self.fused and (pair := trimmed(node)):
             summed = self._absorbed(pair)
             return (summed[1],) if summed else (pair[1],)
@@ -156,6 +158,9 @@ class _Lowering:
     def _lower(self, node: Node) -> Value:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
+        if self.fused and node.largest_of is not None:
+            largest = self.graph.add("ReduceMax", [self._full(node.largest_of).name], axes=[1])
+            return Value(self._reshape_to(largest, [1, -1]), (), True)
         if self.fused and (pair := trimmed(node)):
             return self._clip(*pair)
         if summed := scaled_total(node):

@@ -3,7 +3,7 @@
 dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
 matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
 structured   Relu is the only non-linear node; every product has a constant factor
-fused        structured, and Clip with constant bounds
+fused        structured, and Clip with constant bounds, ReduceMax
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _not_structured(model: onnx.ModelProto) -> str | None:
 
 
 def _not_fused(model: onnx.ModelProto) -> str | None:
-    return _not_affine(model, {"Relu", "Clip"})
+    return _not_affine(model, {"Relu", "Clip", "ReduceMax"})
 
 
 def _not_affine(model: onnx.ModelProto, nonlinear: set[str]) -> str | None:

@@ -62,6 +62,7 @@ class Node:
     name: str = field(default="", init=False)
     total: float = field(default=inf, init=False)  # a bound of the sum of magnitudes along the last axis
     kept: bool = field(default=False, init=False)  # an operation of its own, not to be merged with the next
+    largest_of: Node | None = field(default=None, init=False)  # the vector whose largest entry this scalar is
 
     def __repr__(self) -> str:
         """Short: a formula written out as a tree grows exponentially where it shares nodes."""
@@ -273,6 +274,12 @@ def assume_total(node: Node, total: float) -> Node:
 def kept(node: Node) -> Node:
     """Keep a sum apart from the sums around it, where its rounding is wanted."""
     object.__setattr__(node, "kept", True)
+    return node
+
+
+def largest_of(q: Node, node: Node) -> Node:
+    """State that the scalar `node` is the largest entry of the vector q: a shorter form may take the place of its layers."""
+    object.__setattr__(node, "largest_of", q)
     return node
 
 

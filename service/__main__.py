@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -20,6 +21,7 @@ log = logging.getLogger("service")
 DEFAULT_D = 2048
 DEFAULT_CONSTRUCTION = "radix"
 DEFAULT_PROFILE = "fused"
+DEFAULT_TUNE = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,12 +50,22 @@ def main(arguments: list[str] | None = None) -> int:
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
+            http=http_protocol(),
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
         )
     return 0
+
+
+def http_protocol() -> Any:
+    """Ours with its short way for medians; uvicorn's choice where httptools is missing or uvicorn's class has changed."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415, httptools is optional
+    except ImportError:
+        return "auto"
+    return "service.direct:DirectProtocol" if hasattr(HttpToolsProtocol, "_start_asgi_task") else "auto"
 
 
 def ensure_models(settings: Settings) -> bool:
@@ -82,7 +94,7 @@ def _build(settings: Settings, d: int, reason: str) -> bool:
     log.warning("building a model", extra={"fields": fields})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = export_model(d=d, construction=DEFAULT_CONSTRUCTION, out=folder, profile=DEFAULT_PROFILE)
+        path = export_model(d, DEFAULT_CONSTRUCTION, folder, profile=DEFAULT_PROFILE, tune=DEFAULT_TUNE)
     except (UserError, OSError) as error:
         log.error("the model cannot be built", extra={"fields": {**fields, "error": str(error)}})
         return False

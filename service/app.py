@@ -1,42 +1,30 @@
-"""The HTTP application: routes, and the one layer around them that every request passes.
-
-That layer (`Front`) gives a request its id, asks for the API key, counts, logs, and turns errors into problem details.
-It hands POST /median straight to its function: the framework's own way there costs more than the median. FastAPI has
-the same route, for the documentation, and serves everything else.
-"""
+"""The routes, what they answer, and the application's life from start to shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
-import re
 import secrets
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
-from starlette.types import Message, Receive, Scope, Send
 
-from service import bodies, logs, metrics, protocol_v2, registry, schemas
-from service.engine import Answer, Engine
-from service.errors import ProblemError, problem_response
+from service import bodies, formats, logs, metrics, protocol_v2, registry, schemas
+from service.engine import Engine
+from service.errors import ProblemError
+from service.formats import Headers, Reply
+from service.front import Deadlines, Front, answer_to
 from service.settings import Settings
 
 log = logging.getLogger("service")
-REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class DirectRoute(APIRoute):
@@ -46,93 +34,12 @@ class DirectRoute(APIRoute):
         return self.endpoint
 
 
-class Front:
-    """The ASGI application: request id, API key, metrics, log line, and errors as problem details around the routes."""
-
-    def __init__(self, app: FastAPI, engine: Engine) -> None:
-        self.app = app
-        self.engine = engine
-        self.median_route = next(route for route in app.routes if isinstance(route, DirectRoute))
-        self.key = engine.settings.api_key.encode()
-        self.log_requests = log.isEnabledFor(logging.INFO)
-        self.meters: dict[tuple[str, int], tuple[Any, Any]] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = time.perf_counter()
-        headers = Headers(scope=scope)
-        given = headers.get("x-request-id")
-        request_id = given if given is not None and REQUEST_ID.match(given) else secrets.token_hex(8)
-        scope["request_id"] = request_id
-        status = 0
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"].append((b"x-request-id", request_id.encode()))
-                if self.engine.draining:
-                    message["headers"].append((b"connection", b"close"))
-            await send(message)
-
-        try:
-            if self.key and scope["path"] not in OPEN_PATHS:
-                self._authorise(headers)
-            if scope["path"] == "/median" and scope["method"] == "POST":
-                scope["route"] = self.median_route
-                response = await self.median_route.endpoint(Request(scope, receive))
-                await response(scope, receive, send_with_id)
-            else:
-                await self.app(scope, receive, send_with_id)
-        except ProblemError as problem:
-            await _answer_to(scope, problem)(scope, receive, send_with_id)
-        except Exception:
-            log.exception("request failed", extra={"fields": {"request_id": request_id, "path": scope["path"]}})
-            if not status:  # else the answer has begun, and cannot be taken back
-                failure = ProblemError(500, "The service failed; the log has the details under this request id.")
-                await _answer_to(scope, failure)(scope, receive, send_with_id)
-        finally:
-            self._record(scope, request_id, status, time.perf_counter() - started)
-
-    def _authorise(self, headers: Headers) -> None:
-        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode("latin-1"), self.key):  # as the bytes came
-            raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
-
-    def _record(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")
-        meter = self.meters.get((route, status))
-        if meter is None:
-            meter = metrics.REQUESTS.labels(route, status), metrics.REQUEST_SECONDS.labels(route)
-            self.meters[route, status] = meter
-        meter[0].inc()
-        meter[1].observe(seconds)
-        if self.log_requests:
-            fields = {
-                "request_id": request_id,
-                "method": scope["method"],
-                "path": scope["path"],
-                "status": status,
-                "ms": round(seconds * 1000, 3),
-            }
-            log.info("request", extra={"fields": fields})
-
-
-def _answer_to(scope: Scope, problem: ProblemError) -> Response:
-    """An error in the dialect of the path: problem details, or the protocol's own {"error": ...}."""
-    if scope["path"].startswith("/v2"):
-        return protocol_v2.error_response(problem)
-    return problem_response(problem, f"urn:request:{scope['request_id']}")
-
-
 async def read_body(request: Request, limit: int) -> bytes:
     """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
-    headers = request.headers
-    if headers.get("content-encoding", "identity") != "identity":
+    headers: Headers = request.scope["headers_by_name"]
+    if headers.get(b"content-encoding", b"identity") != b"identity":
         raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
-    length = headers.get("content-length", "0")
+    length = headers.get(b"content-length", b"0")
     if not length.isdigit() or int(length) > limit:
         raise _too_large(limit)
     chunks: list[bytes] = []
@@ -154,83 +61,44 @@ def _too_large(limit: int) -> ProblemError:
     return ProblemError(413, f"The body is larger than {limit} bytes.", headers={"Connection": "close"})
 
 
-async def in_time(
-    request: Request, settings: Settings, answer: Callable[[Request, bytes], Awaitable[Response]]
-) -> Response:
-    """Read the body and answer it, both within the request's time; which of them took too long decides the status."""
-    body: bytes | None = None
-    try:
-        async with asyncio.timeout(settings.timeout_s):
-            body = await read_body(request, settings.max_body)
+class InTime:
+    """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.deadlines = Deadlines(settings.timeout_s)
+
+    async def __call__(self, request: Request, answer: Callable[[Request, bytes], Awaitable[Any]]) -> Any:
+        body: bytes | None = None
+
+        async def work() -> Any:
+            nonlocal body
+            body = await read_body(request, self.settings.max_body)
             return await answer(request, body)
-    except TimeoutError:
-        if body is None:
-            raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
-        raise ProblemError(504, f"No answer within {settings.timeout_s:g} s.") from None
+
+        try:
+            return await self.deadlines.keep(work())
+        except TimeoutError:
+            if body is None:
+                raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
+            raise ProblemError(504, f"No answer within {self.settings.timeout_s:g} s.") from None
 
 
-def median_handler(engine: Engine) -> Handler:
+def median_handler(engine: Engine, in_time: InTime) -> Callable[[Request], Awaitable[Reply]]:
     """POST /median in its three formats."""
-    settings = engine.settings
+    limit = engine.settings.max_vectors
 
-    async def answer(request: Request, body: bytes) -> Response:
+    async def answer(request: Request, body: bytes) -> Reply:
         query = bodies.read_query(request.scope["query_string"])
-        match request.headers.get("content-type", bodies.JSON).partition(";")[0].strip().lower():
-            case bodies.JSON:
-                limit = settings.max_vectors
-                parsed = await engine.offload(len(body) // 16, bodies.read_json, body, query.options, limit)
-                return _json_answer(await engine.medians(parsed))
-            case bodies.RAW:
-                result = await engine.medians(bodies.read_raw(body, query, settings.max_vectors))
-                return _binary_answer(result, result.medians.tobytes(), bodies.RAW)
-            case bodies.NPY:
-                result = await engine.medians(bodies.read_npy(body, query.options, settings.max_vectors))
-                return _binary_answer(result, bodies.write_npy(result.medians), bodies.NPY)
-        accepted = [bodies.JSON, bodies.NPY, bodies.RAW]
-        raise ProblemError(415, f"Content-Type must be one of {', '.join(accepted)}.", accepted=accepted)
+        kind = formats.kind_of(request.scope["headers_by_name"])
+        parsed = await engine.offload(len(body) // 16, formats.read, kind, body, query, limit)
+        return formats.write(kind, await engine.medians(parsed))
 
-    async def median(request: Request) -> Response:
-        return await in_time(request, settings, answer)
+    async def median(request: Request) -> Reply:
+        reply: Reply = await in_time(request, answer)
+        return reply
 
     return median
-
-
-def _json_answer(answer: Answer) -> Response:
-    # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
-    content = {
-        "medians": answer.medians.tolist(),
-        "models": answer.models,
-        "certified": [True] * len(answer.models),
-        "error_bound": answer.error_bound.tolist(),
-        "fallback": answer.fallback,
-        "batch_size": answer.batch_size,
-        "timings": {
-            "queue_ms": answer.queue_s * 1e3,
-            "inference_ms": answer.inference_s * 1e3,
-            "total_ms": answer.total_s * 1e3,
-        },
-    }
-    return Response(orjson.dumps(content), media_type=bodies.JSON)
-
-
-def _binary_answer(answer: Answer, content: bytes, kind: str) -> Response:
-    """Bare medians; everything else goes into headers."""
-    timing = (
-        f"queue;dur={answer.queue_s * 1e3:.3f}, inference;dur={answer.inference_s * 1e3:.3f}, "
-        f"total;dur={answer.total_s * 1e3:.3f}"
-    )
-    single = len(answer.models) == 1
-    models = answer.models[0] if single else ",".join(sorted(set(answer.models)))
-    bound = answer.error_bound[0] if single else answer.error_bound.max()
-    headers = {
-        "X-Median-Models": models,
-        "X-Median-Certified": str(len(answer.models)),
-        "X-Median-Error-Bound": repr(float(bound)),
-        "X-Median-Fallback": str(sum(answer.fallback)),
-        "X-Median-Batch-Size": str(answer.batch_size),
-        "Server-Timing": timing,
-    }
-    return Response(content, headers=headers, media_type=kind)
 
 
 def create_app(settings: Settings | None = None) -> Front:
@@ -246,41 +114,42 @@ def create_app(settings: Settings | None = None) -> Front:
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    _add_routes(app, engine)
+    in_time = InTime(settings)
+    route = _add_routes(app, engine, in_time)
     app.include_router(protocol_v2.router(engine, in_time))
-    return Front(app, engine)
+    return Front(app, engine, route)
 
 
 async def _error(request: Request, error: Exception) -> Response:
     """Whatever ends a request inside the framework, its own refusals (404, 405) included, in one form."""
     if isinstance(error, ProblemError):
-        return _answer_to(request.scope, error)
+        return answer_to(request.scope, error)
     if isinstance(error, HTTPException):
         said = {404: f"There is nothing at {request.url.path}.", 405: "This method is not allowed here."}
         detail = said.get(error.status_code, error.detail)
-        return _answer_to(request.scope, ProblemError(error.status_code, detail, headers=error.headers))
-    return _answer_to(request.scope, ProblemError(500, "The service failed; the log has the details."))
+        return answer_to(request.scope, ProblemError(error.status_code, detail, headers=error.headers))
+    return answer_to(request.scope, ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine) -> None:
+def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
+    """All routes but the protocol's; returns that of POST /median."""
     answers = {
         "model": schemas.MedianAnswer,
         "headers": schemas.ANSWER_HEADERS,
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (bodies.NPY, bodies.RAW)},
     }
-    app.router.routes.insert(  # first, because routes are tried in order
-        0,
-        DirectRoute(
-            "/median",
-            median_handler(engine),
-            methods=["POST"],
-            name="median",
-            summary="Medians of vectors of any length",
-            tags=["median"],
-            responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 504)},
-            openapi_extra={"requestBody": schemas.REQUEST_BODY, "parameters": schemas.PARAMETERS},
-        ),
+    median = DirectRoute(
+        "/median",
+        median_handler(engine, in_time),
+        methods=["POST"],
+        name="median",
+        response_model=None,
+        summary="Medians of vectors of any length",
+        tags=["median"],
+        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 504)},
+        openapi_extra={"requestBody": schemas.REQUEST_BODY, "parameters": schemas.PARAMETERS},
     )
+    app.router.routes.append(median)
 
     @app.get("/models", tags=["models"], responses=schemas.problems(401))
     async def models() -> schemas.ModelList:
@@ -337,6 +206,8 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
         """Counters and histograms for Prometheus."""
         text, media_type = metrics.exposition()
         return Response(text, headers={"Content-Type": media_type})
+
+    return median
 
 
 def not_ready(engine: Engine) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -19,26 +20,29 @@ from math import ceil
 import numpy as np
 
 from service.errors import BusyError
-from service.metrics import WAITING, ModelMetrics
+from service.metrics import WAITING, ModelMetrics, note
 from service.registry import Model
-from service.scaling import Array, Floats, certify
+from service.scaling import REFUTED, Ends, Floats, certify
 from service.settings import Settings
 
 # A call works on two layers at once: one is read while the next is written.
 LIVE_LAYERS = 2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Outcome:
     """What came of a request's rows: the order statistics found in them, proven, and how they were served.
 
-    `found` is (rows, columns asked for, 2): both ends of each column's mix, NaN where counting refuted the model.
+    `found` has a list for each column asked for: both ends of the mix in each row, NaN where counting refuted the model.
     """
 
-    found: Array
+    found: list[list[Ends]]
     queue_s: float
     inference_s: float
     batch_rows: int
+
+
+Deliver = Callable[[Outcome | Exception], None]
 
 
 class Job:
@@ -47,9 +51,9 @@ class Job:
     __slots__ = (
         "batch_rows",
         "columns",
+        "deliver",
         "done",
         "found",
-        "future",
         "inference_s",
         "queue_s",
         "queued",
@@ -57,20 +61,20 @@ class Job:
         "taken",
     )
 
-    def __init__(self, rows: Floats, columns: tuple[int, ...], future: asyncio.Future[Outcome]) -> None:
+    def __init__(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> None:
         self.rows = rows
         self.columns = columns
-        self.future = future
+        self.deliver = deliver
         self.queued = time.perf_counter()
         self.taken = 0
         self.done = 0
-        self.found: Array | None = None
+        self.found: list[list[Ends]] | None = None
         self.queue_s = self.inference_s = 0.0
         self.batch_rows = 0
 
 
 Piece = tuple[Job, int, int]
-Result = tuple[dict[int, Array] | Exception, float]
+Result = tuple[dict[int, list[Ends]] | Exception, float]
 
 
 class Gate:
@@ -97,7 +101,8 @@ class Lane:
     def __init__(self, model: Model, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.model = model
         self.metrics = ModelMetrics(model.name)
-        widest = max(model.d, int(model.description["width"]))
+        pair = 2 if model.description.get("profile") == "fused" else 1  # of neurons, and one Clip there
+        widest = max(model.d, int(model.description["width"]) // pair)
         row_bytes = widest * model.grid.dtype.itemsize * LIVE_LAYERS
         self.limit = max(1, min(settings.max_batch, settings.cache_kib * 1024 // row_bytes))
         self.delay = settings.batch_delay_ms / 1000 if self.limit > 1 else 0.0
@@ -110,12 +115,34 @@ class Lane:
         self.running = 0
         self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
+        self.alone = False
 
     async def run(self, rows: Floats, columns: tuple[int, ...]) -> Outcome:
         """Wait for some columns of the outputs of `rows`; when cancelled, what has not started leaves the queue."""
-        loop = asyncio.get_running_loop()
-        job = Job(rows, columns, loop.create_future())
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def deliver(outcome: Outcome | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        job = self.submit(rows, columns, deliver)
+        try:
+            return await future
+        finally:
+            if job.taken < len(rows):
+                self.queue.remove(job)
+                self._left(len(rows) - job.taken)
+                job.taken = len(rows)
+
+    def submit(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> Job:
+        """Queue `rows` and have the outcome delivered; refused when the queue is full."""
+        job = Job(rows, columns, deliver)
         self.gate.admit(len(rows))
+        loop = asyncio.get_running_loop()
         self.queue.append(job)
         self.queued_rows += len(rows)
         if self.wakeup is None and self.running < self.slots:
@@ -123,13 +150,36 @@ class Lane:
         elif self.delay and self.queued_rows >= self.limit and self.wakeup is not None:
             self.wakeup.cancel()
             self._wake(loop, 0.0)
-        try:
-            return await job.future
-        finally:
-            if job.taken < len(rows):
-                self.queue.remove(job)
-                self._left(len(rows) - job.taken)
-                job.taken = len(rows)
+        return job
+
+    def is_prompt(self, rows: int) -> bool:
+        """Whether `rows` more are answered within a moment: by calls in the event loop that are short together."""
+        return not (self.running or self.delay) and self._is_short(self.queued_rows + rows)
+
+    def submit_prompt(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> None:
+        """The same for rows that are prompt. A lone request, after one that was alone as well, does not even queue.
+
+        What comes in the same turn of the loop is company: it queues up to be shared.
+        """
+        if not self.alone or len(rows) > self.limit:
+            self.submit(rows, columns, deliver)
+            return
+        self.alone = False
+        asyncio.get_running_loop().call_soon(self._look_for_company)
+        found, seconds = self._call_rows(rows, set(columns))
+        if isinstance(found, Exception):
+            self.metrics.failures(1)
+            deliver(found)
+            return
+        self._note_call(len(rows), seconds)
+        note(self.metrics.queue, 0.0)
+        deliver(Outcome([found[j] for j in columns], 0.0, seconds, len(rows)))
+
+    def _look_for_company(self) -> None:
+        self.alone = not self.queue
+
+    def _is_short(self, rows: int) -> bool:
+        return rows * self.row_seconds < self.inline_s
 
     def _wake(self, loop: asyncio.AbstractEventLoop, delay: float) -> None:
         self.wakeup = loop.call_later(delay, self._pump) if delay else loop.call_soon(self._pump)
@@ -145,7 +195,8 @@ class Lane:
         while self.queue and self.running < self.slots:
             pieces = self._take()
             count = sum(stop - start for _, start, stop in pieces)
-            if not self.running and count * self.row_seconds < self.inline_s:
+            self.alone = len(pieces) == 1 and not self.queue
+            if not self.running and self._is_short(count):
                 self._finish(pieces, self._call(pieces))
                 if self.queue:
                     self._wake(loop, 0.0)
@@ -174,20 +225,22 @@ class Lane:
             taken += stop - start
             job.queue_s = max(job.queue_s, now - job.queued)
         self._left(taken)
-        WAITING.set(self.gate.waiting)
+        note(WAITING.set, self.gate.waiting)
         return pieces
 
     def _call(self, pieces: list[Piece]) -> Result:
         """One onnxruntime call, and the counting that proves its outputs: once for the whole batch."""
         parts = [job.rows[start:stop] for job, start, stop in pieces]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return self._call_rows(rows, {column for job, _, _ in pieces for column in job.columns})
+
+    def _call_rows(self, rows: Floats, columns: set[int]) -> Result:
         model = self.model
         started = time.perf_counter()
         try:
             outputs = model.run(rows)
             seconds = time.perf_counter() - started
-            wanted = {column for job, _, _ in pieces for column in job.columns}
-            return {j: certify(rows, outputs[:, j], model.columns[j], model.grid) for j in wanted}, seconds
+            return {j: certify(rows, outputs[:, j], model.columns[j], model.grid) for j in columns}, seconds
         except Exception as error:  # whatever onnxruntime raises is a failure of this call, never of the lane
             return error, 0.0
 
@@ -207,39 +260,42 @@ class Lane:
             self._failed(pieces, found)
             return
         count = sum(stop - start for _, start, stop in pieces)
-        # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
-        self.row_seconds = min(seconds / count, self.row_seconds * 1.01)
-        self.gate.row_seconds = self.row_seconds
-        self.metrics.batch_rows.observe(count)
-        self.metrics.inference.observe(seconds)
+        self._note_call(count, seconds)
         at = 0
         for job, start, stop in pieces:
             job.inference_s += seconds
             job.batch_rows = max(job.batch_rows, count)
             end = at + stop - start
-            parts = [found[j][at:end, None] for j in job.columns]
-            self._deliver(job, start, parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
+            self._deliver(job, start, [found[j][at:end] for j in job.columns])
             at = end
+
+    def _note_call(self, count: int, seconds: float) -> None:
+        # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
+        self.row_seconds = min(seconds / count, self.row_seconds * 1.01)
+        self.gate.row_seconds = self.row_seconds
+        note(self.metrics.batch_rows, count)
+        note(self.metrics.inference, seconds)
 
     def _failed(self, pieces: list[Piece], error: Exception) -> None:
         """A failure that was shared is sorted out by running every request on its own."""
-        self.metrics.failures.inc()
+        self.metrics.failures(1)
         if len(pieces) > 1:
             for piece in pieces:
                 self.running += 1
                 self.pool.submit(self._call_in_thread, asyncio.get_running_loop(), [piece])
-        elif not (future := pieces[0][0].future).done():
-            future.set_exception(error)
+        else:
+            pieces[0][0].deliver(error)
 
-    def _deliver(self, job: Job, start: int, found: Array) -> None:
+    def _deliver(self, job: Job, start: int, found: list[list[Ends]]) -> None:
         """Hand a job what was found in its rows from `start` on, and wake it when it has all."""
-        whole = len(job.rows)
-        job.done += len(found)
-        if len(found) < whole:
+        whole, count = len(job.rows), len(found[0])
+        job.done += count
+        if count < whole:
             if job.found is None:
-                job.found = np.empty((whole, *found.shape[1:]))
-            job.found[start : start + len(found)] = found
-        if job.done == whole and not job.future.done():
-            self.metrics.queue.observe(job.queue_s)
+                job.found = [[REFUTED] * whole for _ in found]
+            for column, part in zip(job.found, found, strict=True):
+                column[start : start + count] = part
+        if job.done == whole:
+            note(self.metrics.queue, job.queue_s)
             complete = found if job.found is None else job.found
-            job.future.set_result(Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))
+            job.deliver(Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,6 +30,9 @@ JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-str
 FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})
 QUERY = frozenset({"model", "construction", "even", "exact", "dtype", "d"})
 NPY_HEADER_LIMIT = 4096
+LARGE = 1 << 20
+FEW = 8  # so many brackets are looked for one by one, which is faster than counting
+_local = threading.local()
 LENGTH = re.compile(r"0*[1-9][0-9]{0,8}\Z")
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 
@@ -52,7 +56,7 @@ class Query:
     d: int | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Group:
     """Vectors of one length as a matrix, and where they stand in the request."""
 
@@ -60,7 +64,7 @@ class Group:
     positions: list[int] | range
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Request:
     """A body, read: groups of equal length, and the options."""
 
@@ -93,28 +97,52 @@ def read_query(text: bytes) -> Query:
 def read_json(body: bytes, options: Options, max_vectors: int) -> Request:
     """`{"vectors": [[...], ...]}` or `{"vector": [...]}` with options; the fast way, or else the way that explains."""
     try:
-        # a parser of its own: one that is shared refuses to go on while any part of its last document is alive
-        document = simdjson.Parser().parse(body)
+        document = _parse(body)
         if isinstance(document, simdjson.Object):
             names = set(document.keys())
             if "vectors" in names and "vector" not in names and names <= FIELDS:
                 vectors = document["vectors"]
                 if isinstance(vectors, simdjson.Array) and 0 < len(vectors) <= max_vectors:
                     lengths = [len(vector) if isinstance(vector, simdjson.Array) else 0 for vector in vectors]
-                    # as_buffer flattens what is nested; one bracket for each vector proves that nothing was
-                    if min(lengths) > 0 and body.count(b"[") == len(lengths) + 1:
+                    if min(lengths) > 0 and _brackets(body, len(lengths) + 1):
                         flat = np.frombuffer(vectors.as_buffer(of_type="d"))
                         chosen = _options({name: document[name] for name in names - {"vectors"}}, options)
                         return Request(_group(flat, lengths), len(lengths), chosen)
             elif "vector" in names and names <= FIELDS:
                 vector = document["vector"]
-                if isinstance(vector, simdjson.Array) and len(vector) and body.count(b"[") == 1:
+                if isinstance(vector, simdjson.Array) and len(vector) and _brackets(body, 1):
                     flat = np.frombuffer(vector.as_buffer(of_type="d"))
                     chosen = _options({name: document[name] for name in names - {"vector"}}, options)
                     return Request([Group(flat[None], range(1))], 1, chosen)
     except (ValueError, TypeError, RuntimeError):  # simdjson: malformed, not a number, beyond 64 bits
         pass
     return _explain_json(body, options, max_vectors)
+
+
+def _parse(body: bytes) -> Any:
+    """The document, by a parser that keeps its memory from call to call, one in each thread.
+
+    It refuses to go on while any part of its last document is alive, as in the traceback of an error under way; and
+    what a large document took is not worth keeping.
+    """
+    if len(body) > LARGE:
+        return simdjson.Parser().parse(body)
+    try:
+        return _local.parser.parse(body)
+    except (AttributeError, RuntimeError):
+        _local.parser = simdjson.Parser()
+        return _local.parser.parse(body)
+
+
+def _brackets(body: bytes, count: int) -> bool:
+    """Whether there are `count` opening brackets: as_buffer flattens what is nested, and one for each array proves that
+    nothing was."""
+    if count > FEW:
+        return body.count(b"[") == count
+    at = -1
+    for _ in range(count):
+        at = body.find(b"[", at + 1)
+    return at >= 0 and body.find(b"[", at + 1) < 0
 
 
 def _group(flat: Floats, lengths: list[int]) -> list[Group]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,9 +20,10 @@ import numpy as np
 from service.batching import Gate, Lane, Outcome
 from service.bodies import Group, Options, Request
 from service.errors import BadInputError, ProblemError
-from service.ranks import Layout, Target, all_columns, median_target
+from service.metrics import note
+from service.ranks import Layout, all_columns, median_target
 from service.registry import Choice, Model, Registry
-from service.scaling import Array, Floats, NotFiniteError, Scaled, elements, scale
+from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -36,14 +38,24 @@ SMALL = 32768
 class Answer:
     """What a request is told, one entry a vector, and how it was served."""
 
-    medians: Floats
-    error_bound: Array
+    dtype: np.dtype[Any]
+    medians: list[float]
+    error_bound: list[float]
     models: list[str]
     fallback: list[bool]
     batch_size: int = 0
     queue_s: float = 0.0
     inference_s: float = 0.0
     total_s: float = 0.0
+
+    @classmethod
+    def blank(cls, count: int, dtype: np.dtype[Any]) -> Answer:
+        return cls(dtype, [nan] * count, [nan] * count, [""] * count, [False] * count)
+
+    @property
+    def array(self) -> Floats:
+        """The medians as numbers of the caller's type."""
+        return np.array(self.medians, self.dtype)
 
     def served(self, outcome: Outcome) -> None:
         self.batch_size = max(self.batch_size, outcome.batch_rows)
@@ -81,19 +93,45 @@ class Engine:
     async def medians(self, request: Request) -> Answer:
         """All medians of a request, every one certified."""
         started = time.perf_counter()
-        first = request.groups[0].values
-        answer = Answer(
-            np.empty(request.count, first.dtype),
-            np.empty(request.count),
-            [""] * request.count,
-            [False] * request.count,
-        )
+        answer = Answer.blank(request.count, request.groups[0].values.dtype)
         if len(request.groups) == 1:
             await self._solve(request.groups[0], request.options, answer)
         else:
             await _all([self._solve(group, request.options, answer) for group in request.groups])
         answer.total_s = time.perf_counter() - started
         return answer
+
+    def begin(self, request: Request, deliver: Callable[[Answer | None], None]) -> bool:
+        """Answer a request without waiting, if it is small, in order, and its model free; else say no, and do nothing.
+
+        The answer is delivered at once or in the next call of the lane. None says that the request has to take the
+        long way after all: the call failed, or counting refuted the model.
+        """
+        group, options = request.groups[0], request.options
+        values, n = group.values, group.values.shape[1]
+        if len(request.groups) > 1 or values.size > SMALL:
+            return False
+        choice = self.registry.choose(n, median_target(n, options.even), options.model, options.construction)
+        layout, lane = choice.layout, self.lanes.get(choice.model)
+        if lane is None or not lane.is_prompt(len(values) * len(layout.rows)):
+            return False
+        started = time.perf_counter()
+        scaled = scale(values, layout, choice.model.d, choice.model.grid)
+
+        def finish(outcome: Outcome | Exception) -> None:
+            found = [] if isinstance(outcome, Exception) else _ends(outcome, layout)
+            if isinstance(outcome, Exception) or any(map(refuted, found)):
+                deliver(None)
+                return
+            answer = Answer.blank(request.count, values.dtype)
+            answer.served(outcome)
+            exact = elements(scaled, found, choice.target) if options.exact else None
+            self._record(answer, group.positions, scaled, found, (choice, exact))
+            answer.total_s = time.perf_counter() - started
+            deliver(answer)
+
+        lane.submit_prompt(scaled.rows.reshape(-1, choice.model.d), layout.columns, finish)
+        return True
 
     async def _solve(self, group: Group, options: Options, answer: Answer) -> None:
         """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
@@ -104,27 +142,22 @@ class Engine:
             raise BadInputError(error.detail, vector=group.positions[0]) from None
         scaled, found = await self._run(group, choice, answer)
         place: Place = group.positions
-        if np.isnan(found).any():
-            missing = np.isnan(found).any(axis=1)
-            missed, kept = np.flatnonzero(missing), np.flatnonzero(~missing)
+        if any(map(refuted, found)):
+            misses = np.array([refuted(ends) for ends in found])
+            missed, kept = np.flatnonzero(misses), np.flatnonzero(~misses)
             await self._fall_back(
                 Group(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer
             )
-            scaled, found, place = scaled.take(kept), found[kept], [group.positions[i] for i in kept]
-        await self._record(answer, place, scaled, found, (choice, options.exact))
+            scaled, found, place = scaled.take(kept), [found[i] for i in kept], [group.positions[i] for i in kept]
+        await self._finish(answer, place, scaled, found, (choice, options.exact))
 
-    async def _run(self, group: Group, choice: Choice, answer: Answer) -> tuple[Scaled, Array]:
-        """Vectors through a model: the order statistics (k, 2) of the choice's target, NaN where it missed."""
-        layout = choice.layout
-        scaled = await self._scale(group, choice.model, layout)
-        columns = tuple(read.column for read in layout.reads)
-        outcome = await self._lane(choice.model).run(scaled.rows.reshape(-1, choice.model.d), columns)
+    async def _run(self, group: Group, choice: Choice, answer: Answer) -> tuple[Scaled, list[Ends]]:
+        """Vectors through a model: both ends of the choice's target for each, NaN where it missed."""
+        layout, model = choice.layout, choice.model
+        scaled = await self._scale(group, model, layout)
+        outcome = await self._lane(model).run(scaled.rows.reshape(-1, model.d), layout.columns)
         answer.served(outcome)
-        found = outcome.found.reshape(len(scaled.values), len(layout.rows), len(columns), 2)
-        if len(columns) == 1:
-            return scaled, found[:, 0, 0]
-        ends = [found[:, read.row, j, 0] for j, read in enumerate(layout.reads)]
-        return scaled, np.stack(ends, axis=1)
+        return scaled, _ends(outcome, layout)
 
     async def _scale(self, group: Group, model: Model, layout: Layout) -> Scaled:
         try:
@@ -132,25 +165,33 @@ class Engine:
         except NotFiniteError as error:
             raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
 
-    async def _record(
-        self, answer: Answer, place: Place, scaled: Scaled, found: Array, how: tuple[Choice, bool]
+    async def _finish(
+        self, answer: Answer, place: Place, scaled: Scaled, found: list[Ends], how: tuple[Choice, bool]
     ) -> None:
-        """Write proven answers to their places."""
+        choice, wanted = how
+        exact = await self.offload(scaled.values.size, elements, scaled, found, choice.target) if wanted else None
+        self._record(answer, place, scaled, found, (choice, exact))
+
+    def _record(
+        self,
+        answer: Answer,
+        place: Place,
+        scaled: Scaled,
+        found: list[Ends],
+        how: tuple[Choice, list[float] | None],
+    ) -> None:
+        """Write proven answers to their places: the very elements where they were asked for."""
         choice, exact = how
-        where = slice(None) if isinstance(place, range) else place  # a range is always the whole request
-        if exact:
-            answer.medians[where] = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
-            answer.error_bound[where] = 0.0
-        else:
-            answer.medians[where] = _mixed(scaled, found, choice.target)
-            answer.error_bound[where] = scaled.bound
-        for position in place:
+        medians = scaled.back(found, choice.target) if exact is None else exact
+        for position, median, frame in zip(place, medians, scaled.frames, strict=True):
+            answer.medians[position] = median
+            answer.error_bound[position] = frame.bound if exact is None else 0.0
             answer.models[position] = choice.model.name
-        self._lane(choice.model).metrics.vectors.inc(len(place))
+        note(self._lane(choice.model).metrics.vectors, len(place))
 
     async def _fall_back(self, group: Group, options: Options, failed: Choice, answer: Answer) -> None:
         """Answer what a model missed by an exact one; if that fails too there is no answer, rather than a wrong one."""
-        self._lane(failed.model).metrics.misses.inc(len(group.values))
+        note(self._lane(failed.model).metrics.misses, len(group.values))
         log.warning("certificate missed", extra={"fields": {"model": failed.model.name, "vectors": len(group.values)}})
         others = Registry({name: model for name, model in self.registry.models.items() if model is not failed.model})
         try:
@@ -158,34 +199,34 @@ class Engine:
         except ProblemError:
             raise _uncertified(failed.model, group.positions[0]) from None
         scaled, found = await self._run(group, choice, answer)
-        if np.isnan(found).any():
+        if any(map(refuted, found)):
             raise _uncertified(choice.model, group.positions[0])
         for position in group.positions:
             answer.fallback[position] = True
-        await self._record(answer, list(group.positions), scaled, found, (choice, options.exact))
+        await self._finish(answer, list(group.positions), scaled, found, (choice, options.exact))
 
     async def columns(self, model: Model, values: Floats) -> tuple[Floats, Answer]:
         """Every output column of one model for vectors of its own length (k, d), certified: the protocol's `infer`."""
         count = len(values)
         layout = all_columns(model.columns)
-        answer = Answer(np.empty(0), np.empty(count), [model.name] * count, [False] * count)
+        answer = Answer(values.dtype, [], [], [model.name] * count, [False] * count)
         scaled = await self._scale(Group(values, range(count)), model, layout)
-        outcome = await self._lane(model).run(scaled.rows.reshape(count, model.d), tuple(range(len(model.columns))))
+        outcome = await self._lane(model).run(scaled.rows.reshape(count, model.d), layout.columns)
         answer.served(outcome)
         answer.error_bound = scaled.bound
         outputs = np.empty((count, len(model.columns)), values.dtype)
         for j, target in enumerate(model.columns):
-            found = outcome.found[:, j]
-            outputs[:, j] = _mixed(scaled, found, target)
-            for i in np.flatnonzero(np.isnan(found).any(axis=1)).tolist():
+            found = outcome.found[j]
+            outputs[:, j] = scaled.back(found, target)
+            for i in [i for i, ends in enumerate(found) if refuted(ends)]:
                 outputs[i, j] = await self._column_elsewhere(Choice(model, layout, target), values[i : i + 1])
                 answer.fallback[i] = True
-        self._lane(model).metrics.vectors.inc(count)
+        note(self._lane(model).metrics.vectors, count)
         return outputs, answer
 
     async def _column_elsewhere(self, failed: Choice, value: Floats) -> Any:
         """One number a model missed, from an exact model that has the same rank to offer."""
-        own = Answer(np.empty(1, value.dtype), np.empty(1), [""], [False])
+        own = Answer.blank(1, value.dtype)
         await self._fall_back(Group(value, [0]), Options(), failed, own)
         return own.medians[0]
 
@@ -201,10 +242,13 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(self.helpers, function, *arguments)
 
 
-def _mixed(scaled: Scaled, found: Array, target: Target) -> Array:
-    """The answers in the caller's range; equal ends need no mixing, and so no rounding."""
-    low, high = found[:, 0], found[:, 1]
-    return scaled.back(low if target.single else low + target.weight * (high - low))
+def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:
+    """Both ends of the layout's target for each vector, NaN where the model missed."""
+    if len(layout.reads) == 1:
+        return outcome.found[0]  # one read needs one row
+    fed = len(layout.rows)
+    low, high = (outcome.found[j][read.row :: fed] for j, read in enumerate(layout.reads))
+    return [(first[0], second[0]) for first, second in zip(low, high, strict=True)]
 
 
 def _uncertified(model: Model, vector: int) -> ProblemError:

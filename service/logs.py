@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 import orjson
 
+LINE = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
+
 
 class JsonFormatter(logging.Formatter):
     """Log records as JSON; `extra={"fields": {...}}` adds members, an exception becomes a string."""
@@ -25,6 +27,13 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+
+
+def write_requests(requests: list[dict[str, object]]) -> None:
+    """One line for each request, in the same form. Written directly: a log record costs more than a median."""
+    common = {"time": datetime.now(UTC), "level": "info", "logger": "service", "message": "request"}
+    sys.stderr.write("".join(orjson.dumps(common | fields, option=LINE).decode() for fields in requests))
+    sys.stderr.flush()
 
 
 def configure(level: str) -> None:

@@ -7,7 +7,7 @@ PROMETHEUS_MULTIPROC_DIR before this module is imported, which is when the libra
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -36,20 +36,42 @@ MISSES = Counter(
 WAITING = Gauge("median_queue_rows", "Rows waiting for a call.", multiprocess_mode="livesum")
 
 
+Record = Callable[[float], None]
+# Counting takes longer than answering is worth: what happened waits here until the answer is on its way.
+_noted: list[tuple[Record, float]] = []
+NOTED_AT_MOST = 4096
+
+
+def note(record: Record, value: float) -> None:
+    """Keep an observation for the next `settle`. From the event loop's thread only."""
+    _noted.append((record, value))
+    if len(_noted) > NOTED_AT_MOST:
+        settle()
+
+
+def settle() -> None:
+    """Hand all that was noted to prometheus_client."""
+    noted = _noted.copy()
+    _noted.clear()
+    for record, value in noted:
+        record(value)
+
+
 class ModelMetrics:
     """The labelled children of one model, looked up once: labels() on every call costs more than the counting."""
 
     def __init__(self, model: str) -> None:
-        self.vectors: Any = VECTORS.labels(model)
-        self.batch_rows: Any = BATCH_ROWS.labels(model)
-        self.queue: Any = QUEUE_SECONDS.labels(model)
-        self.inference: Any = INFERENCE_SECONDS.labels(model)
-        self.failures: Any = FAILURES.labels(model)
-        self.misses: Any = MISSES.labels(model)
+        self.vectors: Record = VECTORS.labels(model).inc
+        self.batch_rows: Record = BATCH_ROWS.labels(model).observe
+        self.queue: Record = QUEUE_SECONDS.labels(model).observe
+        self.inference: Record = INFERENCE_SECONDS.labels(model).observe
+        self.failures: Record = FAILURES.labels(model).inc
+        self.misses: Record = MISSES.labels(model).inc
 
 
 def exposition() -> tuple[bytes, str]:
     """The text Prometheus scrapes, over all workers, and its media type."""
+    settle()
     registry: CollectorRegistry = REGISTRY
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()

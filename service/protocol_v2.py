@@ -23,7 +23,6 @@ from service.engine import Engine
 from service.errors import BadInputError, ProblemError
 from service.registry import Model
 from service.scaling import Floats
-from service.settings import Settings
 
 SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
 VERSION = "1"
@@ -31,7 +30,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 NAMES = {"float32": "FP32", "float64": "FP64"}
 Answer = Callable[[Request, bytes], Awaitable[Response]]
-InTime = Callable[[Request, Settings, Answer], Awaitable[Response]]
+InTime = Callable[[Request, Answer], Awaitable[Response]]
 
 
 def error_response(problem: ProblemError) -> Response:
@@ -87,7 +86,7 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
         model_of(request)  # an unknown model is refused before the body is read
-        return await in_time(request, engine.settings, answer)
+        return await in_time(request, answer)
 
     async def answer(request: Request, body: bytes) -> Response:
         model, length = model_of(request), request.headers.get(HEADER_LENGTH)
@@ -95,7 +94,7 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
         outputs, served = await engine.columns(model, call.values)
         parameters = {
             "certified": True,
-            "error_bound": float(served.error_bound.max()),
+            "error_bound": max(served.error_bound),
             "fallback": sum(served.fallback),
             "batch_size": served.batch_size,
         }

@@ -14,6 +14,7 @@ vector is padded with L lowest and H highest values, which moves rank k of the v
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal
 
 Even = Literal["mean", "lower", "upper"]
@@ -37,6 +38,7 @@ class Target:
         return cls(k, k)
 
 
+@lru_cache(maxsize=4096)
 def median_target(n: int, even: Even = "mean") -> Target:
     """The median of n values: the middle rank, or what `even` says of the two middle ranks."""
     if n % 2:
@@ -69,6 +71,11 @@ class Layout:
 
     rows: tuple[Row, ...]
     reads: tuple[Read, ...]
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """The output column of each read."""
+        return tuple(read.column for read in self.reads)
 
 
 def layout(columns: tuple[Target, ...], d: int, n: int, target: Target) -> Layout | None:

@@ -1,13 +1,12 @@
 """From any finite numbers to a model's grid, back again, and the proof that the answer is right.
 
 A model is exact on the grid lo + (hi - lo) 2^-bits g, g = 0 .. 2^bits, and is never shown anything else. A vector x is
-mapped to g = rint((x - min x) / step). The step is a power of two, so that scaling itself never rounds: data that
-already lies on such a grid (integers, 16-bit samples, multiples of 2^-24) comes back without any error.
+mapped to g = rint(x / step) - rint(min x / step). The step is a power of two, so that scaling itself never rounds: data
+that already lies on such a grid (integers, 16-bit samples, multiples of 2^-24) comes back without any error.
 
-The map is monotone, so the rank-k element of x lands on the rank-k grid value. With max x - min x <= 2^e and
-step = 2^(e - bits):
+The map is monotone, so the rank-k element of x lands on the rank-k grid value:
 
-    |x_k - (min x + g_k step)| <= step (1/2 + 2^(bits - 53))        rounding to the grid, and of x - min x
+    |x_k - (rint(min x / step) + g_k) step| <= step / 2             rounding to the grid
     the way back, and numpy's own mean, round once each             <= 2^-53 (2^-24) max |x| each
 
 `bound` is the sum of these. Counting proves the rank: m is the rank-k value of a row if fewer than k entries are below
@@ -16,26 +15,34 @@ m and at least k are not above it. No answer leaves the service without that pro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import frexp, ldexp, nextafter
-from typing import Any
+from math import frexp, isnan, ldexp, nextafter
+from struct import Struct
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from service.ranks import Layout, Target, median_target
 
-Array = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating[Any]]
 
-# Beyond these sizes x - min x could overflow, or the scale factor could; such rows are first moved by a power of two.
+# Beyond these sizes max x - min x could overflow, or the scale could; such rows are first moved by a power of two.
 HUGE, TINY = 2.0**1000, 2.0**-800
 DOWN, UP = 2.0**-100, 2.0**600
-REFUTED = (float("nan"), float("nan"))
-FEW = 4
-LIMITS = {np.dtype(t): (float(np.finfo(t).eps), float(np.finfo(t).smallest_subnormal)) for t in ("f4", "f8")}
+LARGE = 2.0**120  # a scale that float32 still has
+Ends = tuple[float, float]
+Around = tuple[int, int, float, float]
+REFUTED: Ends = (float("nan"), float("nan"))
+# by bytes: the relative and the absolute rounding of a float
+LIMITS = {np.dtype(t).itemsize: (float(np.finfo(t).eps), float(np.finfo(t).smallest_subnormal)) for t in ("f4", "f8")}
+# by bytes as well: a float's bits, and what converts two of them
+BITS: dict[int, tuple[Any, Any, Struct, Struct]] = {
+    4: (np.int32, np.uint32, Struct("2i"), Struct("2f")),
+    8: (np.int64, np.uint64, Struct("2q"), Struct("2d")),
+}
 
 
 class NotFiniteError(ValueError):
@@ -69,11 +76,26 @@ class Grid:
 
     @cached_property
     def from_zero(self) -> bool:
-        """From 0 to a power of two: subtracting from the end is exact, and a mask can be multiplied with."""
-        return self.low == 0 and frexp(self.high)[0] == 0.5
+        """No number is negative, so that their bits are ordered as they are."""
+        return self.low >= 0
 
 
-@dataclass(frozen=True, eq=False)
+class Frame(NamedTuple):
+    """Where one vector lies, in plain floats: cheaper than arrays of length 1, and a request often is one vector.
+
+    `scale` is 1 / `step`; `shift` brings the lowest grid number to 0.
+    """
+
+    low: float
+    high: float
+    factor: float
+    step: float
+    scale: float
+    shift: float
+    bound: float
+
+
+@dataclass(slots=True, eq=False)
 class Scaled:
     """k vectors of length n, the rows a model is fed for them (k, rows, d), and the way back."""
 
@@ -81,63 +103,91 @@ class Scaled:
     rows: Floats
     layout: Layout
     grid: Grid
-    offset: Array
-    top: Array
-    step: Array
-    factor: Array | None
-    bound: Array
+    frames: list[Frame]
+
+    @property
+    def bound(self) -> list[float]:
+        """How far the answer for each vector may be from the true one."""
+        return [frame.bound for frame in self.frames]
 
     def take(self, chosen: npt.NDArray[np.intp]) -> Scaled:
         """Some of the vectors."""
-        factor = None if self.factor is None else self.factor[chosen]
-        parts = (self.offset[chosen], self.top[chosen], self.step[chosen], factor, self.bound[chosen])
-        return Scaled(self.values[chosen], self.rows[chosen], self.layout, self.grid, *parts)
+        frames = [self.frames[i] for i in chosen]
+        return Scaled(self.values[chosen], self.rows[chosen], self.layout, self.grid, frames)
 
-    def back(self, found: Array) -> Array:
-        """Values in the model's domain, one a vector, as numbers of the caller's range, never beyond its ends."""
-        numbers: Array = self.offset + (found - self.grid.low) / self.grid.unit * self.step
-        np.minimum(numbers, self.top, out=numbers)
-        return numbers if self.factor is None else numbers / self.factor
+    def back(self, found: Sequence[Ends], target: Target) -> list[float]:
+        """`target` mixed from its two ends in the model's domain, one pair a vector, in the caller's range.
+
+        Equal ends need no mixing, and so no rounding. No answer lies outside its vector.
+        """
+        origin, per_unit, weight = self.grid.low, 1 / self.grid.unit, target.weight
+        answers = []
+        for (first, second), (low, high, factor, step, _, shift, _) in zip(found, self.frames, strict=True):
+            units = (first + weight * (second - first) - origin) * per_unit
+            answers.append(max(min((units - shift) * step / factor, high), low))
+        return answers
 
 
 def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     """Put every vector of `values` (k, n) on the grid and lay it out in rows of d.
 
     NaN and infinities show in the minimum and maximum, which are needed anyway, so looking for them costs nothing.
-    The few numbers that belong to a whole vector are computed in plain floats: cheaper than arrays of length 1.
+    Multiplying by a power of two and rounding to an integer are exact in the caller's own float32, and so is the
+    difference of two such integers when it has no more than 24 bits.
     """
-    eps, tiny = LIMITS[values.dtype.newbyteorder("=")]
-    relative = 0.5 + 2.0 ** (grid.bits - 53)
-    frames = []
-    for low, high in zip(values.min(axis=1).tolist(), values.max(axis=1).tolist(), strict=True):
-        largest = max(-low, high)
-        if not largest < HUGE * HUGE:
-            raise NotFiniteError(values)
-        factor = DOWN if largest > HUGE else UP if 0 < largest < TINY else 1.0
-        span = high * factor - low * factor
-        # the exponent of the range, a power of two counting to the lower side: its multiples use all of the grid
-        exponent = frexp(nextafter(span, 0.0))[1]
-        step, bound = 0.0, 0.0
-        if span:
-            step = ldexp(1.0, exponent - grid.bits)
-            bound = (step * relative / factor + largest * (2 * eps)) * (1 + 2.0**-50) + 2 * tiny
-        frames.append((low * factor, high * factor, factor, ldexp(1.0, grid.bits - exponent), step, bound))
-    offset, top, factors, scales, step_array, bounds = np.array(frames).T
-    moved = factors if (factors != 1.0).any() else None
-    numbers = values if moved is None else values * moved[:, None]
-    units = np.subtract(numbers, offset[:, None], dtype=np.float64)
-    units *= scales[:, None]
-    np.rint(units, out=units)
-    rows = _lay_out(units, layout, d, grid)
-    return Scaled(values, rows, layout, grid, offset, top, step_array, moved, bounds)
+    frames = [
+        _frame(low, high, grid, values)
+        for low, high in zip(np.minimum.reduce(values, 1).tolist(), np.maximum.reduce(values, 1).tolist(), strict=True)
+    ]
+    scales = [frame.scale for frame in frames]
+    narrow = values.itemsize == 4 and grid.bits <= 24 and not grid.low and max(scales) < LARGE
+    moved = any(frame.factor != 1.0 for frame in frames)
+    numbers = values * _column([frame.factor for frame in frames]) if moved else values
+    units = np.multiply(numbers, _column(scales), dtype=np.float32 if narrow else np.float64)
+    np.rint(units, units)
+    units += _column([frame.shift for frame in frames])
+    units *= grid.unit
+    if grid.low:
+        units += grid.low
+    return Scaled(values, _lay_out(units, layout, d, grid), layout, grid, frames)
 
 
-def _lay_out(units: Array, layout: Layout, d: int, grid: Grid) -> Floats:
-    """Grid numbers 0 .. 2^bits as rows (k, rows, d) in the model's domain and dtype, padded."""
-    k, n = units.shape
+def _frame(low: float, high: float, grid: Grid, values: Floats) -> Frame:
+    """The frame of a vector between `low` and `high`, one of `values`."""
+    largest = max(-low, high)
+    if not largest < HUGE * HUGE:
+        raise NotFiniteError(values)
+    factor = DOWN if largest > HUGE else UP if 0 < largest < TINY else 1.0
+    if low == high:
+        return Frame(low, high, 1.0, 0.0, 0.0, 0.0, 0.0)
+    first, last = low * factor, high * factor
+    # the exponent of the range, a power of two counting to the lower side: its multiples use all of the grid
+    exponent = frexp(nextafter(last - first, 0.0))[1] - grid.bits
+    if _units(last, exponent) - _units(first, exponent) > 2.0**grid.bits:
+        exponent += 1  # both ends were rounded outwards
+    eps, tiny = LIMITS[values.itemsize]
+    step = ldexp(1.0, exponent)
+    bound = (step / 2 / factor + largest * (2 * eps)) * (1 + 2.0**-50) + 2 * tiny
+    return Frame(low, high, factor, step, ldexp(1.0, -exponent), 0.0 - _units(first, exponent), bound)
+
+
+def _units(number: float, exponent: int) -> float:
+    """rint(number / 2^exponent), which is a float however large."""
+    scaled = ldexp(number, -exponent)
+    return float(round(scaled)) if abs(scaled) < 2.0**52 else scaled
+
+
+def _column(numbers: list[float]) -> Any:
+    """One number a row, to be broadcast along it."""
+    return numbers[0] if len(numbers) == 1 else np.array(numbers)[:, None]
+
+
+def _lay_out(numbers: Floats, layout: Layout, d: int, grid: Grid) -> Floats:
+    """Numbers on the grid as rows (k, rows, d) in the model's dtype, padded."""
+    k, n = numbers.shape
+    if n == d and numbers.dtype == grid.dtype and len(layout.rows) == 1:
+        return numbers.reshape(k, 1, d)
     rows = np.empty((k, len(layout.rows), d), grid.dtype)
-    # in float64, and rounded once: a float32 sum of a large offset and a small step would leave the grid
-    numbers = units if grid.low == 0 else units * grid.unit + grid.low
     for i, row in enumerate(layout.rows):
         end = row.lowest + row.repeat * n
         if row.lowest:
@@ -145,75 +195,67 @@ def _lay_out(units: Array, layout: Layout, d: int, grid: Grid) -> Floats:
         if end < d:
             rows[:, i, end:] = grid.high
         for start in range(row.lowest, end, n):
-            part = rows[:, i, start : start + n]
-            if numbers is units:
-                np.multiply(units, grid.unit, out=part, casting="same_kind")
-            else:
-                part[...] = numbers
+            rows[:, i, start : start + n] = numbers
     return rows
 
 
-def certify(rows: Floats, outputs: Floats, column: Target, grid: Grid) -> Array:
-    """Prove or refute that `outputs` (b) hold `column` of each row (b, d): the two order statistics behind it, (b, 2).
+def certify(rows: Floats, outputs: Floats, column: Target, grid: Grid) -> list[Ends]:
+    """Prove or refute that `outputs` (b) hold `column` of each row (b, d): the two order statistics behind each.
 
     NaN stands for an output that counting refutes. For a mix of two neighbours the counts tell where the two lie around
     the output; each is then read off the row as the nearest entry below or above, whose rank the same counts prove.
     """
-    if len(rows) <= FEW and grid.from_zero:
-        return np.array([_certify_one(row, out, column, grid) for row, out in zip(rows, outputs, strict=True)])
-    at = outputs[:, None]
-    less, more = rows < at, rows > at
-    below = np.array([np.count_nonzero(row) for row in less])
-    upto = rows.shape[1] - np.array([np.count_nonzero(row) for row in more])
-    found = np.empty((len(rows), 2))
-    found[:] = at
-    if column.single:
-        found[(below >= column.low) | (upto < column.low)] = np.nan
-        return found
-    if (take := below == column.low).any():
-        found[take, 0] = _nearest_below(rows, less, grid)[take]
-    if (take := upto == column.low).any():
-        found[take, 1] = _nearest_above(rows, more, grid)[take]
-    mixed = found[:, 0] + column.weight * (found[:, 1] - found[:, 0])
-    proven = (below <= column.low) & (upto >= column.low) & (np.abs(mixed - outputs) <= grid.tolerance)
-    found[~proven] = np.nan
+    around: Callable[[Floats, Any, Grid], Around] = _around_bits if grid.from_zero else _around
+    k, weight, tolerance = column.low, column.weight, grid.tolerance
+    found = []
+    for row, output in zip(rows, outputs, strict=True):
+        below, upto, lower, upper = around(row, output, grid)
+        end = float(output)
+        if column.single:
+            found.append((end, end) if below < k <= upto else REFUTED)
+            continue
+        low = lower if below == k else end
+        high = upper if upto == k else end
+        near = abs(low + weight * (high - low) - end) <= tolerance
+        found.append((low, high) if below <= k <= upto and near else REFUTED)
     return found
 
 
-def _certify_one(row: Floats, output: np.floating[Any], column: Target, grid: Grid) -> tuple[float, float]:
-    """The same for one row in plain numbers: half of the time of arrays of length one."""
-    less, more = row < output, row > output
-    below, upto = np.count_nonzero(less), len(row) - np.count_nonzero(more)
-    low = high = float(output)
-    if column.single:
-        return (low, high) if below < column.low <= upto else REFUTED
-    if below == column.low:
-        low = float((row * less).max())
-    if upto == column.low:
-        top = grid.dtype.type(grid.high)
-        high = float(top - ((top - row) * more).max())
-    proven = below <= column.low <= upto and abs(low + column.weight * (high - low) - float(output)) <= grid.tolerance
-    return (low, high) if proven else REFUTED
+def refuted(ends: Ends) -> bool:
+    """Whether counting refuted one of them."""
+    return isnan(ends[0] + ends[1])
 
 
-def _nearest_below(rows: Floats, less: Bools, grid: Grid) -> Floats:
-    if grid.from_zero:  # multiplying by the mask is several times faster than choosing by it
-        nearest: Floats = (rows * less).max(axis=1)
-        return nearest
-    chosen: Floats = np.where(less, rows, grid.low).max(axis=1)
-    return chosen
+def _around(row: Floats, at: np.floating[Any], grid: Grid) -> Around:
+    """How many entries are below `at`, how many not above it, and its neighbours on both sides."""
+    less, more = row < at, row > at
+    upto = len(row) - int(np.count_nonzero(more))
+    lower, upper = np.where(less, row, grid.low).max(), np.where(more, row, grid.high).min()
+    return int(np.count_nonzero(less)), upto, float(lower), float(upper)
 
 
-def _nearest_above(rows: Floats, more: Bools, grid: Grid) -> Floats:
-    if grid.from_zero:
-        top = grid.dtype.type(grid.high)
-        nearest: Floats = top - ((top - rows) * more).max(axis=1)
-        return nearest
-    chosen: Floats = np.where(more, rows, grid.high).min(axis=1)
-    return chosen
+def _around_bits(row: Floats, at: np.floating[Any], grid: Grid) -> Around:
+    """The same where nothing is negative: such floats are ordered as their bits are.
+
+    Read without its sign, a negative difference is huge, so the smallest one belongs to the nearest entry not below
+    `at`; and ~t = -t - 1 to the nearest below. Only where an entry equals `at` is there more to look for.
+    """
+    signed, unsigned, to_bits, to_floats = BITS[row.itemsize]
+    middle = int((at + 0).view(signed))  # -0 becomes 0
+    if middle < 0:  # nothing is below a negative number, or NaN
+        return _around(row, at, grid)
+    difference = row.view(signed) - middle
+    below = int(np.count_nonzero(difference < 0))
+    up = int(np.minimum.reduce(difference.view(unsigned)))
+    if not 0 < below < len(row) or not up:
+        return _around(row, at, grid)
+    np.invert(difference, difference)
+    down = int(np.minimum.reduce(difference.view(unsigned)))
+    lower, upper = to_floats.unpack(to_bits.pack(middle - 1 - down, middle + up))
+    return below, below, lower, upper
 
 
-def elements(scaled: Scaled, found: Array, target: Target) -> Floats:
+def elements(scaled: Scaled, found: Sequence[Ends], target: Target) -> list[float]:
     """The very elements of the input behind the answers, mixed as numpy.median does: bit-equal to it.
 
     All values that share a grid point are one bucket; monotony makes the rank inside the bucket known.
@@ -223,14 +265,15 @@ def elements(scaled: Scaled, found: Array, target: Target) -> Floats:
     start = scaled.layout.rows[0].lowest
     for i, vector in enumerate(scaled.values):
         fed = scaled.rows[i, 0, start : start + len(vector)]
-        low = _element(vector, fed, found[i, 0], target.low)
-        answers[i] = low if target.single else mean(low, _element(vector, fed, found[i, 1], target.high))
+        low = _element(vector, fed, found[i][0], target.low)
+        answers[i] = low if target.single else mean(low, _element(vector, fed, found[i][1], target.high))
         if answers[i] == 0 and target == median_target(len(vector)):
             answers[i] = np.median(vector)
-    return answers
+    exact: list[float] = answers.tolist()
+    return exact
 
 
-def _element(vector: Floats, fed: Floats, value: np.float64, rank: int) -> np.floating[Any]:
+def _element(vector: Floats, fed: Floats, value: float, rank: int) -> np.floating[Any]:
     bucket = vector[fed == value]
     at = 0
     if len(bucket) > 1:

@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 
 from exporter.primitives import column
-from exporter.trace import Node, assume, constant, named, relu, stack, total, trim
+from exporter.trace import Node, assume, constant, largest_of, named, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
@@ -249,7 +249,7 @@ def max_tree(q: Node, block: int = 1) -> Node:
         else:
             h = h.reshape(n // size, size * each) if n > size else h.reshape(size * each)
             h, n, each = _block_maxima(h, size, each, q), n // size, 2
-    return assume(h.reshape(each).sum(), q.lo, q.hi)
+    return largest_of(q, assume(h.reshape(each).sum(), q.lo, q.hi))
 
 
 def _block_maxima(h: Node, size: int, each: int, q: Node) -> Node:

@@ -146,7 +146,7 @@ def test_the_companion_of_an_even_model_is_built_and_announced(serve: Serve, tmp
     vector = np.random.default_rng(0).normal(size=15).tolist()
     answer = httpx.post(server.url + "/median", json={"vector": vector, "exact": True}).json()
     assert answer["medians"] == [np.median(vector)]
-    assert answer["models"] == ["median-radix-d17-fused"]
+    assert answer["models"] == ["median-radix-d17-latency-fused"]
     server.stop()
 
 
@@ -156,5 +156,8 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypa
     # not even root can make a folder there
     settings = Settings(models=Path("/proc/onnx-median"), runtime_dir=str(tmp_path))
     assert __main__.ensure_models(settings)
-    assert sorted(registry.load(settings.folders).models) == ["median-batcher-d8-fused", "median-batcher-d9-fused"]
+    assert sorted(registry.load(settings.folders).models) == [
+        "median-batcher-d8-latency-fused",
+        "median-batcher-d9-latency-fused",
+    ]
     assert not __main__.ensure_models(Settings(models=Path("/proc/onnx-median")))

@@ -1,0 +1,99 @@
+"""POST /median in its three formats: from a body to a request, and from an answer to what is sent."""
+
+from __future__ import annotations
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from service import bodies
+from service.engine import Answer
+from service.errors import ProblemError
+
+Headers = dict[bytes, bytes]
+KINDS = {kind.encode(): kind for kind in (bodies.JSON, bodies.NPY, bodies.RAW)}
+
+
+class Reply:
+    """An answer in the form that is sent."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def kind_of(headers: Headers) -> str:
+    """The format a request is in, and will be answered in."""
+    given = headers.get(b"content-type", b"application/json")
+    kind = KINDS.get(given) or KINDS.get(given.partition(b";")[0].strip().lower())
+    if kind is None:
+        accepted = list(KINDS.values())
+        raise ProblemError(415, f"Content-Type must be one of {', '.join(accepted)}.", accepted=accepted)
+    return kind
+
+
+def read(kind: str, body: bytes, query: bodies.Query, max_vectors: int) -> bodies.Request:
+    """A body, read and checked."""
+    match kind:
+        case bodies.JSON:
+            return bodies.read_json(body, query.options, max_vectors)
+        case bodies.NPY:
+            return bodies.read_npy(body, query.options, max_vectors)
+    return bodies.read_raw(body, query, max_vectors)
+
+
+def write(kind: str, answer: Answer) -> Reply:
+    """An answer in the format of its request."""
+    match kind:
+        case bodies.JSON:
+            return _write_json(answer)
+        case bodies.NPY:
+            return _write_binary(answer, bodies.write_npy(answer.array), kind)
+    return _write_binary(answer, answer.array.tobytes(), kind)
+
+
+def _write_json(answer: Answer) -> Reply:
+    # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
+    content = orjson.dumps(
+        {
+            "medians": answer.medians,
+            "models": answer.models,
+            "certified": [True] * len(answer.models),
+            "error_bound": answer.error_bound,
+            "fallback": answer.fallback,
+            "batch_size": answer.batch_size,
+            "timings": {
+                "queue_ms": answer.queue_s * 1e3,
+                "inference_ms": answer.inference_s * 1e3,
+                "total_ms": answer.total_s * 1e3,
+            },
+        }
+    )
+    return Reply(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))], content)
+
+
+def _write_binary(answer: Answer, content: bytes, kind: str) -> Reply:
+    """Bare medians; everything else goes into headers."""
+    models = answer.models[0] if len(answer.models) == 1 else ",".join(sorted(set(answer.models)))
+    timing = b"queue;dur=%.3f, inference;dur=%.3f, total;dur=%.3f" % (
+        answer.queue_s * 1e3,
+        answer.inference_s * 1e3,
+        answer.total_s * 1e3,
+    )
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"content-length", b"%d" % len(content)),
+        (b"x-median-models", models.encode("latin-1", "replace")),
+        (b"x-median-certified", b"%d" % len(answer.models)),
+        (b"x-median-error-bound", repr(max(answer.error_bound)).encode()),
+        (b"x-median-fallback", b"%d" % sum(answer.fallback)),
+        (b"x-median-batch-size", b"%d" % answer.batch_size),
+        (b"server-timing", timing),
+    ]
+    return Reply(200, headers, content)
