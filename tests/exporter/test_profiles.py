@@ -51,7 +51,7 @@ def division(graph: Graph) -> None:
 
 
 def top_k(graph: Graph) -> None:
-    append(graph, "ReduceMax", "LAST")
+    append(graph, "TopK", "LAST", constant(graph, "k", 1.0))
 
 
 def moving_clip(graph: Graph) -> None:
