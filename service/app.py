@@ -204,6 +204,7 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
     )
     async def metrics_text() -> Response:
         """Counters and histograms for Prometheus."""
+        engine.record()
         text, media_type = metrics.exposition()
         return Response(text, headers={"Content-Type": media_type})
 

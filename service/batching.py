@@ -10,6 +10,7 @@ on reading and writing. If a shared call fails, its requests are run again one b
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from service.registry import Model
 from service.scaling import REFUTED, Ends, Floats, certify
 from service.settings import Settings
 
+log = logging.getLogger("service")
 # A call works on two layers at once: one is read while the next is written.
 LIVE_LAYERS = 2
 
@@ -229,7 +231,7 @@ class Lane:
         return pieces
 
     def _call(self, pieces: list[Piece]) -> Result:
-        """One onnxruntime call, and the counting that proves its outputs: once for the whole batch."""
+        """One onnxruntime call for the whole batch, and what its counting proves."""
         parts = [job.rows[start:stop] for job, start, stop in pieces]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return self._call_rows(rows, {column for job, _, _ in pieces for column in job.columns})
@@ -238,9 +240,11 @@ class Lane:
         model = self.model
         started = time.perf_counter()
         try:
-            outputs = model.run(rows)
+            told = model.run(rows)
             seconds = time.perf_counter() - started
-            return {j: certify(rows, outputs[:, j], model.columns[j], model.grid) for j in columns}, seconds
+            return {
+                j: certify(told[:, model.told[j]].tolist(), model.columns[j], model.d, model.grid) for j in columns
+            }, seconds
         except Exception as error:  # whatever onnxruntime raises is a failure of this call, never of the lane
             return error, 0.0
 
@@ -284,7 +288,7 @@ class Lane:
                 self.running += 1
                 self.pool.submit(self._call_in_thread, asyncio.get_running_loop(), [piece])
         else:
-            pieces[0][0].deliver(error)
+            _hand_over(pieces[0][0], error)
 
     def _deliver(self, job: Job, start: int, found: list[list[Ends]]) -> None:
         """Hand a job what was found in its rows from `start` on, and wake it when it has all."""
@@ -298,4 +302,12 @@ class Lane:
         if job.done == whole:
             note(self.metrics.queue, job.queue_s)
             complete = found if job.found is None else job.found
-            job.deliver(Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))
+            _hand_over(job, Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))
+
+
+def _hand_over(job: Job, outcome: Outcome | Exception) -> None:
+    """A request that cannot take its outcome harms nobody else in the batch."""
+    try:
+        job.deliver(outcome)
+    except Exception:
+        log.exception("an outcome was not taken")

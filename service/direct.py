@@ -1,20 +1,46 @@
 """uvicorn's HTTP protocol with a short way for medians.
 
-A request of one vector is answered in less time than a task, an ASGI exchange and their bookkeeping take. So a POST
-/median that arrives in one piece is shown to `Front.begin` first, with its whole body; if that takes it, the answer is
-written from there, in one piece too. Everything else, and everything that goes wrong, is uvicorn's as ever: the short
-way touches nothing that the long way needs, so a request can still be sent there.
+A request of one vector is answered in less time than parsing its head by callbacks, a task and an ASGI exchange take. So
+a plain POST /median that arrives as a whole is read here, and shown to `Front.begin`; if that takes it, the answer is
+written from here. Whatever is less than plain (other headers than values to look up, a body in pieces, a second request
+behind it) and whatever goes wrong is fed to uvicorn's parser, as if it had just come.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import re
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.formats import Reply
 from service.front import Front
+
+START = b"POST /median"
+HEAD = re.compile(
+    rb"POST /median(?:\?([!\"$-~]*))? HTTP/1\.1((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*)*)", re.DOTALL
+)
+# what changes how the body or the connection is to be treated
+SPECIAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"})
+KEEP = b"keep-alive"
+
+
+def read_plain(data: bytes) -> tuple[bytes, dict[bytes, bytes], bytes] | None:
+    """Query, headers and body of a plain request that is here as a whole and alone, or None."""
+    end = data.find(b"\r\n\r\n")
+    head = HEAD.fullmatch(data, 0, end) if end > 0 else None
+    if head is None:
+        return None
+    query, lines = head.groups()
+    fields = [line.partition(b":") for line in lines.split(b"\r\n")[1:]]
+    headers = {name.lower(): value.strip() for name, _, value in fields}
+    length = headers.get(b"content-length", b"")
+    if len(headers) < len(fields) or not SPECIAL.isdisjoint(headers) or not length.isdigit():
+        return None
+    if headers.get(b"connection", KEEP).lower() != KEEP:
+        return None
+    body = data[end + 4 :]
+    return (query or b"", headers, body) if int(length) == len(body) else None
 
 
 class DirectProtocol(HttpToolsProtocol):
@@ -26,49 +52,60 @@ class DirectProtocol(HttpToolsProtocol):
         while app is not None and not isinstance(app, Front):  # under uvicorn's own middleware
             app = getattr(app, "app", None)
         self.front: Front | None = app
-        self.receiving = False
-        self.held: RequestResponseCycle | None = None
+        self.parsing = False  # uvicorn's parser has seen a part of a request
+        self.pending: bytes | None = None  # the request that is being answered from here
+        self.behind: list[bytes] = []  # what came after it
+        self.last = False
 
-    def data_received(self, data: bytes) -> None:
-        self.receiving = True
-        super().data_received(data)
-        self.receiving = False
-        if (cycle := self.held) is not None:  # the rest of the body is yet to come
-            self.held = None
-            super()._start_asgi_task(cycle, self.app)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Hold a request for a median back until its body is here, which may be soon."""
-        scope: Any = cycle.scope
-        is_median = scope["path"] == "/median" and scope["method"] == "POST"
-        if is_median and self.receiving and cycle.more_body and app is self.app and not self.expect_100_continue:
-            self.held = cycle
-        else:
-            super()._start_asgi_task(cycle, app)
+    def on_message_begin(self) -> None:
+        self.parsing = True
+        super().on_message_begin()
 
     def on_message_complete(self) -> None:
+        self.parsing = False
         super().on_message_complete()
-        if (cycle := self.held) is not None:
-            self.held = None
-            scope: Any = cycle.scope
-            if self.front is None or not self.front.begin(scope, bytes(cycle.body), partial(self._finish, cycle)):
-                super()._start_asgi_task(cycle, self.app)
 
-    def _finish(self, cycle: RequestResponseCycle, reply: Reply | None) -> None:
-        """Write the answer, and leave connection and cycle as uvicorn does."""
-        if cycle.disconnected or self.transport.is_closing():
+    def data_received(self, data: bytes) -> None:
+        if self.pending is not None:
+            self.behind.append(data)
+            return
+        idle = not self.parsing and (self.cycle is None or self.cycle.response_complete)
+        if idle and self.front is not None and data.startswith(START):
+            plain = read_plain(data)
+            if plain is not None:
+                self._unset_keepalive_if_required()
+                self.pending = data
+                if self.front.begin(*plain, self._finish):
+                    return
+                self.pending = None
+        super().data_received(data)
+
+    def _finish(self, reply: Reply | None) -> None:
+        """Write the answer, or send the request the long way; then go on with what came behind it."""
+        data, self.pending = self.pending, None
+        if data is None or self.transport.is_closing():
             return
         if reply is None:
-            super()._start_asgi_task(cycle, self.app)
-            return
-        content = [STATUS_LINE[reply.status]]
-        for name, value in (*cycle.default_headers, *reply.headers):
-            content += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
-            content.append(b"connection: close\r\n")
-        content += (b"\r\n", reply.body)
-        cycle.response_started = cycle.response_complete = True
-        self.transport.write(b"".join(content))
-        if not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+            super().data_received(data)
+        else:
+            content = [STATUS_LINE[reply.status]]
+            for name, value in (*self.server_state.default_headers, *reply.headers):
+                content += (name, b": ", value, b"\r\n")
+            content += (b"connection: close\r\n\r\n" if self.last else b"\r\n", reply.body)
+            self.transport.write(b"".join(content))
+            if self.last:
+                self.transport.close()
+            self.on_response_complete()
+        behind, self.behind = self.behind, []
+        for more in behind:
+            self.data_received(more)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pending = None
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        if self.pending is None:
+            super().shutdown()
+        else:
+            self.last = True

@@ -20,7 +20,7 @@ import numpy as np
 from service.batching import Gate, Lane, Outcome
 from service.bodies import Group, Options, Request
 from service.errors import BadInputError, ProblemError
-from service.metrics import note
+from service.metrics import note, settle
 from service.ranks import Layout, all_columns, median_target
 from service.registry import Choice, Model, Registry
 from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
@@ -70,6 +70,7 @@ class Engine:
     settings: Settings
     registry: Registry
     draining: bool = False
+    record: Callable[[], None] = settle  # counts and logs what was answered
     lanes: dict[Model, Lane] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +88,7 @@ class Engine:
         self.registry = registry
 
     def close(self) -> None:
+        self.record()
         self.pool.shutdown()
         self.helpers.shutdown()
 
@@ -119,16 +121,23 @@ class Engine:
         scaled = scale(values, layout, choice.model.d, choice.model.grid)
 
         def finish(outcome: Outcome | Exception) -> None:
-            found = [] if isinstance(outcome, Exception) else _ends(outcome, layout)
-            if isinstance(outcome, Exception) or any(map(refuted, found)):
-                deliver(None)
-                return
+            try:
+                answer = None if isinstance(outcome, Exception) else found_in(outcome)
+            except Exception:
+                log.exception("an outcome could not be read")
+                answer = None
+            deliver(answer)
+
+        def found_in(outcome: Outcome) -> Answer | None:
+            found = _ends(outcome, layout)
+            if any(map(refuted, found)):
+                return None
             answer = Answer.blank(request.count, values.dtype)
             answer.served(outcome)
             exact = elements(scaled, found, choice.target) if options.exact else None
             self._record(answer, group.positions, scaled, found, (choice, exact))
             answer.total_s = time.perf_counter() - started
-            deliver(answer)
+            return answer
 
         lane.submit_prompt(scaled.rows.reshape(-1, choice.model.d), layout.columns, finish)
         return True

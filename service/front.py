@@ -31,6 +31,7 @@ from service.scaling import NotFiniteError
 
 log = logging.getLogger("service")
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+SOON = 0.005  # seconds
 MUCH = 1 << 19  # bytes that are not read within the event loop
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
 
@@ -87,6 +88,8 @@ class Front:
         self.log_requests = log.isEnabledFor(logging.INFO)
         self.meters: dict[tuple[str, int], tuple[metrics.Record, metrics.Record]] = {}
         self.done: list[tuple[Scope, bytes, int, float]] = []
+        engine.record = self.record
+        self.direct: Scope = {"route": route, "method": "POST", "path": "/median"}
         self.prefix = secrets.token_hex(6).encode()
         self.numbers = itertools.count()
 
@@ -131,18 +134,16 @@ class Front:
         finally:
             self._answered(scope, request_id, status, started)
 
-    def begin(self, scope: Scope, body: bytes, finish: Callable[[Reply | None], None]) -> bool:
+    def begin(self, query: bytes, headers: Headers, body: bytes, finish: Callable[[Reply | None], None]) -> bool:
         """Answer a POST /median that is here as a whole without a task of its own, if nothing stands in the way.
 
         Whatever is not plain success takes the long way: False says so at once, `finish(None)` later. It is the one
         that explains what is wrong, waits, or falls back to another model.
         """
         started = time.perf_counter()
-        headers: Headers = dict(scope["headers"])
-        if self.engine.draining or len(body) > MUCH or b"content-encoding" in headers:
+        if self.engine.draining or len(body) > MUCH:
             return False
         request_id = self._id(headers)
-        scope["route"] = self.route
 
         def deliver(answer: Answer | None) -> None:
             if answer is None:
@@ -151,16 +152,18 @@ class Front:
             reply = formats.write(kind, answer)
             reply.headers.append((b"x-request-id", request_id))
             finish(reply)
-            self._answered(scope, request_id, reply.status, started)
+            self._answered(self.direct, request_id, reply.status, started)
 
         try:
             if self.key:
                 self._authorise(headers)
             kind = formats.kind_of(headers)
-            query = bodies.read_query(scope["query_string"])
-            request = formats.read(kind, body, query, self.engine.settings.max_vectors)
+            request = formats.read(kind, body, bodies.read_query(query), self.engine.settings.max_vectors)
             return self.engine.begin(request, deliver)
         except (ProblemError, NotFiniteError):
+            return False
+        except Exception:
+            log.exception("the short way failed", extra={"fields": {"request_id": request_id.decode()}})
             return False
 
     def _id(self, headers: Headers) -> bytes:
@@ -171,9 +174,9 @@ class Front:
         return b"%b-%x" % (self.prefix, next(self.numbers))
 
     def _answered(self, scope: Scope, request_id: bytes, status: int, started: float) -> None:
-        """Have it counted and logged: the loop writes the answer before its next turn, and then there is time."""
+        """Have it counted and logged, soon and together with others: the caller may be sending the next one already."""
         if not self.done:
-            asyncio.get_running_loop().call_soon(self._record)
+            asyncio.get_running_loop().call_later(SOON, self.record)
         self.done.append((scope, request_id, status, time.perf_counter() - started))
 
     def _authorise(self, headers: Headers) -> None:
@@ -181,7 +184,7 @@ class Front:
         if not hmac.compare_digest(given, self.key):  # as the bytes came
             raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
 
-    def _record(self) -> None:
+    def record(self) -> None:
         """Count and log the requests that were answered since the last time."""
         done, self.done = self.done, []
         lines = []

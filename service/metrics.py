@@ -71,7 +71,6 @@ class ModelMetrics:
 
 def exposition() -> tuple[bytes, str]:
     """The text Prometheus scrapes, over all workers, and its media type."""
-    settle()
     registry: CollectorRegistry = REGISTRY
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()

@@ -12,16 +12,20 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
 from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from service.errors import BadInputError, ProblemError
 from service.ranks import EVEN, Even, Layout, Target, layout, median_target
 from service.scaling import Floats, Grid
+from service.serving import for_one_row, with_counting
 
 log = logging.getLogger("service")
 MANIFEST = "manifest.json"
@@ -42,7 +46,8 @@ class Model:
     description: Description
     grid: Grid
     columns: tuple[Target, ...]
-    session: Any
+    one: Any
+    many: Any
     input_name: str
     output_name: str
     row_seconds: float = 0.0
@@ -56,12 +61,19 @@ class Model:
         """True for a construction that is right on every grid input."""
         return self.description["failure_bound"] == 0 and bool(self.description["exact_on_grid"])
 
+    @cached_property
+    def told(self) -> list[slice]:
+        """Which numbers of a row of `run` belong to each column."""
+        ends = list(accumulate((3 if column.single else 5 for column in self.columns), initial=0))
+        return [slice(start, end) for start, end in pairwise(ends)]
+
     def run(self, rows: Floats) -> Floats:
-        """Rows (b, d) through onnxruntime; it releases the interpreter lock while it computes."""
-        output: Floats = self.session.run([self.output_name], {self.input_name: rows})[0]
-        if output.shape[0] != len(rows) or output.shape[1] < len(self.columns):
-            raise RuntimeError(f"{self.name} returned shape {output.shape} for {len(rows)} rows")
-        return output
+        """Rows (b, d) through onnxruntime, counting included; it releases the interpreter lock while it computes."""
+        session = self.one if len(rows) == 1 else self.many
+        told: Floats = session.run(None, {self.input_name: rows})[0]
+        if told.shape != (len(rows), self.told[-1].stop):
+            raise RuntimeError(f"{self.name} returned shape {told.shape} for {len(rows)} rows")
+        return told
 
 
 @dataclass(frozen=True)
@@ -206,7 +218,8 @@ def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UnusableModelError(f"its description is not one of ours: {error!r}") from None
     try:
-        session = ort.InferenceSession(str(path), session_options(threads), providers=["CPUExecutionProvider"])
+        data = path.read_bytes()
+        session = ort.InferenceSession(data, session_options(threads), providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
         raise UnusableModelError(f"onnxruntime cannot load it: {str(error).splitlines()[0][:200]}") from None
     metadata = session.get_modelmeta().custom_metadata_map
@@ -218,8 +231,14 @@ def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
     inputs, outputs = session.get_inputs(), session.get_outputs()
     if len(inputs) != 1 or len(outputs) != 1:
         raise UnusableModelError("it has not exactly one input and one output")
-    model = Model(path.stem, path, digest, description, grid, columns, session, inputs[0].name, outputs[0].name)
     try:
+        graph = with_counting(onnx.load_model_from_string(data), columns, grid)
+        one, many = (
+            ort.InferenceSession(each.SerializeToString(), session_options(threads), ["CPUExecutionProvider"])
+            for each in (for_one_row(graph), graph)
+        )
+        names = inputs[0].name, outputs[0].name
+        model = Model(path.stem, path, digest, description, grid, columns, one, many, *names)
         model.run(np.full((2, model.d), grid.low, grid.dtype))
         return replace(model, row_seconds=_time_one_row(model))
     except Exception as error:

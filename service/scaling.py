@@ -15,11 +15,10 @@ m and at least k are not above it. No answer leaves the service without that pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import frexp, isnan, ldexp, nextafter
-from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,15 +33,9 @@ HUGE, TINY = 2.0**1000, 2.0**-800
 DOWN, UP = 2.0**-100, 2.0**600
 LARGE = 2.0**120  # a scale that float32 still has
 Ends = tuple[float, float]
-Around = tuple[int, int, float, float]
 REFUTED: Ends = (float("nan"), float("nan"))
 # by bytes: the relative and the absolute rounding of a float
 LIMITS = {np.dtype(t).itemsize: (float(np.finfo(t).eps), float(np.finfo(t).smallest_subnormal)) for t in ("f4", "f8")}
-# by bytes as well: a float's bits, and what converts two of them
-BITS: dict[int, tuple[Any, Any, Struct, Struct]] = {
-    4: (np.int32, np.uint32, Struct("2i"), Struct("2f")),
-    8: (np.int64, np.uint64, Struct("2q"), Struct("2d")),
-}
 
 
 class NotFiniteError(ValueError):
@@ -73,11 +66,6 @@ class Grid:
         """Rounding of one output: the mean of two neighbours may need one bit more than the dtype has."""
         top = np.array(max(abs(self.low), abs(self.high)), self.dtype)
         return float(np.spacing(np.nextafter(top, self.dtype.type(0)))) / 2
-
-    @cached_property
-    def from_zero(self) -> bool:
-        """No number is negative, so that their bits are ordered as they are."""
-        return self.low >= 0
 
 
 class Frame(NamedTuple):
@@ -139,13 +127,19 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
         _frame(low, high, grid, values)
         for low, high in zip(np.minimum.reduce(values, 1).tolist(), np.maximum.reduce(values, 1).tolist(), strict=True)
     ]
-    scales = [frame.scale for frame in frames]
-    narrow = values.itemsize == 4 and grid.bits <= 24 and not grid.low and max(scales) < LARGE
-    moved = any(frame.factor != 1.0 for frame in frames)
-    numbers = values * _column([frame.factor for frame in frames]) if moved else values
-    units = np.multiply(numbers, _column(scales), dtype=np.float32 if narrow else np.float64)
+    factor: Any
+    by: Any
+    shift: Any
+    if len(frames) == 1:
+        (_, _, factor, _, by, shift, _) = frames[0]
+        largest, moved = by, factor != 1.0
+    else:
+        factor, by, shift = (np.array([f[i] for f in frames])[:, None] for i in (2, 4, 5))
+        largest, moved = by.max(), bool((factor != 1.0).any())
+    narrow = values.itemsize == 4 and grid.bits <= 24 and not grid.low and largest < LARGE
+    units = np.multiply(values * factor if moved else values, by, dtype=np.float32 if narrow else np.float64)
     np.rint(units, units)
-    units += _column([frame.shift for frame in frames])
+    units += shift
     units *= grid.unit
     if grid.low:
         units += grid.low
@@ -177,11 +171,6 @@ def _units(number: float, exponent: int) -> float:
     return float(round(scaled)) if abs(scaled) < 2.0**52 else scaled
 
 
-def _column(numbers: list[float]) -> Any:
-    """One number a row, to be broadcast along it."""
-    return numbers[0] if len(numbers) == 1 else np.array(numbers)[:, None]
-
-
 def _lay_out(numbers: Floats, layout: Layout, d: int, grid: Grid) -> Floats:
     """Numbers on the grid as rows (k, rows, d) in the model's dtype, padded."""
     k, n = numbers.shape
@@ -199,60 +188,27 @@ def _lay_out(numbers: Floats, layout: Layout, d: int, grid: Grid) -> Floats:
     return rows
 
 
-def certify(rows: Floats, outputs: Floats, column: Target, grid: Grid) -> list[Ends]:
-    """Prove or refute that `outputs` (b) hold `column` of each row (b, d): the two order statistics behind each.
+def certify(told: Sequence[Sequence[float]], column: Target, d: int, grid: Grid) -> list[Ends]:
+    """Prove or refute one output column by counts: the two order statistics behind it, for each row of d entries.
 
-    NaN stands for an output that counting refutes. For a mix of two neighbours the counts tell where the two lie around
-    the output; each is then read off the row as the nearest entry below or above, whose rank the same counts prove.
+    A row tells the output, the numbers of entries below and above it, and for a mix of two ranks the nearest entries on
+    both sides: they are the two ranks where the counts say so. NaN stands for an output that counting refutes.
     """
-    around: Callable[[Floats, Any, Grid], Around] = _around_bits if grid.from_zero else _around
     k, weight, tolerance = column.low, column.weight, grid.tolerance
+    if column.single:
+        return [(end, end) if below < k <= d - above else REFUTED for end, below, above in told]
     found = []
-    for row, output in zip(rows, outputs, strict=True):
-        below, upto, lower, upper = around(row, output, grid)
-        end = float(output)
-        if column.single:
-            found.append((end, end) if below < k <= upto else REFUTED)
-            continue
+    for end, below, above, lower, upper in told:
         low = lower if below == k else end
-        high = upper if upto == k else end
+        high = upper if d - above == k else end
         near = abs(low + weight * (high - low) - end) <= tolerance
-        found.append((low, high) if below <= k <= upto and near else REFUTED)
+        found.append((low, high) if below <= k <= d - above and near else REFUTED)
     return found
 
 
 def refuted(ends: Ends) -> bool:
     """Whether counting refuted one of them."""
     return isnan(ends[0] + ends[1])
-
-
-def _around(row: Floats, at: np.floating[Any], grid: Grid) -> Around:
-    """How many entries are below `at`, how many not above it, and its neighbours on both sides."""
-    less, more = row < at, row > at
-    upto = len(row) - int(np.count_nonzero(more))
-    lower, upper = np.where(less, row, grid.low).max(), np.where(more, row, grid.high).min()
-    return int(np.count_nonzero(less)), upto, float(lower), float(upper)
-
-
-def _around_bits(row: Floats, at: np.floating[Any], grid: Grid) -> Around:
-    """The same where nothing is negative: such floats are ordered as their bits are.
-
-    Read without its sign, a negative difference is huge, so the smallest one belongs to the nearest entry not below
-    `at`; and ~t = -t - 1 to the nearest below. Only where an entry equals `at` is there more to look for.
-    """
-    signed, unsigned, to_bits, to_floats = BITS[row.itemsize]
-    middle = int((at + 0).view(signed))  # -0 becomes 0
-    if middle < 0:  # nothing is below a negative number, or NaN
-        return _around(row, at, grid)
-    difference = row.view(signed) - middle
-    below = int(np.count_nonzero(difference < 0))
-    up = int(np.minimum.reduce(difference.view(unsigned)))
-    if not 0 < below < len(row) or not up:
-        return _around(row, at, grid)
-    np.invert(difference, difference)
-    down = int(np.minimum.reduce(difference.view(unsigned)))
-    lower, upper = to_floats.unpack(to_bits.pack(middle - 1 - down, middle + up))
-    return below, below, lower, upper
 
 
 def elements(scaled: Scaled, found: Sequence[Ends], target: Target) -> list[float]:

@@ -83,35 +83,39 @@ def _in_place(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
     """
     u = Fraction(1, 2 ** sum(digits.bits))
     s, back, moved, v = Fraction(1), Fraction(0), list[Node](), x
+    steps: dict[Node, Fraction] = {}
     for n, size in enumerate(digits.bits[:-1]):
         s /= 2**size
         last, following = n == len(digits.bits) - 2, digits.bits[n + 1]
         spacing = s / 2**following
         if n == 0 or size != digits.bits[n - 1]:
-            v = _distances(x, _end(moved, back) if moved else None, 2**size, s, u)
+            v = _distances(x, _end(moved, steps, back) if moved else None, 2**size, s, u)
         if size == 1:
             shift = u - s if last else spacing - s
             back += shift
             moved.append(_moves(v, k, s, u, digits, f"digit {n + 1}", shift))
             v = assume(v - moved[-1].spread(0, x.size), -1.0, 1.0)
         else:
-            moved.append(_moves(v, k, s, u, digits, f"digit {n + 1}"))
+            # steps of 1, made s by the small matrix behind them: so all digits count with one and the same long row
+            moved.append(_moves(v, k, Fraction(1), u, digits, f"digit {n + 1}"))
+            steps[moved[-1]] = s
             if following == size and not last:
                 rows = 2**size - 1
                 shifts = constant(np.array([float(i * (spacing - s)) for i in range(1, rows + 1)]))
-                change = shifts + moved[-1].along(0, np.ones((rows, rows)))
+                change = shifts + moved[-1].along(0, np.full((rows, rows), float(s)))
                 v = assume(v - change.spread(1, x.size), -1.0, 1.0)
     if not moved:
         return None, x
-    e = _end(moved, back)
+    e = _end(moved, steps, back)
     return e, v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
 
 
-def _end(moved: list[Node], back: Fraction) -> Node:
-    """The lower end: all moves in one sum, less the shifts they contain."""
-    terms = [(1, m) for m in moved if not m.shape]
-    if vectors := [m for m in moved if m.shape]:
-        terms.append((1, assume(stack(vectors).sum(), 0.0, 1.0)))
+def _end(moved: list[Node], steps: dict[Node, Fraction], back: Fraction) -> Node:
+    """The lower end: all moves in one sum, less the shifts they contain; those of a vector have their step as factor."""
+    terms = [(1, m) for m in moved if m not in steps]
+    if steps:
+        factors = np.concatenate([np.full((1, m.size), float(step)) for m, step in steps.items()], axis=1)
+        terms.append((1, assume(stack(list(steps)).along(0, factors).reshape(), 0.0, 1.0)))
     return assume(total(terms, -back), 0.0, 1.0)
 
 

@@ -8,6 +8,7 @@ import json
 import logging
 import pickle
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,7 @@ def test_log_lines_are_json_with_the_request_id(
 ) -> None:
     client = connect(models, log_level="info")
     client.post("/median", json={"vector": [1]}, headers={"X-Request-ID": "find-me"})
+    time.sleep(0.2)  # requests are logged in company
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     (line,) = [line for line in lines if line.get("request_id") == "find-me"]
     assert (line["path"], line["status"], line["level"]) == ("/median", 200, "info")

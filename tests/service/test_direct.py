@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from service import __main__
 from service.app import create_app
-from service.direct import DirectProtocol
+from service.direct import DirectProtocol, read_plain
 from service.engine import Engine
 from service.front import Front
 from service.registry import Model
@@ -111,8 +111,8 @@ def right(answer: bytes, seed: int) -> bool:
 async def alone(front: Front) -> Connection:
     """A connection to a lane that has just served a lone request."""
     connection = Connection(front)
-    assert connection.send(request(vector(0))) == b""
-    assert right(await connection.later(), 0)
+    assert right(connection.send(request(vector(0))) or await connection.later(), 0)
+    await asyncio.sleep(0)
     return connection
 
 
@@ -173,8 +173,14 @@ def test_a_body_in_pieces_and_requests_in_one_piece(play: Callable[..., None]) -
             await asyncio.sleep(0.01)
             answer = connection.send(data[cut:]) or await connection.later()
             assert right(answer, 1)
-        # pipelined: one is answered at once, the second in turn
-        both = connection.send(request(vector(2)) + request(vector(3)))
+        lane = next(lane for model, lane in front.engine.lanes.items() if model.d == D)
+        await self_and_next(connection, request(vector(2)) + request(vector(3)))
+        lane.alone = False
+        assert connection.send(request(vector(2))) == b""  # waits for its call
+        await self_and_next(connection, request(vector(3)))
+
+    async def self_and_next(connection: Connection, data: bytes) -> None:
+        both = connection.send(data)
         for _ in range(200):
             if both.count(b"HTTP/1.1 200") == 2 and len(both.rpartition(b"\r\n\r\n")[2]) == 4:
                 break
@@ -190,7 +196,8 @@ def test_a_body_in_pieces_and_requests_in_one_piece(play: Callable[..., None]) -
 def test_connections_are_kept_and_closed_as_asked(play: Callable[..., None]) -> None:
     async def scenario(front: Front) -> None:
         connection = await alone(front)
-        answer = connection.send(request(vector(1), "Connection: close\r\n"))
+        assert right(connection.send(request(vector(1), "Connection: Keep-Alive\r\n")), 1)
+        answer = connection.send(request(vector(1), "Connection: close\r\n")) or await connection.later()
         assert b"connection: close\r\n" in answer
         assert right(answer, 1)
         assert connection.wire.closed
@@ -199,8 +206,20 @@ def test_connections_are_kept_and_closed_as_asked(play: Callable[..., None]) -> 
         assert connection.send(request(vector(1))) == b""
         assert b"connection: close" in await connection.later()
         front.engine.draining = False
-        gone = Connection(front)
         lane = next(lane for model, lane in front.engine.lanes.items() if model.d == D)
+        last = Connection(front)
+        lane.alone = False
+        assert last.send(request(vector(1))) == b""
+        last.protocol.shutdown()
+        assert not last.wire.closed
+        answer = await last.later()
+        assert b"connection: close\r\n" in answer
+        assert right(answer, 1)
+        assert last.wire.closed
+        idle = await alone(front)
+        idle.protocol.shutdown()
+        assert idle.wire.closed
+        gone = Connection(front)
         lane.alone = False
         assert gone.send(request(vector(1))) == b""
         gone.protocol.connection_lost(None)
@@ -242,5 +261,33 @@ def test_a_wrong_answer_of_a_model_goes_the_long_way(
     play(scenario)
 
 
-def test_uvicorn_has_what_the_short_way_is_built_on() -> None:
+def test_it_is_what_the_service_runs_on() -> None:
     assert __main__.http_protocol() == "service.direct:DirectProtocol"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b"POST /median", b"POST /medians"),
+        (b"HTTP/1.1", b"HTTP/1.0"),
+        (b"?d=", b"?d=\x01"),
+        (b"Content-Length", b"Content-Length : 1\r\nx"),
+        (b"Content-Length: 100", b"Content-Length: 99"),
+        (b"Content-Length: 100", b"Content-Length: 101"),
+        (b"Content-Length: 100", b"Content-Length: +100"),
+        (b"Content-Length: 100", b"Content-Length: 100\r\nContent-Length: 100"),
+        (b"Content-Length: 100", b"Content-Length: 100\r\nTransfer-Encoding: chunked"),
+        (b"Content-Length: 100", b"Content-Length: 100\r\n folded: 1"),
+        (b"Content-Length: 100", b"Content-Length: 100\r\nx: a\0b"),
+        (b"Content-Length: 100", b"Content-Length: 100\nx: y"),
+        (b"Content-Length: 100\r\n", b""),
+    ],
+)
+def test_only_plain_requests_are_read_without_the_parser(change: tuple[bytes, bytes]) -> None:
+    plain = request(vector(0))
+    assert plain.count(change[0]) == 1
+    query, headers, body = read_plain(plain) or (b"", {}, b"")
+    assert (query, headers[b"content-length"], len(body)) == (b"d=25", b"100", 100)
+    assert read_plain(plain.replace(*change)) is None
+    for cut in range(len(plain)):
+        assert read_plain(plain[:cut]) is None

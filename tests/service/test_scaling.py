@@ -1,15 +1,24 @@
-"""Scaling, its error bound, and the certificate, without any model: a sort stands in for the network."""
+"""Scaling, its error bound, and the counting that proves answers. TopK, or a fixed claim, stands in for the network."""
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
+import onnxruntime as ort
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from onnx import TensorProto, helper, numpy_helper
 
+from exporter.build import Options, build
+from exporter.onnx_file import to_onnx
+from exporter.task import median
 from service.ranks import Target, layout, median_target
 from service.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale
+from service.serving import for_one_row, with_counting
 
 F32 = Grid(24, 0.0, 1.0, np.dtype(np.float32))
 F64 = Grid(40, 0.0, 1.0, np.dtype(np.float64))
@@ -20,18 +29,40 @@ finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
 matrices = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=finite)
 
 
+@cache
+def session(n: int, grid: Grid, target: Target, claim: float | None = None) -> Any:
+    """The served graph of a network that returns `target` of n numbers, or the same claim for all."""
+    kind = helper.np_dtype_to_tensor_dtype(grid.dtype)
+    mix = np.zeros((n, 1), grid.dtype)
+    mix[target.low - 1] += 1 - target.weight
+    mix[target.high - 1] += target.weight
+    constants = {"k": np.array([n]), "mix": mix * (claim is None), "claim": np.array(claim or 0.0, grid.dtype)}
+    nodes = [
+        helper.make_node("TopK", ["x", "k"], ["sorted", "order"], axis=1, largest=0),
+        helper.make_node("MatMul", ["sorted", "mix"], ["answer"]),
+        helper.make_node("Add", ["answer", "claim"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, kind, ["batch_size", size]) for name, size in (("x", n), ("y", 1)))
+    stored = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "sort", [x], [y], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    served = with_counting(model, (target,), grid)
+    return ort.InferenceSession(served.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def proven(rows: np.ndarray, target: Target, grid: Grid, claim: float | None = None) -> list[Ends]:
+    told = session(rows.shape[1], grid, target, claim).run(None, {"x": rows})[0]
+    return certify(told.tolist(), target, rows.shape[1], grid)
+
+
 def solve(values: np.ndarray, grid: Grid) -> tuple[Scaled, list[Ends], Target]:
-    """Scale, sort in place of a model, certify."""
+    """Scale, sort in place of a network, count."""
     n = values.shape[1]
     target = median_target(n)
     plan = layout((target,), n, n, target)
     assert plan is not None
     scaled = scale(values, plan, n, grid)
-    rows = scaled.rows[:, 0]
-    ordered = np.sort(rows, axis=1)
-    low, high = ordered[:, target.low - 1], ordered[:, target.high - 1]
-    outputs = low if target.single else ((low.astype(np.float64) + high) / 2).astype(grid.dtype)
-    return scaled, certify(rows, outputs, target, grid), target
+    return scaled, proven(scaled.rows[:, 0], target, grid), target
 
 
 def numpy_median(values: np.ndarray) -> np.ndarray:
@@ -112,16 +143,34 @@ def test_counting_refutes_every_wrong_answer(n: int, grid: Grid) -> None:
     ordered = np.sort(units, axis=1)
     truth = (ordered[:, target.low - 1] + ordered[:, target.high - 1]) / 2
     for claim in np.arange(-1, 7.5, 0.5):
-        outputs = np.full(200, claim * grid.unit + grid.low, grid.dtype)
-        found = np.array(certify(rows, outputs, target, grid))
+        found = np.array(proven(rows, target, grid, claim * grid.unit + grid.low))
         accepted = ~np.isnan(found[:, 0])
         assert accepted[truth == claim].all()
         # a mean may have been rounded to the dtype; whatever is accepted, the two ends found are the true ones
         assert (np.abs(truth - claim)[accepted] * grid.unit <= (0 if target.single else grid.tolerance)).all()
-        proven = (found[accepted] - grid.low) / grid.unit
-        assert np.array_equal(proven, ordered[accepted][:, [target.low - 1, target.high - 1]])
+        ends = (found[accepted] - grid.low) / grid.unit
+        assert np.array_equal(ends, ordered[accepted][:, [target.low - 1, target.high - 1]])
 
 
 def test_nan_from_a_model_is_no_answer() -> None:
-    found = certify(np.zeros((1, 3), np.float32), np.array([np.nan], np.float32), Target.rank(2), F32)
-    assert np.isnan(found).all()
+    for rows, target in (
+        (np.zeros((1, 3), np.float32), Target.rank(2)),
+        (np.eye(4, dtype=np.float32), Target(2, 3, 0.5)),
+    ):
+        assert np.isnan(proven(rows, target, F32, np.nan)).all()
+
+
+@pytest.mark.parametrize("construction", ["radix", "batcher", "depth3"])
+@pytest.mark.parametrize("d", [24, 25])
+def test_the_graph_for_one_row_tells_the_same_with_fewer_nodes(construction: str, d: int) -> None:
+    model = to_onnx(build(median(d), Options(construction, profile="fused", tune="latency")))
+    target = median_target(d)
+    grid = F32 if model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT else F64
+    many = with_counting(model, (target,), grid)
+    one = for_one_row(many)
+    assert len(one.graph.node) <= len(many.graph.node) - (construction == "radix")
+    rows = (np.random.default_rng(d).integers(0, 2**24, (40, d)) / 2.0**24).astype(grid.dtype)
+    for_many, for_one = (ort.InferenceSession(graph.SerializeToString()) for graph in (many, one))
+    told = for_many.run(None, {"x": rows})[0]
+    assert np.array_equal(told, np.concatenate([for_one.run(None, {"x": row[None]})[0] for row in rows]))
+    assert not np.isnan(certify(told.tolist(), target, d, grid)).any()
