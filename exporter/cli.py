@@ -18,7 +18,7 @@ from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS, fastest
 from exporter.constructions.planned import Request
-from exporter.describe import describe, describe_lines
+from exporter.describe import TIES, describe, describe_lines
 from exporter.errors import UserError, WriteError
 from exporter.grid import Grid
 from exporter.reductions import reduce_file
@@ -226,6 +226,8 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
             f"{w.path}  {w.entry['bytes'] / 1024:.0f} kB  depth {about['depth']}  width {about['width']}  "
             f"{about['dtype']}  {about['profile']}  {contract}"
         )
+        if about["ties"] == "capacity":
+            print(f"note: {w.path.name}: {TIES['capacity']}", file=sys.stderr)
 
 
 def _file_parser(name: str, about: str) -> argparse.ArgumentParser:
