@@ -376,7 +376,7 @@ def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
         Layer("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
         Layer("largest survivor: pairs", pairs(n) + 2 * n + d),
         Layer("largest survivor: select", cost.select * n + n + d),
-        Layer("rank computing", 2 * d + 5 * n),
+        Layer("rank computing", 2 * d + 3 * n),
         Layer("rank selection, pairs", pairs(n) + 2 * n + 4),
         Layer("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
         Layer("clip", 2 * outputs),

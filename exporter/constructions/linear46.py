@@ -235,10 +235,9 @@ def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> N
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
     largest = hold(select(survivors, [m], quantum, plan.blocks).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)
-    inside = compare(y, 0, quantum).sum()
     below = compare(like(largest, x), x, quantum).sum() - compare(like(largest, y), y, quantum).sum()
-    # the rank among the non-zero survivors, counted from the bottom of all m places
-    wanted = assume(m - inside + (plan.low - m + inside - below), -float(d), float(d + m))
+    # the rank in all m places: how many of them are 0 cancels
+    wanted = assume(plan.low - below, -float(d), float(d + m))
     outputs = plan.high - plan.low + 1
     y = hold(y, at + 3)
     # entries equal to all survivors may stand below them: then every survivor is the answer
