@@ -52,12 +52,16 @@ class Entries:
 
 
 def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
-    """v = (u + δ + δ j/D)/2: no entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal."""
+    """v = (u + δ + δ j/D)/2: no entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal.
+
+    u is halved first: compilers join constants that are added in a row, and the one that rounds u to the grid is so large
+    that it would swallow an offset.
+    """
     step, d = Fraction(delta), u.shape[0]
     if not offsets:
-        return Entries(assume((u + step) / 2, float(step) / 2, 1.0), step / 2)
+        return Entries(assume(u / 2 + step / 2, float(step) / 2, 1.0), step / 2)
     fine = 1 << (d - 1).bit_length()
-    v = (u + step + constant(np.arange(d) * float(step / fine))) / 2
+    v = u / 2 + constant(float(step) / 2 + np.arange(d) * float(step / fine / 2))
     return Entries(assume(v, float(step) / 2, 1.0), step / (2 * fine), fine)
 
 
