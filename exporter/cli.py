@@ -148,7 +148,7 @@ def _export_parser() -> argparse.ArgumentParser:
     plan.add_argument("--objective", choices=["width", "size"], default="width", help="what the planner keeps small")
     plan.add_argument("--blocks", choices=["paper", "lean"], help="the paper's own building blocks or lean ones")
     plan.add_argument("--gamma", type=float, metavar="G", help="depth5 with the paper's blocks and window d^(1/3 + G)")
-    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact or of a tree of maxima")
+    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact, linear22 or a tree of maxima")
     plan.add_argument("--width", type=int, metavar="W", help="neurons a layer at most; compact takes the shallowest")
     form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
     form.add_argument("--json", action="store_true", help="print what was written as JSON")

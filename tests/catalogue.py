@@ -203,6 +203,7 @@ def _planned() -> list[Case]:
         construction_case("linear46", tasks.rank(17, [12]), ask=lean),
         construction_case("linear46", tasks.median(24), bits=6, ask=lean),
         construction_case("linear22", tasks.median(16), ask=loose),
+        construction_case("linear22", tasks.rank(17, [9]), bits=4, ask=Request(failure=0.2, depth=21)),
         construction_case("linear22", tasks.rank(17, [1]), domain=(-1, 1), ask=loose, certificate=True),
         construction_case("compact", tasks.median(16), ask=Request(failure=0.2, depth=7)),
         construction_case("compact", tasks.median(17), domain=(0, 255), ask=Request(failure=0.2, depth=9)),

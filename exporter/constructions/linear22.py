@@ -6,6 +6,9 @@ Adjacent modules of the paper share layers. A round enters with the ends of an i
     pairs     all pairs of the sample; the ranks are clipped beside it
     select    the new ends
 Round 1 needs the last two. The end: mask, collisions of every hash function, pick one without, extract, pairs, select, clip.
+
+The ending hashes the input itself, so whatever it selects, an empty slot even, lies in the range and the clip changes
+nothing: a schedule of depth 21 leaves it out.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from exporter.constructions.rounds import (
     narrow,
     permutation,
     prepare,
-    restored,
 )
 from exporter.linear import Scalar
 from exporter.primitives import hash_table
@@ -39,8 +41,8 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     at = first_interval(e, permutation(e.d, seed, 1), plan.sample.size, plan.sample.lower, plan.sample.upper)
     for number, taken in enumerate(plan.rounds, 2):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
-    found = hash_ending(e, at, plan.low, plan.high, plan.ending, permutation(e.d, seed, 9))
-    out = clipped(restored(found, delta))
+    found = hash_ending(u, e, at, plan, delta, permutation(e.d, seed, 9))
+    out = clipped(found) if plan.layers[-1].module == "clip" else found
     name_layers(out, [layer.module for layer in plan.layers])
     return out
 
@@ -82,18 +84,16 @@ def hashed_slots(live: Node, mask: Node, ending: HashEnding, where: npt.NDArray[
 
 
 def hash_ending(
-    e: Entries, at: Interval, low: int, high: int, ending: HashEnding, order: npt.NDArray[np.int64]
+    u: Node, e: Entries, at: Interval, plan: LinearSchedule, delta: Scalar, order: npt.NDArray[np.int64]
 ) -> Node:
     """Algorithms 7 and 8 in six layers: the live entries, wherever they stand, in p slots, and the targets among them.
 
-    Index offsets have decided what is live; they are left behind here, for which of equal entries is selected is all one.
+    Index offsets have decided what is live; the input itself is hashed, for which of equal entries is selected is all one.
     """
-    p = ending.prime
+    p, outputs = plan.ending.prime, plan.high - plan.low + 1
     mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
     n = assume(mask.sum(), 0.0, float(e.d))
-    live = relu(e.plain(e.values) - (1 - mask))
-    slots = hashed_slots(live, mask, ending, buckets(e.d, ending, order))
-    outputs = high - low + 1
-    wanted = 1 + trim(p - n + low - below - 1, p - outputs)
-    ranks = lean_ranks(slots, e.step)
-    return lean_select(slots, ranks, [wanted + i for i in range(outputs)], consecutive=True)
+    slots = hashed_slots(relu(u - (1 - mask)), mask, plan.ending, buckets(e.d, plan.ending, order))
+    # the empty slots are lowest
+    wanted = 1 + trim(p - n + plan.low - below - 1, p - outputs)
+    return lean_select(slots, lean_ranks(slots, delta), [wanted + i for i in range(outputs)], consecutive=True)

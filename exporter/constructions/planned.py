@@ -7,7 +7,7 @@ their failure bounds add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -72,7 +72,10 @@ def schedule(name: str, d: int, low: int, high: int, ask: Request) -> Schedule:
         case "linear46":
             return plan_linear(d, low, high, ask.failure, "linear46", ask.blocks, ask.objective, ask.width)
         case "linear22":
-            return plan_linear(d, low, high, ask.failure, "linear22", ask.blocks, ask.objective, ask.width)
+            if ask.depth not in (None, 21, 22):
+                raise UserError(f"linear22 has depth 22, or 21 without the clip of its answer, not {ask.depth}")
+            plan = plan_linear(d, low, high, ask.failure, "linear22", ask.blocks, ask.objective, ask.width)
+            return replace(plan, layers=plan.layers[:20]) if ask.depth == 21 else plan
         case "compact":
             return plan_compact(d, low, high, ask.failure, ask.depth, ask.width, ask.objective)
         case "linear-max":
