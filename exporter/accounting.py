@@ -93,8 +93,12 @@ def _axes(node: Node, known: dict[int, Axes]) -> tuple[Axes, bool]:
         case Relu(arg=arg):
             return known[arg.number], False
         case Sum():
-            # constants enter the bias only, and only weights are counted
-            return _meet([known[a.number] for a in node.args if node.is_constant or not a.is_constant]), False
+            # constants enter the bias only, and only weights are counted; but equal rows of other bias are other neurons
+            axes = _meet([known[a.number] for a in node.args if node.is_constant or not a.is_constant])
+            biases = _meet([known[a.number] for a in node.args if a.is_constant] or [(ALIKE,) * len(axes)])
+            return tuple(
+                k if k == ENTRIES else _meet([(k,), (b,)])[0] for k, b in zip(axes, biases, strict=True)
+            ), False
         case Stack(parts=parts, axis=axis):
             axes = _meet([known[p.number] for p in parts])
             breaks = any(known[p.number][axis] == ENTRIES for p in parts)

@@ -25,6 +25,7 @@ Profile = Literal["dense", "matmul", "structured", "fused"]
 MERGED = ("dense", "matmul")  # the profiles that are one chain of merged maps
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
+Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Model:
     step: Step
     exact_on_grid: bool
     failure_bound: float
+    ties: Ties
 
     def description(self) -> dict[str, Any]:
         grid, counted = self.options.grid, self.accounting
@@ -91,6 +93,7 @@ class Model:
             "epsilon": self.options.epsilon,
             "certificate": self.options.certificate,
             "failure_bound": self.failure_bound,
+            "ties": self.ties,
             "depth": counted.depth,
             "width": counted.width,
             "size": counted.size,
@@ -116,9 +119,9 @@ def build(task: Task, options: Options) -> Model:
     found = _settle(construction, task, options)
     if found is None:
         raise ContractError(_refusal(construction, task, options))
-    net, failure_bound, dtype, profile, step = found
-    exact = step.exact_in(dtype) and not task.rounds and failure_bound == 0
-    return Model(task, options, net, accounting(net), dtype, profile, step, exact, failure_bound)
+    net, bound, step = found.network, found.failure_bound, found.step
+    exact = step.exact_in(found.dtype) and not task.rounds and bound == 0
+    return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, bound, found.ties)
 
 
 def lookup(name: str) -> Construction:
@@ -134,6 +137,7 @@ def trace(
     form: Form = "pair",
     delta: Fraction | None = None,
     rounded: DType | None = None,
+    offsets: bool = True,
 ) -> tuple[Network, float]:
     """The network that answers a task, from data values to data values, and its failure bound.
 
@@ -144,7 +148,7 @@ def trace(
     u = grid.normalised(x, MANTISSA[rounded] if rounded and task.d > 1 else None)
     ties = options.epsilon is None
     choice = Choice(
-        delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed, options.ask
+        delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed, options.ask, offsets
     )
     stats = construction.build(u, task.ranks, choice)
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
@@ -173,7 +177,16 @@ def _certificate(u: Node, stats: Statistics, choice: Choice) -> list[Node]:
     return columns
 
 
-Settled = tuple[Network, float, DType, Profile, Step]
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A combination that is exact."""
+
+    network: Network
+    failure_bound: float
+    dtype: DType
+    profile: Profile
+    step: Step
+    ties: Ties
 
 
 def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
@@ -181,7 +194,7 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
     traced = cache(partial(trace, construction, task, options))
     if options.profile in ("structured", "fused"):
         return _first(construction, traced, options, options.profile)
-    smallest = min(dense_weights(traced(form, rounded=None)[0]) for form in construction.forms)
+    smallest = min(dense_weights(traced(form, rounded=None, offsets=True)[0]) for form in construction.forms)
     if options.profile in ("dense", "matmul"):
         if smallest > DENSE_LIMIT:
             raise UserError(
@@ -192,7 +205,7 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
     structured = _first(construction, traced, options, "structured")
     if smallest <= DENSE_BY_DEFAULT:
         dense = _first(construction, traced, options, "dense")
-        if dense and structured and dense[2] == structured[2]:
+        if dense and structured and (dense.dtype, dense.ties) == (structured.dtype, structured.ties):
             return dense
     return structured
 
@@ -200,19 +213,21 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
 def _first(
     construction: Construction, traced: Callable[..., tuple[Network, float]], options: Options, profile: Profile
 ) -> Settled | None:
-    """The first dtype and form that are exact in the given profile."""
+    """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
-    for dtype, form in _preferences(construction, dtypes, options, profile):
-        # a merged Gemm cannot round its input first, so only the factored profiles do
-        net, bound = traced(form, rounded=None if profile in MERGED else dtype)
-        if profile not in MERGED:
-            step = structured_bits(net, options.grid.step)
-        elif dense_weights(net) <= DENSE_LIMIT:
-            step = dense_bits(net, options.grid.step)
-        else:
-            continue
-        if step.exact_in(dtype):
-            return net, bound, dtype, profile, step
+    tried = _preferences(construction, dtypes, options, profile)
+    for offsets in (True, False) if construction.offsets else (True,):
+        for dtype, form in tried:
+            # a merged Gemm cannot round its input first, so only the factored profiles do
+            net, bound = traced(form, rounded=None if profile in MERGED else dtype, offsets=offsets)
+            if profile not in MERGED:
+                step = structured_bits(net, options.grid.step)
+            elif dense_weights(net) <= DENSE_LIMIT:
+                step = dense_bits(net, options.grid.step)
+            else:
+                continue
+            if step.exact_in(dtype):
+                return Settled(net, bound, dtype, profile, step, "exact" if offsets else "capacity")
     return None
 
 
@@ -237,7 +252,7 @@ def dense_weights(net: Network) -> int:
 def _refusal(construction: Construction, task: Task, options: Options) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
     grid = options.grid
-    net, _ = trace(construction, task, options)
+    net, _ = trace(construction, task, options, offsets=False)
     merged = options.profile in MERGED
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
@@ -289,4 +304,4 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> M
     if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
         profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, "dense") else "structured"
     step = structured_bits(net, options.grid.step)
-    return Model(task, options, net, accounting(net), dtype, profile, step, False, bound)
+    return Model(task, options, net, accounting(net), dtype, profile, step, False, bound, "distinct")

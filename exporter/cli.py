@@ -18,7 +18,7 @@ from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS, fastest
 from exporter.constructions.planned import Request
-from exporter.describe import describe, describe_lines
+from exporter.describe import TIES, describe, describe_lines
 from exporter.errors import UserError, WriteError
 from exporter.grid import Grid
 from exporter.reductions import reduce_file
@@ -148,7 +148,7 @@ def _export_parser() -> argparse.ArgumentParser:
     plan.add_argument("--objective", choices=["width", "size"], default="width", help="what the planner keeps small")
     plan.add_argument("--blocks", choices=["paper", "lean"], help="the paper's own building blocks or lean ones")
     plan.add_argument("--gamma", type=float, metavar="G", help="depth5 with the paper's blocks and window d^(1/3 + G)")
-    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact or of a tree of maxima")
+    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact, linear22 or a tree of maxima")
     plan.add_argument("--width", type=int, metavar="W", help="neurons a layer at most; compact takes the shallowest")
     form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
     form.add_argument("--json", action="store_true", help="print what was written as JSON")
@@ -226,6 +226,8 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
             f"{w.path}  {w.entry['bytes'] / 1024:.0f} kB  depth {about['depth']}  width {about['width']}  "
             f"{about['dtype']}  {about['profile']}  {contract}"
         )
+        if about["ties"] == "capacity":
+            print(f"note: {w.path.name}: {TIES['capacity']}", file=sys.stderr)
 
 
 def _file_parser(name: str, about: str) -> argparse.ArgumentParser:

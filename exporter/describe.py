@@ -9,6 +9,13 @@ from exporter.errors import UserError
 from exporter.onnx_file import decode, load
 from exporter.profiles import prove_profile
 
+TIES = {
+    "exact": "any number of equal entries",
+    "capacity": "no bits are left to tell equal entries apart: exact while they fit the windows and capacities; "
+    "a certificate (--certificate) tells when not",
+    "distinct": "entries must be distinct",
+}
+
 
 def describe(path: Path) -> dict[str, Any]:
     """The description in the file's metadata, its size, its operators and the profile that its graph proves."""
@@ -47,6 +54,7 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
             f"  construction {d['construction']} ({d['theorem']})",
             f"  contract     {exact}: {d['bits']} bits on [{d['domain'][0]:g}, {d['domain'][1]:g}], step {d['step']:g}, "
             f"{d['dtype']}",
+            *([f"  ties         {TIES[d['ties']]}"] if "ties" in d else []),
             f"  network      depth {d['depth']}, width {d['width']}, size {d['size']}, "
             f"{d['nnz']} weights, largest {d['max_weight']:g}",
             f"  widths       {_widths(d['widths'])}",

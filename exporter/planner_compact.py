@@ -149,17 +149,17 @@ def compact_layers(plan: CompactSchedule) -> tuple[Layer, ...]:
         m, used = taken.size + 1, d
         name = f"soft round {number}: "
         layers += [
-            Layer(name + "mask", 5 * d + 3),
-            Layer(name + "shortlist", taken.entries * used + taken.blocks + d + 6),
+            Layer(name + "mask", 5 * d + 5),
+            Layer(name + "shortlist", taken.entries * used + taken.blocks + d + 7),
             Layer(name + "pairs", m * (m - 1) + m + d + 6),
-            Layer(name + "select", 4 * m + d + 3),
+            Layer(name + "select", 4 * (m + 1) + d + 3),
         ]
     m = plan.ending.size
     layers += [
-        Layer("ending: mask", 5 * d),
-        Layer("ending: shortlist", plan.ending.entries * d + 3),
-        Layer("ending: pairs", m * (m - 1) + m + 3),
-        Layer("ending: select", (outputs + 1) * m + 2),
+        Layer("ending: mask", 5 * d + 5),
+        Layer("ending: shortlist", plan.ending.entries * d + 5),
+        Layer("ending: pairs", m * (m - 1) + m + 8),
+        Layer("ending: select", (outputs + 1) * (m + 2 * outputs) + 3),
     ]
     return tuple(layers)
 

@@ -70,12 +70,13 @@ class Cost:
     count: int  # per hashed slot while blocks are counted
     extract: int  # per hashed slot while one block is extracted
     carried: int  # vectors of d entries carried through rounds 2 to 4
+    hashed: int  # neurons per entry beside the slots while blocks are counted
 
 
 COSTS: dict[tuple[Family, Blocks], Cost] = {
-    ("linear46", "paper"): Cost(pair=2, slot=4, select=4, count=3, extract=4, carried=2),
-    ("linear46", "lean"): Cost(pair=1, slot=1, select=2, count=2, extract=1, carried=2),
-    ("linear22", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=1),
+    ("linear46", "paper"): Cost(pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
+    ("linear46", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
+    ("linear22", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
 }
 
 
@@ -188,7 +189,7 @@ def limits(d: int, width: int, cost: Cost) -> Limits:
         sample += 1
     slots = max(0, isqrt(max(0, room // cost.pair)) - 2 - (cost.pair - 1))
     entries = max(0, (room - 4 * slots) // (cost.slot * d))
-    hashed = (width - 2 * d - SPARE) // max(cost.count, cost.extract)
+    hashed = min((width - cost.hashed * d - SPARE) // cost.count, (width - d - SPARE) // cost.extract)
     prime = previous_prime(max(2, min(slots, isqrt(max(4, hashed)) + 1, d)))
     functions = max(1, min(prime - 1, hashed // prime))
     return Limits(
@@ -345,7 +346,7 @@ def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
     layers = [
         Layer("round 1: rank selection, pairs", pairs(z) + d + z),
         Layer("round 1: rank selection, select", cost.select * 2 * z + d),
-        Layer("round 1: filter", 5 * d + 2),
+        Layer("round 1: filter", 5 * d + 3),
     ]
     for number, taken in enumerate(plan.rounds, 2):
         hard = isinstance(taken, HardRound)
@@ -354,7 +355,7 @@ def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
         name = f"round {number}: "
         layers += [
             Layer(name + "shortlisting, maximum", 3 * d + 8),
-            Layer(name + "shortlisting, mask and filter", (8 if paper else 5) * used + 2 * d + 4),
+            Layer(name + "shortlisting, mask", 5 * used + 2 * d + 4),
             Layer(name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 4),
             Layer(name + "rank computing", 8 * d + m + 4),
             Layer(name + "rank scaling", scaling + 2 * d + m + 8),
@@ -362,20 +363,20 @@ def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
             Layer(name + "maximum and minimum", 2 * d + m + 8),
             Layer(name + "rank selection, pairs", pairs(m + 2) + 2 * d + m + 10),
             Layer(name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 4),
-            Layer(name + "filter", 5 * d + 2),
+            Layer(name + "filter", 6 * d + 3),
         ]
     p, q, n = plan.ending.prime, plan.ending.functions, plan.ending.capacity
     pick = 4 if paper else 1
     layers += [
-        Layer("hashing: hash", q * p + 3 * d + 2),
-        Layer("hashing: block extraction, count", cost.count * q * p + d + 2),
-        Layer("hashing: block extraction, pick", pick * q + q * p + d + 2),
+        Layer("hashing: hash", 2 * d),
+        Layer("hashing: block extraction, count", cost.count * q * p + 4 * d),
+        Layer("hashing: block extraction, pick", pick * q + 2 * d),
         Layer("hashing: block extraction, extract", cost.extract * q * p + d + 2),
         Layer("hashing: rank selection, pairs", pairs(p) + p + d),
         Layer("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
         Layer("largest survivor: pairs", pairs(n) + 2 * n + d),
         Layer("largest survivor: select", cost.select * n + n + d),
-        Layer("rank computing", 2 * d + 5 * n),
+        Layer("rank computing", 2 * d + 3 * n),
         Layer("rank selection, pairs", pairs(n) + 2 * n + 4),
         Layer("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
         Layer("clip", 2 * outputs),
@@ -392,25 +393,25 @@ def _layers22(plan: LinearSchedule) -> tuple[Layer, ...]:
     ]
     for number, taken in enumerate(plan.rounds, 2):
         hard = isinstance(taken, HardRound)
-        m = taken.size + (2 if hard else 1)
+        m = taken.size + 2
         used = min(d, taken.blocks * taken.block)
         beside = 4 * taken.size if hard else taken.blocks
         name = f"round {number}: "
         layers += [
-            Layer(name + "mask", 5 * d + 3),
-            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 6),
-            Layer(name + "pairs", cost.pair * m * (m - 1) + m + d + 6),
+            Layer(name + "mask", 5 * d + (3 if hard else 5)),
+            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 7),
+            Layer(name + "pairs", cost.pair * taken.size * (taken.size - 1) + m + d + 6),
             Layer(name + "select", cost.select * 2 * m + d + 3),
         ]
     p, q = plan.ending.prime, plan.ending.functions
     layers += [
         Layer("hashing: mask", 5 * d + 2),
-        Layer("hashing: collisions", q * p + 2 * d + 3),
-        Layer("hashing: pick", q + 2 * d + 3),
-        Layer("hashing: extract", cost.extract * q * p + d + 5),
-        Layer("pairs", cost.pair * p * (p - 1) + p + d + 5),
-        Layer("select", (outputs + 1) * p + d + 2),
-        Layer("clip", (3 * d + 2) * outputs),
+        Layer("hashing: collisions", q * p + d + 3),
+        Layer("hashing: pick", q + d + 5),
+        Layer("hashing: extract", cost.extract * q * p + 5),
+        Layer("pairs", cost.pair * p * (p - 1) + p + 5),
+        Layer("select", (outputs + 1) * p + 2),
+        Layer("clip", 2 * outputs),
     ]
     return tuple(layers)
 

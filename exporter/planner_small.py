@@ -118,22 +118,21 @@ def paper_depth5(d: int, low: int, high: int, gamma: float, blocks: Blocks = "pa
 
 def max_layers(plan: MaxSchedule) -> tuple[Layer, ...]:
     """The width model of Algorithms 1 and 2 in lean blocks; x is carried, x_j where live else 0 is computed from it."""
-    d, z, m = plan.d, plan.sample.size, plan.soft.size + 1
+    d, z, m = plan.d, plan.sample.size, plan.soft.size
     p, q = plan.ending.prime, plan.ending.functions
     return (
         Layer("round 1: pairs", z * (z - 1) + d),
         Layer("round 1: maximum", z + d),
         Layer("round 2: mask", 3 * d + 1),
         Layer("round 2: shortlist", plan.soft.entries * d + d + 1),
-        Layer("round 2: pairs", m * (m - 1) + m + d),
-        Layer("round 2: maximum", m + d),
-        Layer("hashing: mask", 3 * d),
-        Layer("hashing: collisions", q * p + 2 * d),
-        Layer("hashing: pick", q + 2 * d),
-        Layer("hashing: extract", q * p + d),
-        Layer("pairs", p * (p - 1) + p + d),
-        Layer("maximum", p + d),
-        Layer("clip", 3 * d + 2),
+        Layer("round 2: pairs", m * (m - 1) + m + d + 1),
+        Layer("round 2: maximum", m + d + 1),
+        Layer("hashing: mask", 3 * d + 1),
+        Layer("hashing: collisions", q * p + d + 1),
+        Layer("hashing: pick", q + d + 1),
+        Layer("hashing: extract", q * p + 1),
+        Layer("pairs", p * (p - 1) + p + 1),
+        Layer("maximum", p + 1),
     )
 
 
@@ -166,7 +165,7 @@ def _fit_max(d: int, failure: float, width: int) -> MaxSchedule | None:
     ending = HashEnding(prime, functions, hash_capacity(d, prime, functions))
     law = Law.of(lambda t: tails.lower_tail(d, np.clip(t, 0, d), size, 0), 1, d, 0.005 * failure, FINE)
     soft, overflow = soft_round(d, law, slots, entries, failure)
-    # entries above the shortlist's maximum were all left out, and so are one of the u left out or the maximum itself
+    # entries above the shortlist's maximum were all left out: at most u of them, and equal ones are no more
     survive = float(after_soft(law, 0, overflow, np.array([ending.capacity]))[0])
     events = (Event(f"more than {ending.capacity} survivors", survive),)
     plan = MaxSchedule(d, d, d, events, (), FirstSample(size, size, size + 1), soft, ending)

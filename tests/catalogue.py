@@ -9,7 +9,7 @@ A new construction enters `_constructions` and is tested in every reading at onc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from exporter import primitives as pr
 from exporter import task as tasks
 from exporter.build import Options, lookup, trace
+from exporter.constructions.planned import Request
 from exporter.families import UNITS
 from exporter.grid import Grid
 from exporter.linear import Scalar
@@ -147,7 +148,9 @@ def construction_case(
     chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
     delta = None if chosen.epsilon is None else Fraction(chosen.epsilon) / (12 * task.d**4)
     net, _ = trace(lookup(construction), task, chosen, form, delta)
+    asked = options.pop("ask", Request())
     extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else [])
+    extras += [f"{k}={v}" for k, v in asdict(asked).items() if v != getattr(Request(), k)]
     where = [f"{domain[0]:g}..{domain[1]:g}"] if domain != (0, 1) else []
     name = "-".join([task.label, construction, f"d{task.d}", f"b{bits}", *where, *extras])
 
@@ -188,4 +191,30 @@ def _constructions() -> list[Case]:
     return cases
 
 
-CASES = {c.name: c for c in [*map(_block_case, BLOCKS.values()), *_constructions()]}
+def _planned() -> list[Case]:
+    """The constructions with a schedule, at a failure that small d allows: some inputs fail, in every reading alike."""
+    loose = Request(failure=0.2)
+    lean = Request(failure=0.2, blocks="lean")
+    return [
+        construction_case("depth5", tasks.median(30), ask=loose),
+        construction_case("depth5", tasks.median(17), domain=(0, 255), ask=lean),
+        construction_case("depth5", tasks.rank(16, [2, 3, 14]), bits=4, ask=loose, certificate=True),
+        construction_case("linear46", tasks.median(16), bits=4, ask=loose),
+        construction_case("linear46", tasks.rank(17, [12]), ask=lean),
+        construction_case("linear46", tasks.median(24), bits=6, ask=lean),
+        construction_case("linear22", tasks.median(16), ask=loose),
+        construction_case("linear22", tasks.rank(17, [9]), bits=4, ask=Request(failure=0.2, depth=21)),
+        construction_case("linear22", tasks.rank(17, [1]), domain=(-1, 1), ask=loose, certificate=True),
+        construction_case("compact", tasks.median(16), ask=Request(failure=0.2, depth=7)),
+        construction_case("compact", tasks.median(17), domain=(0, 255), ask=Request(failure=0.2, depth=9)),
+        construction_case("compact", tasks.median(24), ask=Request(failure=0.2, depth=13), certificate=True),
+        construction_case("compact", tasks.rank(20, [2, 19]), bits=4, ask=Request(failure=0.2, depth=9)),
+        construction_case("linear-max", tasks.extremum(16, "max"), ask=loose),
+        construction_case("linear-max", tasks.extremum(33, "max"), ask=loose, domain=(0, 255)),
+        construction_case("tree-max", tasks.extremum(9, "max")),
+        construction_case("tree-max", tasks.extremum(16, "max"), ask=Request(width=48)),
+        construction_case("tree-max", tasks.extremum(13, "max"), ask=Request(depth=5), certificate=True),
+    ]
+
+
+CASES = {c.name: c for c in [*map(_block_case, BLOCKS.values()), *_constructions(), *_planned()]}

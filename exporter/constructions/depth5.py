@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from exporter.constructions.rounds import lean_ranks, lean_select, name_layers, permutation, prepare
+from exporter.constructions.rounds import lean_ranks, lean_select, name_layers, permutation, prepare, restored
 from exporter.linear import Scalar
 from exporter.primitives import compare, indicator_product
 from exporter.primitives import ranks as all_ranks
@@ -27,8 +27,7 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
     # what later layers read is held explicitly: d neurons a layer, whatever is taken from it
     first_held = relu(e.values)
     second_held = relu(first_held)
-    shifts = constant(np.zeros(plan.d) if e.offsets is None else e.offsets)
-    clean = assume(first_held * 2 - e.delta - shifts, 0.0, 1.0)
+    clean = assume(restored(e.plain(first_held), delta), 0.0, 1.0)
     candidates, ranks = [], []
     for (start, end), (first, last) in zip(pairwise(bounds.tolist()), plan.windows, strict=True):
         mine = order[start:end]

@@ -6,6 +6,9 @@ Adjacent modules of the paper share layers. A round enters with the ends of an i
     pairs     all pairs of the sample; the ranks are clipped beside it
     select    the new ends
 Round 1 needs the last two. The end: mask, collisions of every hash function, pick one without, extract, pairs, select, clip.
+
+The ending hashes the input itself, so whatever it selects, an empty slot even, lies in the range and the clip changes
+nothing: a schedule of depth 21 leaves it out.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from exporter.constructions.rounds import (
 from exporter.linear import Scalar
 from exporter.primitives import hash_table
 from exporter.schedule import HashEnding, LinearSchedule, digits
-from exporter.trace import Node, assume, constant, relu, stack
+from exporter.trace import Node, assume, constant, relu, stack, trim
 
 
 def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
@@ -38,8 +41,8 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     at = first_interval(e, permutation(e.d, seed, 1), plan.sample.size, plan.sample.lower, plan.sample.upper)
     for number, taken in enumerate(plan.rounds, 2):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
-    found = hash_ending(e, at, plan.low, plan.high, plan.ending, permutation(e.d, seed, 9))
-    out = e.restore(found) if offsets else assume(clipped(found * 2 - e.delta), 0.0, 1.0)
+    found = hash_ending(u, e, at, plan, delta, permutation(e.d, seed, 9))
+    out = clipped(found) if plan.layers[-1].module == "clip" else found
     name_layers(out, [layer.module for layer in plan.layers])
     return out
 
@@ -64,30 +67,33 @@ def slot_sums(x: Node, where: npt.NDArray[np.int64]) -> Node:
     return padded.take(where.reshape(-1)).reshape(*where.shape).sum(2)
 
 
-def hash_ending(
-    e: Entries, at: Interval, low: int, high: int, ending: HashEnding, order: npt.NDArray[np.int64]
-) -> Node:
-    """Algorithms 7 and 8 in six layers: the live entries, wherever they stand, in p slots, and the targets among them.
+def hashed_slots(live: Node, mask: Node, ending: HashEnding, where: npt.NDArray[np.int64]) -> Node:
+    """The live entries in p slots, 0 in the others, by the first hash function without collisions: three layers.
 
     Function a is free of collisions when no slot holds two live entries: sum_s [count_as - 1]+ = 0. Of the first such
     function the slots are kept: with g_a its indicator, g_a - 1 - sum over a' < a of g_a' is 0 for it and <= -1 for every
-    other one, and slots of a function with collisions hold less than `capacity`.
+    other one, and no slot holds more than the longest bucket.
     """
-    p, q = ending.prime, ending.functions
-    mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
-    n = assume(mask.sum(), 0.0, float(e.d))
-    where = buckets(e.d, ending, order)
-    live = relu(e.values - (1 - mask))
-    count = assume(slot_sums(mask, where), 0.0, float(where.shape[2]))
-    collisions = assume(relu(count - 1).sum(1), 0.0, float(e.d))
+    longest, q = where.shape[2], ending.functions
+    count = assume(slot_sums(mask, where), 0.0, float(longest))
+    collisions = assume(relu(count - 1).sum(1), 0.0, float(mask.size))
     free = assume(relu(1 - collisions), 0.0, 1.0)
     chosen = free - 1 - free.along(0, np.tril(np.ones((q, q)), -1))
-    largest = min(ending.capacity, where.shape[2])
-    slots = relu(slot_sums(live, where) + (largest * chosen).spread(1, p)).sum(0)
-    slots = assume(slots, 0.0, 1.0)
-    outputs = high - low + 1
-    wanted = assume(1 + relu(p - n + low - below - 1), 1.0, float(p + e.d))
-    top = p - outputs + 1
-    wanted = assume(top - relu(top - wanted), 1.0, float(top))
-    ranks = lean_ranks(slots, e.quantum)
-    return lean_select(slots, ranks, [wanted + i for i in range(outputs)], consecutive=True)
+    slots = relu(slot_sums(live, where) + (longest * chosen).spread(1, ending.prime))
+    return assume(slots.sum(0), 0.0, 1.0)
+
+
+def hash_ending(
+    u: Node, e: Entries, at: Interval, plan: LinearSchedule, delta: Scalar, order: npt.NDArray[np.int64]
+) -> Node:
+    """Algorithms 7 and 8 in six layers: the live entries, wherever they stand, in p slots, and the targets among them.
+
+    Index offsets have decided what is live; the input itself is hashed, for which of equal entries is selected is all one.
+    """
+    p, outputs = plan.ending.prime, plan.high - plan.low + 1
+    mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
+    n = assume(mask.sum(), 0.0, float(e.d))
+    slots = hashed_slots(relu(u - (1 - mask)), mask, plan.ending, buckets(e.d, plan.ending, order))
+    # the empty slots are lowest
+    wanted = 1 + trim(p - n + plan.low - below - 1, p - outputs)
+    return lean_select(slots, lean_ranks(slots, delta), [wanted + i for i in range(outputs)], consecutive=True)

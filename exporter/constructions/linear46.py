@@ -8,7 +8,12 @@ alg:medianFindingFunctionLinear): 45 hidden layers.
 
 A module waits for the one before it: what it reads is held through the layers between (`hold`), so that every layer
 belongs to one module. In a soft round the rank-scaling layer counts the overflow instead, and the ceiling has nothing to
-round. Entries are distinct only as far as the data is: ties count against the capacity of the hash.
+round.
+
+Two things are not the paper's. The filter layer computes its mask only, and the neurons that carry the entries through the
+next layer take the product, [y - (1 - mask)]+: that needs the bits of the grid once, where defn:filtering_net needs them
+twice. Those bits hold index offsets, which tell equal entries apart; from the hash on entries are plain again, for which of
+equal ones is selected is all one.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import numpy.typing as npt
 
 from exporter.constructions.linear22 import buckets, slot_sums
 from exporter.constructions.rounds import (
+    Entries,
     clipped,
     groups,
     lean_ranks,
@@ -29,11 +35,11 @@ from exporter.constructions.rounds import (
     name_layers,
     permutation,
     prepare,
+    restored,
     slots_of,
 )
 from exporter.linear import Scalar
-from exporter.primitives import compare, indicator_product, like, maximum, minimum, rank_select
-from exporter.primitives import filter as keep_between
+from exporter.primitives import compare, indicator_product, like, maximum, rank_select
 from exporter.primitives import mask as between
 from exporter.schedule import Blocks, HardRound, LinearSchedule, SoftRound
 from exporter.trace import Node, assume, assume_total, constant, relu, stack, trim
@@ -44,15 +50,20 @@ FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What is carried from module to module: all entries, the live ones (others 0), the ends of the interval."""
+    """What is carried from a filter on: all entries x, what it read (live entries y, others 0), its mask, its ends."""
 
     x: Node
     y: Node
+    mask: Node
     lower: Node
     upper: Node
 
-    def hold(self, level: int) -> State:
-        return State(*(hold(n, level) for n in (self.x, self.y, self.lower, self.upper)))
+
+def filtered(x: Node, y: Node, lower: Node, upper: Node, quantum: Scalar) -> State:
+    """The filter between two ends, as its mask (defn:filtering_masking_net): one layer."""
+    mask = between(y, upper, lower, quantum)
+    held = hold(x, mask.level)
+    return State(held, held if y is x else hold(y, mask.level), mask, lower, upper)
 
 
 def hold(node: Node, level: int) -> Node:
@@ -62,9 +73,9 @@ def hold(node: Node, level: int) -> Node:
     return node
 
 
-def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0) -> Node:
+def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
     """The entries of ranks plan.low .. plan.high (thm:linear_width_med_computation_distribution_zeroone)."""
-    e = prepare(u, delta, offsets=False)
+    e = prepare(u, delta, offsets)
     q = e.quantum
     order = permutation(e.d, seed, 1)
     sample = e.values.take(order[: plan.sample.size])
@@ -73,14 +84,12 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0) -> Nod
     low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
     high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
     x = hold(e.values, 2)
-    y = assume(keep_between(x, high, low, q), 0.0, 1.0)
-    state = State(x, y, low, high)
+    state = filtered(x, x, low, high, q)
     for number, taken in enumerate(plan.rounds, 2):
-        state = sparsify(state.hold(y.level), plan, taken, permutation(e.d, seed, number), q)
-        y = state.y
-    survivors = hashed(state.hold(y.level), plan, permutation(e.d, seed, 9), q)
-    found = finish(hold(state.x, survivors.level), survivors, plan, q)
-    out = clipped(found * 2 - e.delta)
+        state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
+    survivors = hashed(state, e, plan, permutation(e.d, seed, 9))
+    found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
+    out = clipped(restored(found, delta))
     name_layers(out, [layer.module for layer in plan.layers])
     return out
 
@@ -94,14 +103,14 @@ def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> N
 
 def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> State:
     """Steps 2(a) to 2(c) of alg:sparsifyingFunctionNeuralNet: ten layers."""
-    at = s.y.level
-    d = s.x.shape[0]
-    slots = shortlisted(s, plan.blocks, taken, order, quantum)
-    s = s.hold(at + 3)
+    at, d = s.mask.level, s.x.shape[0]
+    y = relu(s.y - (1 - s.mask))
+    slots = shortlisted(s, y, plan.blocks, taken, order, quantum)
+    x, y, upper = (hold(n, at + 3) for n in (s.x, y, s.upper))
     # rank computing (defn:rank_computing_net), with the upper end as the known entry
-    nonzero = compare(s.y, 0, quantum)
+    nonzero = compare(y, 0, quantum)
     n = assume(nonzero.sum(), 0.0, float(d))
-    below = compare(like(s.upper, s.x), s.x, quantum).sum() - compare(like(s.upper, s.y), s.y, quantum).sum()
+    below = compare(like(upper, x), x, quantum).sum() - compare(like(upper, y), y, quantum).sum()
     rank = plan.low - d + n - below
     rank = assume(rank, -float(d), float(d))
     gap = plan.high - plan.low
@@ -121,39 +130,37 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
         # z + 1 places below the top sentinel, the empty slots and the sentinel 0 lowest
         first = hold(z + 1 - n + rank, at + 6)
         last = hold(z + 1 - n + rank + gap + overflow, at + 6)
-    first = maximum(first, constant(1.0))
-    last = minimum(last, constant(z + 2.0))
+    # the paper's maximum for the one and minimum for the other; both for both, so that a failure stays in range
+    first, last = (1 + trim(r - 1, z + 1) for r in (first, last))
     # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
-    sample = stack([constant([0.0]), hold(slots, at + 7), hold(s.upper, at + 7).reshape(1)])
+    sample = stack([constant([0.0]), hold(slots, at + 7), hold(upper, at + 7).reshape(1)])
     if plan.blocks == "paper":
         pair = stack([first.reshape(1), last.reshape(1)])
         ends = assume(rank_select(sample, hold(pair, at + 7), quantum, ties=True), 0.0, 1.0)
     else:
         ends = lean_select(sample, lean_ranks(sample, quantum), [hold(r, at + 7) for r in (first, last)])
     lower, upper = (ends.take([i]).reshape() for i in (0, 1))
-    s = s.hold(at + 9)
-    y = assume(keep_between(s.y, upper, lower, quantum), 0.0, 1.0)
-    return State(s.x, y, lower, upper)
+    return filtered(hold(x, at + 9), hold(y, at + 9), lower, upper, quantum)
 
 
-def shortlisted(s: State, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
+def shortlisted(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
     """The first `entries` live entries of every block, zeros where there are fewer (defn:shortlist_non-zero_net).
 
-    The lower end is raised to q/2 first, so that zeros are not live; the filter may use the raised end as well.
+    The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so no filter stands here.
     """
     half = Fraction(quantum) / 2
     lower = maximum(s.lower, constant(float(half)))
-    at = s.y.level + 1
-    lower, upper, y = hold(lower, at), hold(s.upper, at), hold(s.y, at)
-    d = y.shape[0]
+    at, d = y.level, y.shape[0]
+    lower, upper = hold(lower, at), hold(s.upper, at)
     parts = groups(d, taken.blocks, taken.block if isinstance(taken, HardRound) else None)
     found = []
     for first, count, size in parts:
         piece = y.take(order[first : first + count * size]).reshape(count, size)
         live = assume(between(piece, upper, lower, half), 0.0, 1.0)
+        f = hold(piece, at + 1)
         if blocks == "lean":
             kept, _ = slots_of(
-                hold(piece, at + 1).reshape(count * size),
+                f.reshape(count * size),
                 live.reshape(count * size),
                 np.arange(count * size),
                 [(0, count, size)],
@@ -161,7 +168,6 @@ def shortlisted(s: State, blocks: Blocks, taken: HardRound | SoftRound, order: I
             )
             found.append(relu(kept))
             continue
-        f = assume(keep_between(piece, upper, lower, quantum), 0.0, 1.0)
         before = assume(live.prefix_sum(1), 0.0, float(size))
         places = constant(np.arange(1, taken.entries + 1)).spread(1, count).spread(2, size)
         cells = indicator_product(f.spread(0, taken.entries), places - before.spread(0, taken.entries))
@@ -194,28 +200,28 @@ def ceiling_of(x: Node, reach: int, d: int) -> Node:
     return assume(steps.sum() - reach, -float(reach), reach + 1.0)
 
 
-def hashed(s: State, plan: LinearSchedule, order: Index, quantum: Scalar) -> Node:
+def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
     """The survivors in `capacity` places, zeros first (alg:hashingFunction): six layers.
 
-    The slots of a function with collisions hold sums up to `capacity`, beyond the [0, 1] that lem:4-term asks for, so the
-    integer of the indicator product is scaled by it.
+    The hash is linear, so its layer has the neurons that filter the entries, and the slots are sums of those. The slots of
+    a function with collisions hold more than the 1 that lem:4-term asks for, so the integer of the indicator product is
+    scaled by the longest bucket.
     """
-    at = s.y.level
+    at, quantum = s.mask.level, e.step
     p, functions, capacity = plan.ending.prime, plan.ending.functions, plan.ending.capacity
-    where = buckets(s.x.shape[0], plan.ending, order)
-    slots = assume(relu(slot_sums(s.y, where)), 0.0, float(where.shape[2]))
-    live = compare(s.y, 0, quantum).sum()
+    where = buckets(e.d, plan.ending, order)
+    y = relu(e.plain(s.y) - (1 - s.mask))
+    slots = slot_sums(y, where)
+    live = compare(y, 0, quantum).sum()
     if plan.blocks == "paper":
         count = compare(slots, 0, quantum).sum(1)
-        slots, live = hold(slots, at + 2), hold(live, at + 2)
         chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
     else:
         lost = live.spread(0, functions) - p + relu(1 - slots / quantum).sum(1)
-        slots = hold(slots, at + 2)
         chosen = relu(1 - assume(lost, 0.0, float(p)))
-    slots = hold(slots, at + 3)
+    slots = slot_sums(hold(y, at + 3), where)
     first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
-    scaled = (first * max(capacity, where.shape[2])).spread(1, p)
+    scaled = (first * where.shape[2]).spread(1, p)
     wanted = list(range(p - capacity + 1, p + 1))
     if plan.blocks == "paper":
         kept = assume(indicator_product(slots, scaled).sum(0), 0.0, 1.0)
@@ -229,12 +235,13 @@ def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> N
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
     largest = hold(select(survivors, [m], quantum, plan.blocks).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)
-    inside = compare(y, 0, quantum).sum()
     below = compare(like(largest, x), x, quantum).sum() - compare(like(largest, y), y, quantum).sum()
-    # the rank among the non-zero survivors, counted from the bottom of all m places
-    wanted = assume(m - inside + (plan.low - m + inside - below), -float(d), float(d + m))
+    # the rank in all m places: how many of them are 0 cancels
+    wanted = assume(plan.low - below, -float(d), float(d + m))
     outputs = plan.high - plan.low + 1
     y = hold(y, at + 3)
+    # entries equal to all survivors may stand below them: then every survivor is the answer
+    wanted = 1 + trim(wanted - 1, m - outputs)
     each = [wanted + i for i in range(outputs)]
     if plan.blocks == "paper":
         return rank_select(y, stack([r.reshape(1) for r in each]), quantum, ties=True)

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from exporter.constructions.linear22 import buckets, slot_sums
-from exporter.constructions.rounds import (
-    clipped,
-    groups,
-    name_layers,
-    permutation,
-    prepare,
-    slots_of,
-)
+from exporter.constructions.linear22 import buckets, hashed_slots
+from exporter.constructions.rounds import groups, name_layers, permutation, slots_of
 from exporter.linear import Scalar
 from exporter.primitives import compare, like, maximum
 from exporter.schedule import MaxSchedule, TreeSchedule
@@ -62,26 +55,24 @@ def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
     return x
 
 
-def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
-    """alg:informalAlgoMax, then alg:sparseToMaximumFunction: entries below a sample's maximum are dropped, twice."""
-    e = prepare(u, delta, offsets)
-    d, v, q = e.d, e.values, e.quantum
-    best = best_of(v.take(permutation(d, seed, 1)[: plan.sample.size]).reshape(1, plan.sample.size), q).reshape()
-    mask = compare(v, like(best, v) - q, q)
-    soft = plan.soft
-    slots, _ = slots_of(v, mask, permutation(d, seed, 2), groups(d, soft.blocks), soft.entries)
-    x = stack([slots, best.reshape(1)])
-    best = best_of(x.reshape(1, x.shape[0]), q).reshape()
-    mask = compare(v, like(best, v) - q, q)
-    where = buckets(d, plan.ending, permutation(d, seed, 9))
-    live = relu(v - (1 - mask))
-    count = assume(slot_sums(mask, where), 0.0, float(where.shape[2]))
-    free = assume(relu(1 - relu(count - 1).sum(1)), 0.0, 1.0)
-    functions, p = plan.ending.functions, plan.ending.prime
-    chosen = free - 1 - free.along(0, np.tril(np.ones((functions, functions)), -1))
-    largest = min(plan.ending.capacity, where.shape[2])
-    found = assume(relu(slot_sums(live, where) + (largest * chosen).spread(1, p)).sum(0), 0.0, 1.0)
-    top = best_of(found.reshape(1, p), q)
-    out = e.restore(top) if offsets else assume(clipped(top * 2 - e.delta), 0.0, 1.0)
+def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Node:
+    """alg:informalAlgoMax, then alg:sparseToMaximumFunction: entries up to a sample's maximum are dropped, twice.
+
+    Entries equal to that maximum are dropped too, so ties do not count; the excess over it is what is passed on, and where
+    nothing exceeds it, 0 is.
+    """
+    d, soft, ending = plan.d, plan.soft, plan.ending
+    best = best_of(u.take(permutation(d, seed, 1)[: plan.sample.size]).reshape(1, plan.sample.size), delta).reshape()
+    slots, _ = slots_of(*_excess(u, best, delta), permutation(d, seed, 2), groups(d, soft.blocks), soft.entries)
+    best = best + best_of(slots.reshape(1, slots.shape[0]), delta).reshape()
+    excess, mask = _excess(u, assume(best, 0.0, 1.0), delta)
+    where = buckets(d, ending, permutation(d, seed, 9))
+    found = hashed_slots(relu(excess - (1 - mask)), mask, ending, where)
+    out = assume(best_of(found.reshape(1, ending.prime), delta) + like(best, found.take([0])), 0.0, 1.0)
     name_layers(out, [layer.module for layer in plan.layers])
     return out
+
+
+def _excess(u: Node, best: Node, delta: Scalar) -> tuple[Node, Node]:
+    """(u - best, [u > best])"""
+    return u - like(best, u), compare(u, like(best, u), delta)

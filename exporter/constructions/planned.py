@@ -7,8 +7,7 @@ their failure bounds add up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -34,8 +33,6 @@ from exporter.schedule import (
     TreeSchedule,
 )
 from exporter.trace import Node, stack
-
-SPARE_BITS = 12  # of a float64's 53 left for counts and slots when entries get index offsets
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,10 @@ def schedule(name: str, d: int, low: int, high: int, ask: Request) -> Schedule:
         case "linear46":
             return plan_linear(d, low, high, ask.failure, "linear46", ask.blocks, ask.objective, ask.width)
         case "linear22":
-            return plan_linear(d, low, high, ask.failure, "linear22", ask.blocks, ask.objective, ask.width)
+            if ask.depth not in (None, 21, 22):
+                raise UserError(f"linear22 has depth 22, or 21 without the clip of its answer, not {ask.depth}")
+            plan = plan_linear(d, low, high, ask.failure, "linear22", ask.blocks, ask.objective, ask.width)
+            return replace(plan, layers=plan.layers[:20]) if ask.depth == 21 else plan
         case "compact":
             return plan_compact(d, low, high, ask.failure, ask.depth, ask.width, ask.objective)
         case "linear-max":
@@ -93,41 +93,36 @@ def _only_max(name: str, d: int, low: int, high: int) -> None:
         raise UserError(f"{name} computes the maximum, not ranks {low}..{high} of {d}: use --op max")
 
 
-def has_spare_bits(d: int, delta: Scalar) -> bool:
-    """Whether float64 carries the grid and an index offset for every entry."""
-    bits = Fraction(delta).denominator.bit_length() - 1
-    return bits + (d - 1).bit_length() + SPARE_BITS <= 53
-
-
-def formula(u: Node, plan: Schedule, delta: Scalar, seed: int) -> Node:
-    """The network of a schedule."""
-    offsets = has_spare_bits(plan.d, delta)
+def formula(u: Node, plan: Schedule, delta: Scalar, seed: int, offsets: bool = True) -> Node:
+    """The network of a schedule; `offsets` tell equal entries apart where the construction needs that."""
     match plan:
         case Depth5Schedule():
             return depth5(u, plan, delta, seed, offsets)
         case LinearSchedule(family="linear46"):
-            return linear46(u, plan, delta, seed)
+            return linear46(u, plan, delta, seed, offsets)
         case LinearSchedule():
             return linear22(u, plan, delta, seed, offsets)
         case CompactSchedule():
             return compact(u, plan, delta, seed)
         case MaxSchedule():
-            return sampled_max(u, plan, delta, seed, offsets)
+            return sampled_max(u, plan, delta, seed)
         case TreeSchedule():
             return tree_max(u, plan, delta)
         case _:
             raise AssertionError(type(plan).__name__)
 
 
-def planned(name: str) -> Callable[[Node, Sequence[int], Scalar, int, Request], tuple[Node, float]]:
+def planned(name: str) -> Callable[..., tuple[Node, float]]:
     """A builder for the catalogue: (values in the order of the ranks, failure bound)."""
 
-    def build(u: Node, ranks: Sequence[int], delta: Scalar, seed: int, ask: Request) -> tuple[Node, float]:
+    def build(
+        u: Node, ranks: Sequence[int], delta: Scalar, seed: int, ask: Request, offsets: bool = True
+    ) -> tuple[Node, float]:
         found: dict[int, Node] = {}
         bound = 0.0
         for low, high in runs(ranks):
             plan = schedule(name, u.shape[0], low, high, ask)
-            values = formula(u, plan, delta, seed)
+            values = formula(u, plan, delta, seed, offsets)
             bound += plan.failure_bound
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
         return stack([found[r] for r in ranks]), min(1.0, bound)

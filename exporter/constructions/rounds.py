@@ -1,8 +1,15 @@
-"""Steps that linear22, compact and the sampled maximum share: lean forms of the paper's building blocks.
+"""Steps that linear46, linear22, compact and the sampled maximum share: lean forms of the paper's building blocks.
 
-Entries are v in (0, 1), multiples of a quantum q, zero never a live value. An interval [lower, upper] says which entries
-are live; both ends are entries themselves or the ends of the range. Inside a round values are taken relative to `lower`, so
-that an empty slot, which ends up as 0, means "no better lower end".
+Entries are multiples of a quantum q. An interval says which of them are live; its ends are entries themselves or the ends
+of the range. Inside a round values are taken relative to `lower`, so that an empty slot, which ends up as 0, means "no
+better lower end".
+
+Equal entries. The proofs order them by index, so that no two are equal. Two ways to keep that order:
+    open intervals   live is what lies strictly between the ends, and a target may be an end itself: its rank is then
+                     below the first or above the last live one. All entries strictly between are also between the ends in
+                     the order by index, so ties never make more of them than the proof allows. It costs no bits.
+    index offsets    entry j is raised by j/D of a grid step before it is compared with the ends of a closed interval. A
+                     hard round needs it: strictly between the ends there may be too few entries to fill its blocks.
 """
 
 from __future__ import annotations
@@ -17,47 +24,50 @@ import numpy.typing as npt
 from exporter.linear import Scalar
 from exporter.primitives import compare, like
 from exporter.schedule import HardRound, SoftRound
-from exporter.trace import Node, assume, assume_total, constant, named, relu, stack, topological, total, trim
+from exporter.trace import Node, assume, assume_total, constant, named, relu, stack, topological, trim
 
 Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """The prepared input: values v, their quantum q, and what turns a value of v back into one of the input."""
+    """The input as it is compared: multiples of the quantum q, entry j raised by j q where a step has `fine` > 1 quanta."""
 
     values: Node
     quantum: Fraction
-    offsets: npt.NDArray[np.float64] | None
-    delta: Fraction
+    fine: int = 1
 
     @property
     def d(self) -> int:
         return self.values.shape[0]
 
-    def restore(self, m: Node) -> Node:
-        """Input values from values of v (shape (p,)); with index offsets one layer finds the entry and takes it off."""
-        plain = m * 2 - self.delta
-        if self.offsets is None:
-            return assume(plain, 0.0, 1.0)
-        p, d = m.shape[0], self.d
-        apart = (self.values.spread(0, p) - m.spread(1, d)) / self.quantum
-        # 1 where the entry is m, 0 where it is another: the hat [t + 1]+ - 2 [t]+ + [t - 1]+
-        hat = assume(total([(1, relu(apart + 1)), (-2, relu(apart)), (1, relu(apart - 1))]), 0.0, 1.0)
-        taken = hat.along(1, self.offsets[None, :]).reshape(p)
-        # m plus its offset may pass 1, so the clip leaves room for the offset
-        return assume(trim(plain, 1 + self.delta) - assume(taken, 0.0, float(self.delta)), 0.0, 1.0)
+    @property
+    def step(self) -> Fraction:
+        """The step of the grid without the offsets."""
+        return self.quantum * self.fine
+
+    def plain(self, v: Node) -> Node:
+        """v, a value for every entry, without the offsets: what is 0 for a dead entry is then 0 or less."""
+        return v if self.fine == 1 else v - constant(np.arange(self.d) * float(self.quantum))
 
 
 def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
-    """v = (u + δ + δ j/D)/2: no entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal."""
+    """v = (u + δ + δ j/D)/2: no entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal.
+
+    u is halved first: compilers join constants that are added in a row, and the one that rounds u to the grid is so large
+    that it would swallow an offset.
+    """
     step, d = Fraction(delta), u.shape[0]
     if not offsets:
-        return Entries(assume((u + step) / 2, float(step) / 2, 1.0), step / 2, None, step)
-    fine = 1 << (d - 1).bit_length() if d > 1 else 1
-    shifts = np.arange(d, dtype=np.float64) * np.float64(step / fine)
-    v = (u + step + constant(shifts)) / 2
-    return Entries(assume(v, float(step) / 2, 1.0), step / (2 * fine), shifts, step)
+        return Entries(assume(u / 2 + step / 2, float(step) / 2, 1.0), step / 2)
+    fine = 1 << (d - 1).bit_length()
+    v = u / 2 + constant(float(step) / 2 + np.arange(d) * float(step / fine / 2))
+    return Entries(assume(v, float(step) / 2, 1.0), step / (2 * fine), fine)
+
+
+def restored(m: Node, delta: Scalar) -> Node:
+    """Input values from values of v without offsets."""
+    return m * 2 - delta
 
 
 def clipped(m: Node) -> Node:
@@ -91,8 +101,8 @@ def lean_ranks(x: Node, quantum: Scalar) -> Node:
 def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:
     """The entries of the wanted ranks, when every rank 1..m is taken once and 0 <= x <= 1; two neurons per entry.
 
-    A_r = sum_k [x_k + r - y_k]+ adds x_(1) + ... + x_(r) and r (r - 1)/2, so x_(r) = A_r - A_(r - 1) - (r - 1). With
-    `consecutive` the wanted ranks follow one another and share their sums.
+    [x_k + r - y_k]+ - [x_k + r - 1 - y_k]+ is 1 for the r - 1 lower entries, x_k for the one of rank r and 0 above: the sum
+    over k is x_(r) + r - 1. With `consecutive` the wanted ranks follow one another and share their neurons.
     """
     m = x.shape[0]
     rows: list[Node | int] = []
@@ -102,15 +112,13 @@ def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive:
         rows.append(r)
     wants = stack([r.reshape(1) if isinstance(r, Node) else constant([float(r)]) for r in rows])
     p = len(rows)
-    sums = relu(x.spread(0, p) + wants.spread(1, m) - ranks.spread(0, p))
-    assume_total(sums, m * (m + 1) / 2)
-    a = assume(sums.sum(1), 0.0, m * (m + 1) / 2)
-    parts = []
-    for k, r in enumerate(wanted):
-        at = k + 1 if consecutive else 2 * k + 1
-        before = (r - 1).reshape(1) if isinstance(r, Node) else constant([r - 1.0])
-        parts.append(assume(a.take([at]) - a.take([at - 1]) - before, 0.0, 1.0))
-    return stack(parts)
+    cells = relu(x.spread(0, p) + wants.spread(1, m) - ranks.spread(0, p))
+    assume_total(cells, m * (m + 1) / 2)
+    last = np.arange(1, p, 1 if consecutive else 2)
+    # subtracted before they are summed, so that no sum exceeds m
+    each = assume(cells.take(last) - cells.take(last - 1), 0.0, 1.0)
+    before = stack([(r - 1).reshape(1) if isinstance(r, Node) else constant([r - 1.0]) for r in wanted])
+    return assume(each.sum(1) - before, 0.0, 1.0)
 
 
 def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node]:
@@ -118,6 +126,14 @@ def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, N
     above = compare(x, like(lower, x) - quantum, quantum)
     beyond = compare(x, like(upper, x), quantum)
     return assume(above - beyond, 0.0, 1.0), assume(x.shape[0] - above.sum(), 0.0, float(x.shape[0]))
+
+
+def open_mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node, Node]:
+    """([l < x_i < u], number of x_i <= l, [l = u]) on as many neurons; where l = u the mask is -[x_i = l]."""
+    above = compare(x, like(lower, x), quantum)
+    beyond = compare(x, like(upper, x) - quantum, quantum)
+    below = assume(x.shape[0] - above.sum(), 0.0, float(x.shape[0]))
+    return assume(above - beyond, -1.0, 1.0), below, 1 - compare(upper, lower, quantum)
 
 
 def groups(d: int, blocks: int, block: int | None = None) -> list[tuple[int, int, int]]:
@@ -135,35 +151,52 @@ def slots_of(
     """(slots, live entries per block): the first `entries` live entries of every block, one neuron per entry and slot.
 
     With the prefix counts P_j inside a block, T_i = sum_j [x_j - P_j + i - (c + 1)(1 - m_j)]+ telescopes: slot i is
-    T_i - T_(i - 1) - (i - 1). A slot that stays empty holds an integer <= 0. -1 <= x <= 1 is enough where m_j = 0.
+    T_i - T_(i - 1) - (i - 1). A slot that stays empty holds an integer <= 0. x <= 1 is enough where m_j = 0.
     """
     found, counts = [], []
     c = entries
     for first, blocks, block in parts:
         where = order[first : first + blocks * block]
         values, live = (n.take(where).reshape(blocks, block) for n in (x, mask))
-        before = assume(live.prefix_sum(1), 0.0, float(block))
+        before = assume(live.prefix_sum(1), block * live.lo, float(block))
         base = values - before - (c + 1) * (1 - live)
         places = constant(np.arange(1, c + 1))
         for axis, n in ((1, blocks), (2, block)):
             places = places.spread(axis, n)
-        cells = relu(base.spread(0, c) + places)
+        cells = assume(relu(base.spread(0, c) + places), 0.0, float(c))
         assume_total(cells, c * (c + 1) / 2 + 1)
         sums = assume(cells.sum(2), 0.0, c * (c + 1) / 2 + 1)
         step = np.eye(c) - np.eye(c, k=-1)
         index = constant(np.arange(c)).spread(1, blocks)
         slots = sums.along(0, step) - index if c > 1 else sums
         found.append(assume(slots, -float(c), 1.0).reshape(c * blocks))
-        counts.append(assume(live.sum(1), 0.0, float(block)))
+        counts.append(assume(live.sum(1), block * live.lo, float(block)))
     return stack(found), stack(counts)
+
+
+def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:
+    """(x, ranks): the slots, `spare` zeros below and as many ceilings above, which need no comparison to be ranked."""
+    m = slots.shape[0]
+    x = stack([constant(np.zeros(spare)), relu(slots), ceiling.spread(0, spare)])
+    lowest = np.arange(1, spare + 1)
+    return x, stack([constant(lowest), lean_ranks(slots, quantum) + spare, constant(lowest + m + spare)])
 
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """The live entries are those in [lower, upper]."""
+    """The targets are in [lower, upper]; whether the ends count as live is for the next step to say."""
 
     lower: Node
     upper: Node
+
+    def open_live(self, e: Entries, longest: int, entries: int) -> tuple[Node, Node, Node, Node]:
+        """(x - lower, mask, live entries, number of x <= lower), live being what lies strictly between the ends.
+
+        Where the ends are equal nothing is: x is lowered so far that no slot of a block up to `longest` takes it.
+        """
+        mask, below, shut = open_mask_of(e.values, self.lower, self.upper, e.quantum)
+        x = e.values - like(self.lower + (longest + entries + 1) * shut, e.values)
+        return x, mask, assume(mask.sum(), -float(e.d), float(e.d)), below
 
 
 def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) -> Interval:
@@ -178,29 +211,23 @@ def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) 
 
 def narrow(e: Entries, at: Interval, low: int, high: int, taken: HardRound | SoftRound, order: Index) -> Interval:
     """One round in four layers: mask, shortlist (and scaled ranks), pairs, select."""
-    mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
-    n = assume(mask.sum(), 0.0, float(e.d))
-    r_low, r_high = low - below, high - below
-    hard = isinstance(taken, HardRound)
-    parts = groups(e.d, taken.blocks, taken.block if hard else None)
-    slots, counts = slots_of(e.values - like(at.lower, e.values), mask, order, parts, taken.entries)
-    z = taken.size
-    ceiling = (at.upper - at.lower).reshape(1)
+    z, c = taken.size, taken.entries
     if isinstance(taken, HardRound):
+        mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
+        n = assume(mask.sum(), 0.0, float(e.d))
+        parts = groups(e.d, taken.blocks, taken.block)
+        slots, _ = slots_of(e.values - like(at.lower, e.values), mask, order, parts, c)
         # ceil(r z / n) = sum over i = 0 .. z - 1 of [r z - i n > 0]; floor with >= and i = 1 .. z
-        up = _steps(r_high * z, n, np.arange(z), z)
-        down = _steps(r_low * z + 1, n, np.arange(1, z + 1), z)
-        x = stack([constant([0.0]), slots, ceiling])
-        first, last = down - taken.below + 1, up + taken.above + 1
+        first = _steps((low - below) * z + 1, n, np.arange(1, z + 1), z) - taken.below
+        last = _steps((high - below) * z, n, np.arange(z), z) + taken.above
     else:
-        overflow = relu(counts - taken.entries).sum()
-        x = stack([slots, ceiling])
-        first, last = z - n + r_low, z - n + r_high + overflow
-    m = x.shape[0]
-    ranks = lean_ranks(x, e.quantum)
-    first = assume(1 + relu(first - 1), 1.0, float(m))
-    last = assume(m - relu(m - last), 0.0, float(m))
-    ends = lean_select(relu(x), ranks, [first, last])
+        x, mask, n, below = at.open_live(e, taken.block, c)
+        slots, counts = slots_of(x, mask, order, groups(e.d, taken.blocks), c)
+        # the empty slots are lowest; of u entries left out all may be below the target, or none
+        first = z - n + low - below
+        last = z - n + high - below + relu(counts - c).sum()
+    x, ranks = ranked_between(slots, at.upper - at.lower, e.quantum)
+    ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in (first, last)])
     lower, upper = (assume(at.lower + ends.take([k]).reshape(), 0.0, 1.0) for k in (0, 1))
     return Interval(lower, upper)
 

@@ -10,6 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from exporter import task as tasks
+from exporter.build import Options, build
+from exporter.constructions import CONSTRUCTIONS
+from exporter.grid import Grid
+from exporter.onnx_file import to_onnx
 from exporter.profiles import prove_profile
 from tests.catalogue import construction_case
 from tests.running import proto_of
@@ -152,3 +156,19 @@ def test_products_of_constants_are_constants() -> None:
     graph.node.insert(0, helper.make_node("Mul", [two, two], ["four"]))
     append(graph, "Mul", "LAST", "four")
     assert prove_profile(proto).profile == "structured"
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_no_part_of_a_step_is_added_right_after_the_rounding(name: str) -> None:
+    """(x - C) + C rounds x to the grid; a compiler that joins C with a part of a step added next would lose that."""
+    task = tasks.extremum(25, "max") if name.endswith("-max") else tasks.median(25)
+    graph = to_onnx(build(task, Options(name, Grid(bits=16), profile="structured"))).graph
+    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    first, second, *_ = graph.node
+    assert [first.op_type, second.op_type] == ["Sub", "Add"]
+    joined = {second.output[0]}
+    for n in graph.node:
+        added = [stored[c] for c in n.input if c in stored]
+        if n.op_type in ("Add", "Sub") and added and joined & set(n.input):
+            joined.add(n.output[0])
+            assert all((c * 2.0**16 % 1 == 0).all() for c in added), n

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from exporter import tails
+from exporter.constructions.planned import Request, schedule
 from exporter.errors import UserError
 from exporter.paper_exponents import paper_linear46
 from exporter.planner_compact import plan_compact
@@ -124,6 +125,7 @@ def test_hash_capacity_separates() -> None:
         (lambda: plan_linear(2048, 0, 1), "ranks"),
         (lambda: plan_linear(2048, 1, 1, 2.0), "failure"),
         (lambda: plan_linear(256, 128, 129, 1e-3, "linear22", "paper"), "lean"),
+        (lambda: schedule("linear22", 256, 128, 129, Request(depth=20)), "21 without the clip"),
         (lambda: plan_compact(2048, 1, 5), "one network per rank"),
         (lambda: plan_compact(256, 128, 129, 1e-3, None, 1000), "narrowest has width"),
         (lambda: plan_linear(256, 128, 129, 1e-2, "linear22", None, "width", 2000), "narrowest has width"),
