@@ -10,6 +10,7 @@ A lone row has a graph of its own: with the batch known, many a Reshape changes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,26 +83,57 @@ def with_counting(model: onnx.ModelProto, columns: Sequence[Target], grid: Grid)
 
 
 def for_one_row(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph for a batch of one, without the Reshapes that do nothing there."""
+    """The same graph for a batch of one, without the Reshapes that do nothing there or only turn a row into a column."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     inferred = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph
     shapes = {value.name: _shape(value) for value in (*inferred.value_info, *inferred.input)}
-    outputs = {value.name for value in fixed.graph.output}
+    stored = {tensor.name: tensor for tensor in fixed.graph.initializer}
+    readers = Counter(name for node in fixed.graph.node for name in node.input)
+    readers.update(value.name for value in fixed.graph.output)
+    made: dict[str, onnx.NodeProto] = {}
     instead: dict[str, str] = {}
     kept = []
     for node in fixed.graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = instead.get(name, name)
-        before, after = (shapes.get(name) for name in (node.input[0] if node.input else "", node.output[0]))
-        if node.op_type == "Reshape" and before is not None and before == after and node.output[0] not in outputs:
-            instead[node.output[0]] = node.input[0]
-        else:
-            kept.append(node)
+        if node.op_type == "Reshape":
+            source = node.input[0]
+            before, after = shapes.get(source), shapes.get(node.output[0])
+            if before is not None and before == after:
+                instead[node.output[0]] = source
+                readers[source] += readers[node.output[0]] - 1
+                continue
+            if before is not None and after == before[::-1] and readers[source] == 1 and source in made:
+                turned = _turned(made[source], stored)
+                if turned is not None:
+                    fixed.graph.initializer.extend(turned)
+                    made[source].output[0] = node.output[0]
+                    continue
+        kept.append(node)
+        made[node.output[0]] = node
     del fixed.graph.node[:]
     fixed.graph.node.extend(kept)
     return fixed
+
+
+def _turned(node: onnx.NodeProto, stored: dict[str, onnx.TensorProto]) -> list[onnx.TensorProto] | None:
+    """Make a Gemm (1, k) x (k, n) + (n) return its row as a column: (n, k) x (1, k)^T + (n, 1); the new constants."""
+    if node.op_type != "Gemm" or node.attribute or len(node.input) != 3 or node.input[0] in stored:
+        return None
+    row, weights, offset = node.input
+    if weights not in stored or offset not in stored:
+        return None
+    constants = [
+        numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(stored[weights]).T), f"{weights}_{PREFIX}T"),
+        numpy_helper.from_array(numpy_helper.to_array(stored[offset]).reshape(-1, 1), f"{offset}_{PREFIX}T"),
+    ]
+    node.input[:] = [constants[0].name, row, constants[1].name]
+    node.attribute.append(helper.make_attribute("transB", 1))
+    new = [tensor for tensor in constants if tensor.name not in stored]
+    stored |= {tensor.name: tensor for tensor in new}
+    return new
 
 
 def _shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
