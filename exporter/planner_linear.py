@@ -204,13 +204,7 @@ def hard_round(
     best: tuple[float, HardRound, Law, tuple[Event, ...]] | None = None
     largest = 0
     for entries in sorted(range(1, limit.entries + 1), reverse=True):
-        blocks, short = min(limit.slots // entries, d), 1.0
-        while blocks:
-            tail = tails.lower_tail(d, law.low, d // blocks, entries - 1)
-            short = law.expected(np.minimum(1.0, blocks * tail)) - law.beyond
-            if short <= shares.shortage * failure:
-                break
-            blocks -= max(1, blocks // 40)
+        blocks, short = _most_blocks(d, law, min(limit.slots // entries, d), entries, shares.shortage * failure)
         size = blocks * entries
         if size < 8 or size > shortest or size < 0.9 * largest:
             continue
@@ -238,6 +232,19 @@ def hard_round(
             )
             best = (average, found, after, events)
     return None if best is None else best[1:]
+
+
+def _most_blocks(d: int, law: Law, most: int, entries: int, failure: float) -> tuple[int, float]:
+    """The largest number of blocks that are rarely short of `entries` live ones (in steps of 1/40), and how rarely."""
+    tried = []
+    while most > 0:
+        tried.append(most)
+        most -= max(1, most // 40)
+    blocks = np.array(tried, dtype=np.int64)
+    tail = tails.lower_tail(d, law.low, (d // blocks)[:, None], entries - 1)
+    short = np.minimum(1.0, blocks[:, None] * tail) @ law.mass
+    good = np.flatnonzero(short <= failure)
+    return (int(blocks[good[0]]), float(short[good[0]])) if good.size else (0, 1.0)
 
 
 def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.Floats:
