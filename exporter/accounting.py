@@ -90,8 +90,8 @@ def _count(node: Node, groups: dict[int, Group], symmetry: dict[int, Axes]) -> t
                 several = [_count(part, groups, symmetry) for part in parts]
                 return sum(nnz for nnz, _ in several), max(largest for _, largest in several)
             case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
-                several = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
-                return sum(nnz for _, nnz, _ in several), max((c * size for c, _, size in several), default=0.0)
+                scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
+                return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
     return _merge_and_count(node, groups, symmetry[node.number])
 
 
@@ -196,13 +196,13 @@ def _columns(node: Node, groups: dict[int, Group], known: dict[int, Columns | No
         args.append(found)
     match node:
         case Sum(terms=terms):
-            used = [(abs(float(c)), arg) for (c, _), arg in zip(terms, args, strict=True) if c != 0]
+            used = [(abs(float(c)), columns) for (c, _), columns in zip(terms, args, strict=True) if c != 0]
             number, size = np.zeros(flat, np.int64), np.zeros(flat)
-            for c, arg in used:
-                number, size = number + arg.number, np.maximum(size, c * arg.size)
+            for c, columns in used:
+                number, size = number + columns.number, np.maximum(size, c * columns.size)
             return Columns(number, size)
         case Stack(parts=parts, axis=axis):
-            whole = [_whole(arg, part.shape) for arg, part in zip(args, parts, strict=True)]
+            whole = [_whole(columns, part.shape) for columns, part in zip(args, parts, strict=True)]
             return Columns(*(np.concatenate(arrays, axis) for arrays in zip(*whole, strict=True)))
         case Apply(linear=Along(axis, matrix)) if matrix.shape[0] == 1:
             row = np.abs(dense(matrix).astype(np.float64))

@@ -241,7 +241,7 @@ def merged_rows(
 
 
 def _used(entries: Index, size: int) -> tuple[Index, Index]:
-    """The distinct ones of some flat entries, ascending, and the place of each among them, without sorting where that pays."""
+    """The distinct ones of some flat entries, ascending, and the place of each among them; sorted for only when few."""
     if 16 * entries.size < size:
         found, place = np.unique(entries, return_inverse=True)
         return found.astype(np.int64), place

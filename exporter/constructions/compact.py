@@ -82,4 +82,6 @@ def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> 
     top = m - outputs + 1
     wanted = assume(top - relu(top - wanted), 1.0, float(top))
     ranks = lean_ranks(slots, e.quantum)
-    return lean_select(relu(slots), ranks, [wanted + i for i in range(outputs)], consecutive=True)
+    # counted from the least entry, so that an empty slot, should a failure select one, is no less than that
+    least = e.delta / 2
+    return lean_select(relu(slots - least), ranks, [wanted + i for i in range(outputs)], consecutive=True) + least
