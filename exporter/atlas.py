@@ -41,7 +41,7 @@ CLAIMS: dict[str, tuple[int | None, float | None, int | None]] = {
     "linear46": (46, 1.0, None),
     "linear22": (22, 1.0, None),
     "compact": (9, None, None),
-    "linear-max": (14, 1.0, None),
+    "linear-max": (None, 1.0, None),
 }
 BITS = 24
 GRID_ERROR = 2.0 ** -(2 * BITS)

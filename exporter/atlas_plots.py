@@ -86,9 +86,9 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
                 fontsize=9, color=colours[name], zorder=6,
             )  # fmt: skip
             if r.get("claimed_exponent"):
-                claimed = d ** r["claimed_exponent"]
-                axes.plot(claimed, r["claimed_depth"], "o", mfc="none", color=colours[name], markersize=8, zorder=5)
-                axes.plot([claimed, r["width"]], [r["claimed_depth"], r["depth"]], ":", color=colours[name], zorder=5)
+                claimed, depth = d ** r["claimed_exponent"], r["claimed_depth"] or r["depth"]
+                axes.plot(claimed, depth, "o", mfc="none", color=colours[name], markersize=8, zorder=5)
+                axes.plot([claimed, r["width"]], [depth, r["depth"]], ":", color=colours[name], zorder=5)
         axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(1.6, top), xlabel="width", ylabel="depth")
         ticks = [2, 3, 5, 9, 14, 22, 46, 100]
         axes.set_yticks(ticks, [str(t) for t in ticks])
