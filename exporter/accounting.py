@@ -9,23 +9,25 @@ merged and counted for all. `_symmetry` finds the axes along which a node's rows
 
 Several ENTRIES axes move together (the pairs (i, i) are not like the pairs (i, j)), so only one of them is left out.
 Whatever treats entries differently (gathers, blocks, hashes) ends the symmetry for all that depends on it, and from
-there on every row is merged.
+there on every row is merged, but over as few columns as the map can tell apart: see `_atoms`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import numpy as np
+import numpy.typing as npt
 
-from exporter.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, dense
-from exporter.network import CHUNK, Index, Network, affine_rows
+from exporter.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
+from exporter.network import CHUNK, Group, Index, Network, merged_rows
 from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
 
 ALIKE: Literal["alike"] = "alike"
 ENTRIES: Literal["entries"] = "entries"
 Axes = tuple[Literal["alike", "entries"] | None, ...]
+ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,184 @@ def accounting(net: Network) -> Accounting:
     symmetry = _symmetry(net)
     nnz, largest = 0, 0.0
     for level in range(len(net.layers) + 1):
-        for node, _ in net.roots(level):
-            rows, copies = _representatives(node, symmetry[node.number])
-            for start in range(0, len(rows), CHUNK):
-                matrix, _ = affine_rows(net, level, node, rows[start : start + CHUNK])
-                matrix.eliminate_zeros()
-                nnz += matrix.nnz * copies
-                if matrix.nnz:
-                    largest = max(largest, float(np.abs(matrix.data).max()))
+        groups = net.state(level).find()
+        counted: dict[int, tuple[int, float]] = {}  # neurons that differ in scale and bias only are merged once
+        for root, _ in net.roots(level):
+            node, scale = _bare(root, groups)
+            if node.number not in counted:
+                counted[node.number] = _count(node, groups, symmetry)
+            weights, heaviest = counted[node.number]
+            nnz += weights
+            largest = max(largest, scale * heaviest)
     widths = tuple(layer.width for layer in net.layers)
     modules = tuple(layer.name for layer in net.layers)
     return Accounting(net.depth, net.width, net.size, nnz, largest, widths, modules)
+
+
+def _bare(node: Node, groups: dict[int, Group]) -> tuple[Node, float]:
+    """The node without factor and bias, and the factor's magnitude."""
+    scale = 1.0
+    while isinstance(node, Sum) and node.number not in groups:
+        varying = [(c, arg) for c, arg in node.terms if not arg.is_constant]
+        if len(varying) != 1 or varying[0][0] == 0:
+            break
+        scale *= abs(float(varying[0][0]))
+        node = varying[0][1]
+    return node, scale
+
+
+def _count(node: Node, groups: dict[int, Group], symmetry: dict[int, Axes]) -> tuple[int, float]:
+    """(non-zeros, largest weight) of all rows of a node over the neurons of a layer.
+
+    Terms that share no neurons are counted one by one; what is left is merged.
+    """
+    if node.is_constant:
+        return 0, 0.0
+    if node.number not in groups:
+        match node:
+            case Apply(linear=Spread(_, n), arg=arg):
+                nnz, largest = _count(arg, groups, symmetry)
+                return n * nnz, largest
+            case Apply(linear=Reshape() | Reorder(), arg=arg):
+                return _count(arg, groups, symmetry)
+            case Stack(parts=parts):
+                several = [_count(part, groups, symmetry) for part in parts]
+                return sum(nnz for nnz, _ in several), max(largest for _, largest in several)
+            case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
+                scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
+                return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
+    return _merge_and_count(node, groups, symmetry[node.number])
+
+
+def _disjoint(several: list[set[int]]) -> bool:
+    return len(set().union(*several)) == sum(map(len, several))
+
+
+def _reads(node: Node, groups: dict[int, Group]) -> set[int]:
+    """The groups that a node depends on."""
+    return {n.number for n in _region(node, groups) if n.number in groups}
+
+
+def _merge_and_count(node: Node, groups: dict[int, Group], axes: Axes) -> tuple[int, float]:
+    leaves, columns = _atoms(node, groups)
+    rows, copies = _representatives(node, axes)
+    width = columns.number.size
+    chunk = max(1, min(CHUNK, ENTRIES_AT_ONCE // max(1, width)))
+    nnz, largest = 0, 0.0
+    for start in range(0, len(rows), chunk):
+        matrix, _ = merged_rows(node, rows[start : start + chunk], leaves, width)
+        matrix.eliminate_zeros()
+        nnz += int(columns.number[matrix.indices].sum()) * copies
+        largest = max(largest, float((np.abs(matrix.data) * columns.size[matrix.indices]).max(initial=0.0)))
+    return nnz, largest
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """For every entry of a node, whose neurons no other entry reads: how many they are, and the largest weight of one.
+
+    Arrays of length 1 along the axes where all entries are alike.
+    """
+
+    number: npt.NDArray[np.int64]
+    size: npt.NDArray[np.float64]
+
+
+def _atoms(root: Node, groups: dict[int, Group]) -> tuple[dict[int, Group], Columns]:
+    """Nodes that stand for the neurons below them in the map of `root`, as groups, and the neurons of their entries.
+
+    An atom's entries read disjoint sets of neurons, and nothing else in the map reads these: a sum over a block, say. All
+    weights of such a set are then one number times the weights within the atom, so the map is merged over atoms.
+    """
+    apart: dict[int, Columns | None] = {}
+    inside: dict[int, frozenset[int]] = {}
+    below: dict[int, frozenset[int]] = {}
+    readers: dict[int, set[int]] = {}
+    nodes = _region(root, groups)
+    for node in nodes:
+        args = () if node.number in groups else tuple(a for a in node.args if not a.is_constant)
+        for a in args:
+            readers.setdefault(a.number, set()).add(node.number)
+        inside[node.number] = frozenset({node.number}).union(*(inside[a.number] for a in args))
+        below[node.number] = (
+            frozenset({node.number}) if node.number in groups else frozenset().union(*(below[a.number] for a in args))
+        )
+        shared = sum(len(below[a.number]) for a in args) > len(below[node.number])
+        apart[node.number] = None if shared else _columns(node, groups, apart)
+    atoms: dict[int, Group] = {}
+    pending, seen, offset = [root], set[int](), 0
+    numbers, sizes = [np.zeros(0, np.int64)], [np.zeros(0)]
+    while pending:
+        node = pending.pop()
+        if node.is_constant or node.number in seen:
+            continue
+        seen.add(node.number)
+        found, within = apart[node.number], inside[node.number]
+        if found is not None and all(readers[n] <= within for n in within if n != node.number):
+            atoms[node.number] = Group(node, node, (1,), offset)
+            number, size = _whole(found, node.shape)
+            numbers.append(number.ravel())
+            sizes.append(size.ravel())
+            offset += node.size
+        else:
+            pending.extend(node.args)
+    return atoms, Columns(np.concatenate(numbers), np.concatenate(sizes))
+
+
+def _region(root: Node, groups: dict[int, Group]) -> list[Node]:
+    """The nodes between the groups and the root, each after its arguments; constants left out."""
+    seen: dict[int, Node] = {}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if not node.is_constant and node.number not in seen:
+            seen[node.number] = node
+            if node.number not in groups:
+                pending.extend(node.args)
+    return [seen[k] for k in sorted(seen)]
+
+
+def _columns(node: Node, groups: dict[int, Group], known: dict[int, Columns | None]) -> Columns | None:
+    """The neurons of every entry, where no two entries read the same one; the arguments read different groups."""
+    flat = (1,) * len(node.shape)
+    if node.number in groups:
+        return Columns(np.full(flat, len(groups[node.number].signs)), np.ones(flat))
+    args = []
+    for arg in node.args:
+        found = Columns(np.zeros(flat, np.int64), np.zeros(flat)) if arg.is_constant else known[arg.number]
+        if found is None:
+            return None
+        args.append(found)
+    match node:
+        case Sum(terms=terms):
+            used = [(abs(float(c)), columns) for (c, _), columns in zip(terms, args, strict=True) if c != 0]
+            number, size = np.zeros(flat, np.int64), np.zeros(flat)
+            for c, columns in used:
+                number, size = number + columns.number, np.maximum(size, c * columns.size)
+            return Columns(number, size)
+        case Stack(parts=parts, axis=axis):
+            whole = [_whole(columns, part.shape) for columns, part in zip(args, parts, strict=True)]
+            return Columns(*(np.concatenate(arrays, axis) for arrays in zip(*whole, strict=True)))
+        case Apply(linear=Along(axis, matrix)) if matrix.shape[0] == 1:
+            row = np.abs(dense(matrix).astype(np.float64))
+            row = row.reshape([-1 if a == axis else 1 for a in range(len(flat))])
+            if args[0].number.shape[axis] == 1:
+                return Columns(args[0].number * np.count_nonzero(row), args[0].size * row.max())
+            number = (args[0].number * (row != 0)).sum(axis, keepdims=True)
+            return Columns(number, (args[0].size * row).max(axis, keepdims=True))
+        case Apply(linear=Take(axis, indices), arg=arg) if np.bincount(indices, minlength=arg.shape[axis]).max() > 1:
+            return None
+        case Apply(linear=Take() | Reorder() | Reshape() as linear, arg=arg):
+            return Columns(*(apply(linear, array[None])[0] for array in _whole(args[0], arg.shape)))
+        case Apply(linear=Weigh(weights)):
+            w = np.abs(np.asarray(weights, dtype=np.float64))
+            return Columns(args[0].number * (w != 0), args[0].size * w)
+        case _:
+            return None
+
+
+def _whole(columns: Columns, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return np.broadcast_to(columns.number, shape), np.broadcast_to(columns.size, shape)
 
 
 def _representatives(node: Node, axes: Axes) -> tuple[Index, int]:

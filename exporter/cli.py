@@ -302,6 +302,13 @@ def _atlas(args: Sequence[str]) -> int:
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
     parser.add_argument("--trials", type=int, default=200, help="uniform vectors per cell (default: 200)")
     parser.add_argument("--failure", type=float, default=1e-3, metavar="P", help="what the planner must prove")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="a run ends after S seconds, however far it is (default: 30)",
+    )
     parsed = parser.parse_args(args)
-    print(atlas(parsed.d, parsed.out, parsed.construction, parsed.trials, parsed.failure))
+    print(atlas(parsed.d, parsed.out, parsed.construction, parsed.trials, parsed.failure, parsed.seconds))
     return 0

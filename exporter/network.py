@@ -193,12 +193,13 @@ def _spanned(node: Node, chosen: dict[int, Node]) -> bool:
 def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
     """Rows of `node` as a merged affine function of the neurons in `state(level)`: (CSR, bias)."""
     state = net.state(level)
-    return _affine(node, rows, state.find(), state.width)
+    return merged_rows(node, rows, state.find(), state.width)
 
 
-def _affine(
+def merged_rows(
     node: Node, rows: Index, leaves: dict[int, Group], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
+    """The same over any groups that the node is affine in, in `width` columns."""
     n = len(rows)
     if node.is_constant:
         return sp.csr_array((n, width)), constant_values(node).reshape(-1)[rows]
@@ -210,30 +211,43 @@ def _affine(
         return sp.csr_array((data, columns.ravel(), np.arange(n + 1) * k), shape=(n, width)), np.zeros(n)
     match node:
         case Sum(terms=terms, offset=offset):
-            matrix, bias = sp.csr_array((n, width)), np.full(n, float(offset))
+            matrix, bias = None, np.full(n, float(offset))
             for c, arg in terms:
-                m, b = _affine(arg, rows, leaves, width)
-                matrix, bias = matrix + m * float(c), bias + b * float(c)
-            return matrix, bias
+                m, b = merged_rows(arg, rows, leaves, width)
+                bias = bias + b * float(c)
+                if not arg.is_constant:
+                    m = m if c == 1 else m * float(c)
+                    matrix = m if matrix is None else matrix + m
+            return sp.csr_array((n, width)) if matrix is None else matrix, bias
         case Stack(parts=parts, axis=axis):
             return _stacked_rows(node, parts, axis, rows, leaves, width)
         case Apply(linear=Weigh(weights), arg=arg):
-            m, b = _affine(arg, rows, leaves, width)
+            m, b = merged_rows(arg, rows, leaves, width)
             w = np.broadcast_to(np.asarray(weights, dtype=np.float64), node.shape).reshape(-1)[rows]
             return sp.csr_array(sp.diags_array(w) @ m), w * b
         case Apply(linear=Along() as linear, arg=arg):
             picked = lin.rows(linear, arg.shape, rows)
-            used, place = np.unique(picked.indices, return_inverse=True)
-            m, b = _affine(arg, used.astype(np.int64), leaves, width)
+            used, place = _used(picked.indices, arg.size)
+            m, b = merged_rows(arg, used, leaves, width)
             inner = sp.csr_array((picked.data, place, picked.indptr), shape=(n, len(used)))
             return sp.csr_array(inner @ m), inner @ b
         case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
             source = lin.source_index(linear, arg.shape, rows)
-            used, place = np.unique(source, return_inverse=True)
-            m, b = _affine(arg, used.astype(np.int64), leaves, width)
+            used, place = _used(source, arg.size)
+            m, b = merged_rows(arg, used, leaves, width)
             return (m, b) if np.array_equal(used, source) else (sp.csr_array(m[place]), b[place])
         case _:
             raise AssertionError(f"{type(node).__name__} at level {node.level} is not carried to its use")
+
+
+def _used(entries: Index, size: int) -> tuple[Index, Index]:
+    """The distinct ones of some flat entries, ascending, and the place of each among them; sorted for only when few."""
+    if 16 * entries.size < size:
+        found, place = np.unique(entries, return_inverse=True)
+        return found.astype(np.int64), place
+    seen = np.zeros(size, dtype=bool)
+    seen[entries] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[entries]
 
 
 def _stacked_rows(
@@ -250,7 +264,7 @@ def _stacked_rows(
         if len(mine):
             inner = [p[mine] for p in place]
             inner[axis] = inner[axis] - starts[i]
-            m, b = _affine(part, np.ravel_multi_index(tuple(inner), part.shape), leaves, width)
+            m, b = merged_rows(part, np.ravel_multi_index(tuple(inner), part.shape), leaves, width)
             matrices.append(m)
             biases.append(b)
             order.append(mine)

@@ -157,13 +157,28 @@ def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, 
     return worst
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
+def least_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> int:
+    """A margin below which `window_miss` can prove nothing: all ranks are tried, but of few n."""
+    shift, extra = (0, 1) if side == "below" else (1, 0)
+    middle = (longest // 2 - shift) * size // longest - extra
+    quick = tails.lower_tail(longest, longest // 2, size, middle - np.arange(size))
+    margin = int(np.count_nonzero(quick > failure))  # falls with the margin
+    for n in {shortest, (shortest + longest) // 2, longest}:
+        ranks = np.unique(np.linspace(1, n, min(n, 2000)).astype(np.int64))
+        centre = ((ranks - shift) * size) // n - extra
+        while margin < size:
+            if not np.any(bad := tails.lower_tail(n, ranks, size, centre - margin) > failure):
+                break
+            ranks, centre = ranks[bad], centre[bad]
+            margin += 1
+    return margin
+
+
+@lru_cache(maxsize=1024)
 def smallest_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> tuple[int, float] | None:
     """The smallest margin that `window_miss` can prove, and its bound."""
-    margins = np.arange(size + 1)
-    middle = longest // 2
-    quick = tails.lower_tail(longest, middle, size, middle * size // longest - margins - (side == "below"))
-    start = int(np.nonzero(quick <= failure)[0][0]) if np.any(quick <= failure) else size
+    start = least_margin(shortest, longest, size, side, failure)
     for margin in range(start, min(size, start + 4) + 1):
         proved = window_miss(shortest, longest, size, margin, side, failure)
         if proved is not None:
@@ -205,13 +220,7 @@ def hard_round(
     best: tuple[float, HardRound, Law, tuple[Event, ...]] | None = None
     largest = 0
     for entries in sorted(range(1, limit.entries + 1), reverse=True):
-        blocks, short = min(limit.slots // entries, d), 1.0
-        while blocks:
-            tail = tails.lower_tail(d, law.low, d // blocks, entries - 1)
-            short = law.expected(np.minimum(1.0, blocks * tail)) - law.beyond
-            if short <= shares.shortage * failure:
-                break
-            blocks -= max(1, blocks // 40)
+        blocks, short = _most_blocks(d, law, min(limit.slots // entries, d), entries, shares.shortage * failure)
         size = blocks * entries
         if size < 8 or size > shortest or size < 0.9 * largest:
             continue
@@ -219,14 +228,18 @@ def hard_round(
         # the few long intervals may miss more often: they are rare
         usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
         rare = float(law.mass[law.high > usual].sum()) + law.beyond
-        margins = [smallest_margin(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
+        more = 1 + ceil(gap * size / shortest)
+        asked = [(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
+        if best is not None and min(size + 1, sum(least_margin(*one) for one in asked) + more) / size >= best[0]:
+            continue
+        margins = [smallest_margin(*one) for one in asked]
         if margins[0] is None or margins[1] is None:
             continue
         (below, miss_low), (above, miss_high) = margins[0], margins[1]
         for margin, side in ((below, "below"), (above, "above")):
             bound = window_miss(usual, longest, size, margin, side, 3 * shares.second * failure)
             miss_high += rare * (1.0 if bound is None else bound)
-        spacings = min(size + 1, below + above + 1 + ceil(gap * size / shortest))
+        spacings = min(size + 1, below + above + more)
         average = spacings / size
         if best is None or average < best[0]:
             after = Law.of(
@@ -239,6 +252,19 @@ def hard_round(
             )
             best = (average, found, after, events)
     return None if best is None else best[1:]
+
+
+def _most_blocks(d: int, law: Law, most: int, entries: int, failure: float) -> tuple[int, float]:
+    """The largest number of blocks that are rarely short of `entries` live ones (in steps of 1/40), and how rarely."""
+    tried = []
+    while most > 0:
+        tried.append(most)
+        most -= max(1, most // 40)
+    blocks = np.array(tried, dtype=np.int64)
+    tail = tails.lower_tail(d, law.low, (d // blocks)[:, None], entries - 1)
+    short = np.minimum(1.0, blocks[:, None] * tail) @ law.mass
+    good = np.flatnonzero(short <= failure)
+    return (int(blocks[good[0]]), float(short[good[0]])) if good.size else (0, 1.0)
 
 
 def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.Floats:

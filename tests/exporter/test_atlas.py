@@ -31,3 +31,38 @@ def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_refusal_is_a_row(tmp_path: Path) -> None:
     assert main(["atlas", "--d", "8", "--construction", "linear22", "--out", str(tmp_path)]) == 0
     assert "too few" in (tmp_path / "atlas.md").read_text()
+
+
+def test_what_is_too_large_to_run_is_counted(tmp_path: Path) -> None:
+    args = ["atlas", "--d", "16384", "--construction", "depth3", "--out", str(tmp_path)]
+    assert main(args) == 0
+    with (tmp_path / "atlas.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["reason"].startswith("counted, not run")
+    assert int(row["width"]) == 2 * 16384**2 + 16384
+    assert (row["trials"], row["failure_rate"]) == ("0", "")
+
+
+def test_another_effort_measures_again(tmp_path: Path) -> None:
+    args = ["atlas", "--d", "16", "--construction", "depth3", "--out", str(tmp_path)]
+    for trials in (20, 30):
+        assert main([*args, "--trials", str(trials)]) == 0
+        with (tmp_path / "atlas.csv").open() as file:
+            assert [row["trials"] for row in csv.DictReader(file)] == [str(trials)]
+
+
+def test_an_interrupt_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = module.measure
+
+    def interrupted(cell: module.Cell, effort: module.Effort) -> object:
+        if cell.d == 32:
+            raise KeyboardInterrupt
+        return real(cell, effort)
+
+    monkeypatch.setattr(module, "measure", interrupted)
+    args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--out", str(tmp_path)]
+    assert main(args) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "cells").iterdir()] == ["depth3-d16.json"]

@@ -74,3 +74,19 @@ def test_any_ranks(name: str) -> None:
 
 def test_runs() -> None:
     assert runs([3, 1, 2, 7]) == [(1, 2), (3, 3), (7, 7)]
+
+
+@pytest.mark.parametrize("name", ["depth5", "linear46", "linear22", "compact"])
+def test_failures_stay_within_the_range(name: str) -> None:
+    """A file that often fails returns numbers of [0, 1] all the same, also where no entry was left to return."""
+    d, x = 256, vector(256)
+    plan = schedule(name, d, 128, 129, Request(failure=0.4, depth=9 if name == "compact" else None))
+    net = network(x, formula(x, plan, Fraction(1, 2**BITS), seed=0))
+    failed = 0
+    for family in DISTINCT + TIED:
+        values = FAMILIES[family](np.random.default_rng(9), 100, d, BITS)
+        out = evaluate(net, values)
+        assert out.min() >= 0
+        assert out.max() <= 1
+        failed += int(np.any(out != np.sort(values, axis=1)[:, 127:129], axis=1).sum())
+    assert failed

@@ -1,4 +1,4 @@
-"""The README's first steps run as they are written."""
+"""The examples of the README and of docs/planner.md run as they are written."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", "docs/planner.md"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_first_steps(tmp_path: Path) -> None:
-    (commands,) = blocks("sh")
+@pytest.mark.parametrize("page", PAGES)
+def test_examples(tmp_path: Path, page: str) -> None:
+    (commands,) = blocks(page, "sh")
     for line in commands.splitlines():
         command = shlex.split(line)
         if command[0] == "pip":
             continue  # `make setup` has done it
         assert command[0] == "python"
         subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True, env=_environment())
-    (program,) = blocks("python")
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    (program,) = blocks(page, "python")
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, env=_environment())
 
 
 def _environment() -> dict[str, str]:
@@ -33,6 +37,17 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_files_that_it_names_exist() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_it_names_exist(page: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```\n(\$ python.*?)```", (ROOT / "docs/planner.md").read_text(), re.DOTALL)
+    for part in shown.split("$ python ")[1:]:
+        command, said = part.split("\n", 1)
+        call = [sys.executable, *shlex.split(command)]
+        done = subprocess.run(call, cwd=tmp_path, check=False, env=_environment(), capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.split() == said.split()

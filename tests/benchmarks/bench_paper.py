@@ -1,0 +1,262 @@
+"""The paper's networks against their promises: widths, depths, proven and measured failures, certificates, exponents.
+
+    python tests/benchmarks/bench_paper.py --out DIR [--only WORD ...] [--quick]
+
+Every cell exports a file, runs it in onnxruntime (one thread; 24 bits, mean convention) and writes DIR/CELL.json when it
+is done; cells that are there are not measured again. Prints target and measured; exit status 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from exporter import task as tasks
+from exporter.api import export
+from exporter.build import Options, lookup, trace
+from exporter.constructions.planned import Request
+from exporter.families import UNITS
+from exporter.onnx_file import replace_file
+from exporter.verify import Session
+
+BITS = 24
+SIZES = [256 << i for i in range(9)]  # 256 ... 65536
+WORKING_SET = 1 << 23  # bytes of the largest layer in one run: more leaves the cache and is slower
+CONFIDENCE = 0.999  # a measured rate may be above a true bound by chance, but its lower confidence limit should not be
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a name for its file, and what makes its result."""
+
+    name: str
+    measure: Callable[[int], Row]
+
+
+def check(what: str, measured: float, relation: str, target: float) -> Row:
+    held = {"<=": measured <= target, ">=": measured >= target, "=": measured == target}[relation]
+    return {"what": what, "measured": measured, "relation": relation, "target": target, "held": bool(held)}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a file returned on n vectors: how many are wrong, how many of those its certificate proves right, ..."""
+
+    trials: int = 0
+    wrong: int = 0
+    wrong_unflagged: int = 0
+    right_flagged: int = 0
+    outside: int = 0
+
+    def __add__(self, other: Answers) -> Answers:
+        return Answers(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) -> Answers:
+    """Fresh vectors of a family through a file, compared with numpy and with the file's own certificate."""
+    rng, found = np.random.default_rng([seed, len(family)]), Answers()
+    batch = max(session.chunk, 16)
+    for start in range(0, n, batch):
+        x = UNITS[family](rng, min(batch, n - start), session.d, 1 << BITS) / 2.0**BITS
+        got, truth = session.run(x), task.answers(x)[:, 0]
+        wrong = got[:, 0] != truth
+        outside = (got[:, 0] < 0) | (got[:, 0] > 1)
+        flagged = np.zeros(len(x), dtype=bool)
+        if session.description["certificate"]:
+            below, not_above = got[:, 1::2], got[:, 2::2]
+            flagged = ~((below < task.ranks) & (np.asarray(task.ranks) <= not_above)).all(axis=1)
+        counts = (wrong, wrong & ~flagged, flagged & ~wrong, outside)
+        found += Answers(len(x), *(int(c.sum()) for c in counts))
+    return found
+
+
+def opened(construction: str, d: int, ask: Request, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
+    """Export and load a file; batches are cut by the memory that its largest layer takes."""
+    made = export(tasks.median(d), Options(construction, ask=ask, certificate=certificate), Path(scratch))
+    session = Session(made.path)
+    about = session.description
+    session.chunk = max(1, min(4, WORKING_SET // (8 * about["width"])))
+    return session, about
+
+
+def network(
+    name: str,
+    d: int,
+    ask: Request,
+    depth: int,
+    width: float,
+    least: float = 0.999,
+    families: tuple[str, ...] = ("uniform",),
+    trials: int = 10_000,
+) -> Cell:
+    """Depth, width in units of d, failure bound, and the share of exact answers."""
+
+    def measure(divisor: int) -> Row:
+        with tempfile.TemporaryDirectory() as scratch:
+            session, about = opened(name, d, ask, scratch)
+            checks = [
+                check("depth", about["depth"], "=", depth),
+                check("width / d", about["width"] / d, "<=", width),
+                check("failure bound", about["failure_bound"], "<=", ask.failure),
+            ]
+            for family in families:
+                n = max(20, trials // divisor)
+                got = answers(session, tasks.median(d), family, n, d)
+                checks.append(check(f"exact of {n} {family}", 1 - got.wrong / got.trials, ">=", least))
+                checks.append(check(f"outside [0, 1] of {n} {family}", got.outside, "=", 0))
+        return {"checks": checks}
+
+    style = f"-{ask.blocks}" if ask.blocks else ""
+    return Cell(f"network-{name}{style}-d{d}-p{ask.failure:g}", measure)
+
+
+def certificates(name: str, d: int, ask: Request, trials: int) -> Cell:
+    """Loose files that really fail, on all families: a wrong answer is always flagged, an unflagged one always right."""
+
+    def measure(divisor: int) -> Row:
+        by_family = {}
+        with tempfile.TemporaryDirectory() as scratch:
+            session, _ = opened(name, d, ask, scratch, certificate=True)
+            for family in UNITS:
+                n = max(20, trials // divisor * (4 if family == "uniform" else 1))
+                by_family[family] = answers(session, tasks.median(d), family, n, 7)
+        total = sum(by_family.values(), Answers())
+        checks = [
+            check(f"wrong of {total.trials}, all families", total.wrong, ">=", 1),
+            check("wrong but not flagged", total.wrong_unflagged, "=", 0),
+            check("right but flagged", total.right_flagged, "=", 0),
+            check("outside [0, 1]", total.outside, "=", 0),
+        ]
+        return {"checks": checks, "families": {k: vars(v) for k, v in by_family.items()}}
+
+    return Cell(f"certificate-{name}-d{d}-p{ask.failure:g}", measure)
+
+
+def rate(name: str, d: int, ask: Request, trials: int) -> Cell:
+    """Monte Carlo: the failure rate of a file on uniform vectors against its bound, with a binomial confidence limit."""
+
+    def measure(divisor: int) -> Row:
+        with tempfile.TemporaryDirectory() as scratch:
+            session, about = opened(name, d, ask, scratch)
+            got = answers(session, tasks.median(d), "uniform", max(100, trials // divisor), 11)
+        k, n = got.wrong, got.trials
+        lower = float(beta.ppf(1 - CONFIDENCE, k, n - k + 1)) if k else 0.0
+        upper = float(beta.ppf(CONFIDENCE, k + 1, n - k))
+        checks = [check(f"rate >= ({CONFIDENCE:.1%} sure), bound", lower, "<=", about["failure_bound"])]
+        return {
+            "checks": checks,
+            "rate": k / n,
+            "trials": n,
+            "interval": [lower, upper],
+            "bound": about["failure_bound"],
+        }
+
+    return Cell(f"rate-{name}-d{d}-p{ask.failure:g}", measure)
+
+
+def counted(name: str, d: int, ask: Request) -> Cell:
+    """The width of the layered network; nothing is run, so any d will do."""
+
+    def measure(divisor: int) -> Row:
+        net, _ = trace(lookup(name), tasks.median(d), Options(name, ask=ask))
+        return {"checks": [], "d": d, "width": net.width, "depth": net.depth}
+
+    return Cell(f"width-{name}-d{d}", measure)
+
+
+EXPONENTS = {"depth5": 1.75, "linear46": 1.1, "linear22": 1.1, "compact": 1.2}
+ASKED = {"compact": 9}  # compact at its claimed depth; left free it may turn deeper as d grows
+
+
+def asked(name: str, failure: float = 1e-3) -> Request:
+    return Request(failure=failure, depth=ASKED.get(name))
+
+
+def cells() -> Iterator[Cell]:
+    both = ("uniform", "sorted")
+    yield network("depth5", 2048, Request(), 5, 0.2 * 2 * 2048)
+    yield network("linear46", 2048, Request(), 46, 40, families=both)
+    yield network("linear46", 2048, Request(blocks="lean"), 46, 20, families=both)
+    yield network("linear22", 2048, Request(), 22, 16)
+    yield network("linear22", 2048, Request(failure=1e-6), 22, 32)
+    yield network("compact", 2048, asked("compact"), 9, 28)
+    yield network("compact", 2048, asked("compact", 1e-6), 9, 40)
+    yield network("linear46", 65536, Request(), 46, 48, least=0.99, trials=100)
+    for name in EXPONENTS:
+        yield certificates(name, 2048, asked(name, 0.2), 400)
+    for d in (256, 1024, 2048):
+        for name in EXPONENTS:
+            yield rate(name, d, asked(name, 1e-1), 2000)
+            yield rate(name, d, asked(name, 1e-2), 5000)
+    for name in EXPONENTS:
+        for d in SIZES:
+            yield counted(name, d, asked(name))
+
+
+def exponents(rows: dict[str, Row]) -> Row:
+    """The slopes of log width over log d, where all widths have been counted."""
+    checks = []
+    for name, limit in EXPONENTS.items():
+        mine = [rows[key] for d in SIZES if (key := f"width-{name}-d{d}") in rows]
+        if len(mine) == len(SIZES):
+            slope = np.polyfit(np.log([r["d"] for r in mine]), np.log([r["width"] for r in mine]), 1)[0]
+            checks.append(check(f"{name}: width exponent", float(slope), "<=", limit))
+    return {"checks": checks}
+
+
+def show(name: str, row: Row) -> None:
+    if "width" in row:
+        print(f"{name:36} width / d {row['width'] / row['d']:10.2f}   depth {row['depth']}")
+    if "rate" in row:
+        low, high = row["interval"]
+        print(
+            f"{name:36} rate {row['rate']:.2e} in [{low:.1e}, {high:.1e}], bound {row['bound']:.2e}, n = {row['trials']}"
+        )
+        return
+    for c in row["checks"]:
+        mark = "" if c["held"] else "   MISSED"
+        print(f"{name:36} {c['what']:34} {c['measured']:12.6g} (target {c['relation']} {c['target']:g}){mark}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="one JSON file per finished cell")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="cells whose name holds one of the words")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the vectors: a check of the script itself")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    chosen = [c for c in cells() if not args.only or any(word in c.name for word in args.only)]
+    rows: dict[str, Row] = {}
+    try:
+        for cell in tqdm(chosen, desc="paper", unit="cell", disable=None):
+            path = args.out / f"{cell.name}.json"
+            if not path.exists():
+                row = cell.measure(20 if args.quick else 1)
+                replace_file(path, (json.dumps(row, indent=1) + "\n").encode())
+            rows[cell.name] = json.loads(path.read_text())
+    except KeyboardInterrupt:
+        print(f"interrupted: {len(rows)} of {len(chosen)} cells are done and kept in {args.out}", file=sys.stderr)
+        return 130
+    rows["exponents"] = exponents(rows)
+    for name, row in rows.items():
+        show(name, row)
+    missed = [c for row in rows.values() for c in row["checks"] if not c["held"]]
+    print(f"{len(missed)} targets missed" if missed else "all targets are met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
