@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import secrets
 import signal
@@ -268,6 +269,8 @@ async def _lifespan(engine: Engine) -> AsyncIterator[None]:
     _drain_on_sigterm(engine)
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})
+    gc.collect()
+    gc.freeze()  # what is here now stays: no need to look through it again and again
     yield
     if follower is not None:
         follower.cancel()

@@ -75,7 +75,7 @@ class DirectProtocol(HttpToolsProtocol):
             if plain is not None:
                 self._unset_keepalive_if_required()
                 self.pending = data
-                if self.front.begin(*plain, self._finish):
+                if self.front.begin(*plain, self._finish) or self.pending is None:
                     return
                 self.pending = None
         super().data_received(data)

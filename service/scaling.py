@@ -1,12 +1,13 @@
 """From any finite numbers to a model's grid, back again, and the proof that the answer is right.
 
 A model is exact on the grid lo + (hi - lo) 2^-bits g, g = 0 .. 2^bits, and is never shown anything else. A vector x is
-mapped to g = rint(x / step) - rint(min x / step). The step is a power of two, so that scaling itself never rounds: data
-that already lies on such a grid (integers, 16-bit samples, multiples of 2^-24) comes back without any error.
+mapped to g = rint(x / step) + shift, the shift being 0 where that fits, and else -rint(min x / step). The step is a power
+of two, so that scaling itself never rounds: data that already lies on such a grid (integers, 16-bit samples, multiples of
+2^-24) comes back without any error.
 
 The map is monotone, so the rank-k element of x lands on the rank-k grid value:
 
-    |x_k - (rint(min x / step) + g_k) step| <= step / 2             rounding to the grid
+    |x_k - (g_k - shift) step| <= step / 2                          rounding to the grid
     the way back, and numpy's own mean, round once each             <= 2^-53 (2^-24) max |x| each
 
 `bound` is the sum of these. Counting proves the rank: m is the rank-k value of a row if fewer than k entries are below
@@ -71,7 +72,7 @@ class Grid:
 class Frame(NamedTuple):
     """Where one vector lies, in plain floats: cheaper than arrays of length 1, and a request often is one vector.
 
-    `scale` is 1 / `step`; `shift` brings the lowest grid number to 0.
+    `scale` is 1 / `step`; `shift` brings the grid numbers to 0 or above.
     """
 
     low: float
@@ -123,23 +124,25 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     Multiplying by a power of two and rounding to an integer are exact in the caller's own float32, and so is the
     difference of two such integers when it has no more than 24 bits.
     """
-    frames = [
-        _frame(low, high, grid, values)
-        for low, high in zip(np.minimum.reduce(values, 1).tolist(), np.maximum.reduce(values, 1).tolist(), strict=True)
-    ]
     factor: Any
     by: Any
     shift: Any
-    if len(frames) == 1:
-        (_, _, factor, _, by, shift, _) = frames[0]
-        largest, moved = by, factor != 1.0
+    if len(values) == 1:  # in plain numbers, and no more operations than needed: most requests are one vector
+        row = values[0]
+        frame = _frame(float(np.minimum.reduce(row)), float(np.maximum.reduce(row)), grid, values)
+        frames, narrow = [frame], frame.scale < LARGE
+        factor, by, shift, moved = frame.factor, frame.scale, frame.shift, frame.factor != 1.0
     else:
+        ends = np.minimum.reduce(values, 1).tolist(), np.maximum.reduce(values, 1).tolist()
+        frames = [_frame(low, high, grid, values) for low, high in zip(*ends, strict=True)]
         factor, by, shift = (np.array([f[i] for f in frames])[:, None] for i in (2, 4, 5))
-        largest, moved = by.max(), bool((factor != 1.0).any())
-    narrow = values.itemsize == 4 and grid.bits <= 24 and not grid.low and largest < LARGE
-    units = np.multiply(values * factor if moved else values, by, dtype=np.float32 if narrow else np.float64)
+        narrow, moved = by.max() < LARGE, (factor != 1.0).any()
+    narrow = narrow and values.itemsize == 4 and grid.bits <= 24 and not grid.low
+    numbers = values * factor if moved else values
+    units = np.multiply(numbers, by, dtype=np.float32 if narrow else np.float64)
     np.rint(units, units)
-    units += shift
+    if len(values) > 1 or shift:
+        units += shift
     units *= grid.unit
     if grid.low:
         units += grid.low
@@ -157,12 +160,16 @@ def _frame(low: float, high: float, grid: Grid, values: Floats) -> Frame:
     first, last = low * factor, high * factor
     # the exponent of the range, a power of two counting to the lower side: its multiples use all of the grid
     exponent = frexp(nextafter(last - first, 0.0))[1] - grid.bits
-    if _units(last, exponent) - _units(first, exponent) > 2.0**grid.bits:
-        exponent += 1  # both ends were rounded outwards
+    start, end = _units(first, exponent), _units(last, exponent)
+    if end - start > 2.0**grid.bits:  # both ends were rounded outwards
+        exponent += 1
+        start, end = _units(first, exponent), _units(last, exponent)
+    if start >= 0 and end <= 2.0**grid.bits:
+        start = 0.0  # already on the grid without a shift, which then is one operation less
     eps, tiny = LIMITS[values.itemsize]
     step = ldexp(1.0, exponent)
     bound = (step / 2 / factor + largest * (2 * eps)) * (1 + 2.0**-50) + 2 * tiny
-    return Frame(low, high, factor, step, ldexp(1.0, -exponent), 0.0 - _units(first, exponent), bound)
+    return Frame(low, high, factor, step, ldexp(1.0, -exponent), 0.0 - start, bound)
 
 
 def _units(number: float, exponent: int) -> float:
