@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -168,14 +168,14 @@ class Lane:
             return
         self.alone = False
         asyncio.get_running_loop().call_soon(self._look_for_company)
-        found, seconds = self._call_rows(rows, set(columns))
+        found, seconds = self._call_rows(rows, columns)
         if isinstance(found, Exception):
             self.metrics.failures(1)
             deliver(found)
             return
         self._note_call(len(rows), seconds)
         note(self.metrics.queue, 0.0)
-        deliver(Outcome([found[j] for j in columns], 0.0, seconds, len(rows)))
+        deliver(Outcome(found, 0.0, seconds, len(rows)))
 
     def _look_for_company(self) -> None:
         self.alone = not self.queue
@@ -234,17 +234,19 @@ class Lane:
         """One onnxruntime call for the whole batch, and what its counting proves."""
         parts = [job.rows[start:stop] for job, start, stop in pieces]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return self._call_rows(rows, {column for job, _, _ in pieces for column in job.columns})
+        columns = sorted({column for job, _, _ in pieces for column in job.columns})
+        found, seconds = self._call_rows(rows, columns)
+        return found if isinstance(found, Exception) else dict(zip(columns, found, strict=True)), seconds
 
-    def _call_rows(self, rows: Floats, columns: set[int]) -> Result:
+    def _call_rows(self, rows: Floats, columns: Sequence[int]) -> tuple[list[list[Ends]] | Exception, float]:
         model = self.model
         started = time.perf_counter()
         try:
             told = model.run(rows)
             seconds = time.perf_counter() - started
-            return {
-                j: certify(told[:, model.told[j]].tolist(), model.columns[j], model.d, model.grid) for j in columns
-            }, seconds
+            return [
+                certify(told[:, model.told[j]].tolist(), model.columns[j], model.d, model.grid) for j in columns
+            ], seconds
         except Exception as error:  # whatever onnxruntime raises is a failure of this call, never of the lane
             return error, 0.0
 

@@ -132,11 +132,13 @@ class Engine:
             found = _ends(outcome, layout)
             if any(map(refuted, found)):
                 return None
-            answer = Answer.blank(request.count, values.dtype)
-            answer.served(outcome)
-            exact = elements(scaled, found, choice.target) if options.exact else None
-            self._record(answer, group.positions, scaled, found, (choice, exact))
-            answer.total_s = time.perf_counter() - started
+            exact, k = options.exact, len(found)
+            medians = elements(scaled, found, choice.target) if exact else scaled.back(found, choice.target)
+            answer = Answer(
+                values.dtype, medians, [0.0] * k if exact else scaled.bound, [choice.model.name] * k, [False] * k,
+                outcome.batch_rows, outcome.queue_s, outcome.inference_s, time.perf_counter() - started,
+            )  # fmt: skip
+            note(lane.metrics.vectors, k)
             return answer
 
         lane.submit_prompt(scaled.rows.reshape(-1, choice.model.d), layout.columns, finish)
