@@ -28,6 +28,14 @@ def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert main([*args, "--out", str(tmp_path)]) == 0
 
 
+def test_a_rounded_mean_is_no_failure(tmp_path: Path) -> None:
+    assert main(["atlas", "--d", "64", "--construction", "radix", "--trials", "60", "--out", str(tmp_path)]) == 0
+    with (tmp_path / "atlas.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["mse"]) > 0
+    assert float(row["failure_rate"]) == 0
+
+
 def test_a_refusal_is_a_row(tmp_path: Path) -> None:
     assert main(["atlas", "--d", "8", "--construction", "linear22", "--out", str(tmp_path)]) == 0
     assert "too few" in (tmp_path / "atlas.md").read_text()
