@@ -66,3 +66,12 @@ def test_an_interrupt_keeps_what_is_finished(
     assert main(args) == 130
     assert "interrupted" in capsys.readouterr().err
     assert [p.name for p in (tmp_path / "cells").iterdir()] == ["depth3-d16.json"]
+
+
+def test_exact_networks_never_fail(tmp_path: Path) -> None:
+    """Also where the mean of two float32 values rounds, as numpy's does."""
+    args = ["atlas", "--d", "32", "--construction", "batcher", "--construction", "radix", "--trials", "60"]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    with (tmp_path / "atlas.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["failure_rate"], r["mse"]) for r in rows] == [("0.0", "0.0")] * 2
