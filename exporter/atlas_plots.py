@@ -48,8 +48,8 @@ def forbidden(d: int) -> list[tuple[int, float, str]]:
 
 LEGEND = (
     "dots: networks as built, with width / d; rings: the order that their theorem claims, constant 1.\n"
-    "grey: no median is accurate there: below width d at any depth (theorem:all_depth_lower_width_bounds), up to d²/20 at "
-    "depth 3 (cor:depth3_lower_bounds), at depth 2 (cor:depth2_lower_bounds).\n"
+    "grey: no median is accurate there: first layer below d at any depth (theorem:all_depth_lower_width_bounds), up to "
+    "d²/20 at depth 3 (cor:depth3_lower_bounds), at depth 2 (cor:depth2_lower_bounds).\n"
     "hatched: none is exact: up to d^(1 + 1/(2^(k - 2) - 1))/40 at depth k <= log2 log2 d (theorem:exact_median)."
 )
 
@@ -61,11 +61,11 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
     figure, panels = plt.subplots(1, len(shown), figsize=(7 * len(shown), 7), squeeze=False)
     for axes, d in zip(panels[0], shown, strict=True):
         here = [r for r in rows if r["d"] == d]
-        left, right = d / 8, 12 * max(r["width"] for r in here)
+        left, right = d / 8, 60 * max(r["width"] for r in here)
         top = 2.2 * max(r["depth"] for r in here)
         axes.axvspan(left, d, color="0.85", zorder=0)
         axes.text(
-            d * 0.93, top / 1.15, "theorem:all_depth_lower_width_bounds\nnot accurate below width d", rotation=90,
+            d * 0.93, top / 1.15, "theorem:all_depth_lower_width_bounds\nnot accurate, first layer below d", rotation=90,
             ha="right", va="top", fontsize=8,
         )  # fmt: skip
         for depth, width, label in forbidden(d):
@@ -75,15 +75,17 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
                 [d, min(width, right)], depth / thick, depth * thick, facecolor="none" if exact else "0.85",
                 hatch="////" if exact else None, edgecolor="0.5" if exact else "0.85", linewidth=0.5, zorder=1 + exact,
             )  # fmt: skip
-            place = depth * 1.3 if label == "cor:depth3_lower_bounds" else depth
-            behind = {"facecolor": "w", "edgecolor": "none", "alpha": 0.8, "pad": 1} if exact else None
+            # inside its bar where there is room, else above it
+            place = depth * 1.3 if label == "cor:depth3_lower_bounds" else depth * 1.15 if depth > 3 else depth
+            behind = {"facecolor": "w", "edgecolor": "none", "alpha": 0.8, "pad": 1} if exact and depth == 3 else None
             axes.text(d * 1.15, place, label, fontsize=8, va="center", zorder=4, color="0.15", bbox=behind)
         for r in here:
             name = r["construction"]
             axes.plot(r["width"], r["depth"], "o", color=colours[name], markersize=8, zorder=5)
+            near = any(1 <= o["depth"] / r["depth"] < 1.2 and r["width"] < o["width"] < 8 * r["width"] for o in here)
             axes.annotate(
-                f"{name}  {_times(r['width'] / d)}", (r["width"], r["depth"]), textcoords="offset points", xytext=(8, 3),
-                fontsize=9, color=colours[name], zorder=6,
+                f"{name}  {_times(r['width'] / d)}", (r["width"], r["depth"]), textcoords="offset points",
+                xytext=(8, -12 if near else 3), fontsize=9, color=colours[name], zorder=6,
             )  # fmt: skip
             if r.get("claimed_exponent"):
                 claimed, depth = d ** r["claimed_exponent"], r["claimed_depth"] or r["depth"]
