@@ -120,7 +120,7 @@ def build(task: Task, options: Options) -> Model:
     if found is None:
         raise ContractError(_refusal(construction, task, options))
     net, bound, step = found.network, found.failure_bound, found.step
-    exact = step.exact_in(found.dtype) and not task.rounds and bound == 0
+    exact = step.exact_in(found.dtype) and not task.rounds and bound == 0 and found.ties == "exact"
     return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, bound, found.ties)
 
 

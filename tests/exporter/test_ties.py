@@ -127,3 +127,10 @@ def test_ties_are_described(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -
 
 def test_constructions_that_need_offsets() -> None:
     assert [c.name for c in CONSTRUCTIONS.values() if c.offsets] == ["depth5", "linear46", "linear22"]
+
+
+def test_no_failure_on_distinct_entries_is_no_promise_for_equal_ones() -> None:
+    few = Request(failure=1e-12)
+    with_room, without = (build(tasks.median(64), Options("linear46", Grid(bits=bits), ask=few)) for bits in (24, 43))
+    assert (with_room.failure_bound, with_room.ties, with_room.exact_on_grid) == (0, "exact", True)
+    assert (without.failure_bound, without.ties, without.exact_on_grid) == (0, "capacity", False)
