@@ -25,7 +25,7 @@ import onnxruntime as ort
 from service.errors import BadInputError, ProblemError
 from service.ranks import EVEN, Even, Layout, Target, layout, median_target
 from service.scaling import Floats, Grid
-from service.serving import for_one_row, with_counting
+from service.serving import OUTPUT, for_one_row, with_counting
 
 log = logging.getLogger("service")
 MANIFEST = "manifest.json"
@@ -70,7 +70,7 @@ class Model:
     def run(self, rows: Floats) -> Floats:
         """Rows (b, d) through onnxruntime, counting included; it releases the interpreter lock while it computes."""
         session = self.one if len(rows) == 1 else self.many
-        told: Floats = session.run(None, {self.input_name: rows})[0]
+        told: Floats = session.run([OUTPUT], {self.input_name: rows})[0]
         if told.shape != (len(rows), self.told[-1].stop):
             raise RuntimeError(f"{self.name} returned shape {told.shape} for {len(rows)} rows")
         return told

@@ -221,12 +221,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["ratios", "accuracy", "soak"])
     parser.add_argument("--models", type=Path, default=ROOT / "models")
-    parser.add_argument("--seconds", type=float, help="of each wrk run (ratios 1.5, soak 60)")
+    parser.add_argument("--seconds", type=int, help="of each wrk run (whole ones; ratios 2, soak 60)")
     parser.add_argument("--rounds", type=int, default=9, help="of turn and turn about (ratios)")
     parser.add_argument("--count", type=int, default=10_000, help="vectors a family (accuracy)")
     chosen = parser.parse_args()
     if chosen.what == "ratios":
-        figures = ratios(chosen.models, chosen.seconds or 1.5, chosen.rounds)
+        figures = ratios(chosen.models, chosen.seconds or 2, chosen.rounds)
     elif chosen.what == "accuracy":
         figures = accuracy(chosen.models, chosen.count)
     else:
