@@ -40,7 +40,6 @@ SIDES = ("below", "above")
 SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
 
 
-# shares of the failure target given to the events; the last steps of the search try all of them
 @dataclass(frozen=True)
 class Shares:
     """How the failure target is divided; survivors get what is left."""
@@ -52,6 +51,7 @@ class Shares:
     bins: int = 48  # values kept of the law of live entries, rounded to the unfavourable side
 
 
+# the last steps of the search try all splits
 COARSE = Shares()
 SPLITS = tuple(
     Shares(*parts, bins=96)

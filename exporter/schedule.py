@@ -101,17 +101,8 @@ class HashEnding:
 
 
 @dataclass(frozen=True)
-class BlockEnding:
+class BlockEnding(BlockSample):
     """All survivors, at most `entries` of them in each block, compared in all pairs."""
-
-    blocks: int
-    block: int
-    entries: int
-
-    @property
-    def size(self) -> int:
-        """Slots, filled or empty."""
-        return self.blocks * self.entries
 
 
 @dataclass(frozen=True)

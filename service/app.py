@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 
@@ -23,16 +22,10 @@ from service.engine import Engine
 from service.errors import ProblemError
 from service.formats import Headers, Reply
 from service.front import Deadlines, Front, answer_to
+from service.routes import DirectRoute
 from service.settings import Settings
 
 log = logging.getLogger("service")
-
-
-class DirectRoute(APIRoute):
-    """A route that hands the request to its function as it is: no dependencies to solve, no body model to validate."""
-
-    def get_route_handler(self) -> Any:
-        return self.endpoint
 
 
 async def read_body(request: Request, limit: int) -> bytes:

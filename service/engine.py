@@ -179,24 +179,15 @@ class Engine:
     async def _finish(
         self, answer: Answer, place: Place, scaled: Scaled, found: list[Ends], how: tuple[Choice, bool]
     ) -> None:
-        choice, wanted = how
-        exact = await self.offload(scaled.values.size, elements, scaled, found, choice.target) if wanted else None
-        self._record(answer, place, scaled, found, (choice, exact))
-
-    def _record(
-        self,
-        answer: Answer,
-        place: Place,
-        scaled: Scaled,
-        found: list[Ends],
-        how: tuple[Choice, list[float] | None],
-    ) -> None:
         """Write proven answers to their places: the very elements where they were asked for."""
         choice, exact = how
-        medians = scaled.back(found, choice.target) if exact is None else exact
+        if exact:
+            medians = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
+        else:
+            medians = scaled.back(found, choice.target)
         for position, median, frame in zip(place, medians, scaled.frames, strict=True):
             answer.medians[position] = median
-            answer.error_bound[position] = frame.bound if exact is None else 0.0
+            answer.error_bound[position] = 0.0 if exact else frame.bound
             answer.models[position] = choice.model.name
         note(self._lane(choice.model).metrics.vectors, len(place))
 

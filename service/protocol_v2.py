@@ -16,12 +16,12 @@ import numpy as np
 import orjson
 import simdjson
 from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from service.engine import Engine
 from service.errors import BadInputError, ProblemError
 from service.registry import Model
+from service.routes import DirectRoute
 from service.scaling import Floats
 
 SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
@@ -44,16 +44,9 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
-class _Direct(APIRoute):
-    """Requests are read by this module: no dependencies to solve, no body model to validate."""
-
-    def get_route_handler(self) -> Any:
-        return self.endpoint
-
-
 def router(engine: Engine, in_time: InTime) -> APIRouter:
     """All routes of the protocol."""
-    routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=_Direct)
+    routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=DirectRoute)
 
     def model_of(request: Request) -> Model:
         version = request.path_params.get("version", VERSION)

@@ -218,31 +218,37 @@ def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UnusableModelError(f"its description is not one of ours: {error!r}") from None
     try:
-        data = path.read_bytes()
-        session = ort.InferenceSession(data, session_options(threads), providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
-        raise UnusableModelError(f"onnxruntime cannot load it: {str(error).splitlines()[0][:200]}") from None
-    metadata = session.get_modelmeta().custom_metadata_map
+        proto = onnx.load_model_from_string(path.read_bytes())
+    except Exception as error:  # protobuf has classes of its own for damage
+        raise _unloadable(error) from None
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
     for key, value in description.items():
         text = value if isinstance(value, str) else json.dumps(value)
         stored = metadata.get(key)
         if stored != text and (stored is None or isinstance(value, str) or not _same_json(stored, value)):
             raise UnusableModelError(f"its metadata says {key} = {stored!r}, the manifest {text!r}")
-    inputs, outputs = session.get_inputs(), session.get_outputs()
+    inputs, outputs = proto.graph.input, proto.graph.output
     if len(inputs) != 1 or len(outputs) != 1:
         raise UnusableModelError("it has not exactly one input and one output")
     try:
-        graph = with_counting(onnx.load_model_from_string(data), columns, grid)
+        graph = with_counting(proto, columns, grid)
         one, many = (
             ort.InferenceSession(each.SerializeToString(), session_options(threads), ["CPUExecutionProvider"])
             for each in (for_one_row(graph), graph)
         )
-        names = inputs[0].name, outputs[0].name
-        model = Model(path.stem, path, digest, description, grid, columns, one, many, *names)
+    except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
+        raise _unloadable(error) from None
+    names = inputs[0].name, outputs[0].name
+    model = Model(path.stem, path, digest, description, grid, columns, one, many, *names)
+    try:
         model.run(np.full((2, model.d), grid.low, grid.dtype))
         return replace(model, row_seconds=_time_one_row(model))
     except Exception as error:
         raise UnusableModelError(f"its trial run fails: {str(error).splitlines()[0][:200]}") from None
+
+
+def _unloadable(error: Exception) -> UnusableModelError:
+    return UnusableModelError(f"onnxruntime cannot load it: {str(error).splitlines()[0][:200]}")
 
 
 def _time_one_row(model: Model) -> float:
