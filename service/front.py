@@ -90,6 +90,7 @@ class Front:
         self.done: list[tuple[Scope, bytes, int, float]] = []
         engine.record = self.record
         self.direct: Scope = {"route": route, "method": "POST", "path": "/median"}
+        self.much = min(MUCH, engine.settings.max_body)
         self.prefix = secrets.token_hex(6).encode()
         self.numbers = itertools.count()
 
@@ -141,7 +142,7 @@ class Front:
         that explains what is wrong, waits, or falls back to another model.
         """
         started = time.perf_counter()
-        if self.engine.draining or len(body) > MUCH:
+        if self.engine.draining or len(body) > self.much:
             return False
         request_id = self._id(headers)
 

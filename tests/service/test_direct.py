@@ -241,6 +241,15 @@ def test_the_key_is_asked_for_on_the_short_way_too(play: Callable[..., None]) ->
     play(scenario, api_key="sesame")
 
 
+def test_the_limits_hold_on_the_short_way_too(play: Callable[..., None]) -> None:
+    async def scenario(front: Front) -> None:
+        connection = Connection(front)
+        connection.send(request(vector(0)))
+        assert (await connection.later()).startswith(b"HTTP/1.1 413")
+
+    play(scenario, max_body_mib=99 / 2**20)
+
+
 def test_a_wrong_answer_of_a_model_goes_the_long_way(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
