@@ -141,7 +141,7 @@ def _atoms(root: Node, groups: dict[int, Group]) -> tuple[dict[int, Group], Colu
     readers: dict[int, set[int]] = {}
     nodes = _region(root, groups)
     for node in nodes:
-        args = () if node.number in groups else tuple(a for a in node.args if not a.is_constant)
+        args = _moving(node, groups)
         for a in args:
             readers.setdefault(a.number, set()).add(node.number)
         inside[node.number] = frozenset({node.number}).union(*(inside[a.number] for a in args))
@@ -172,15 +172,12 @@ def _atoms(root: Node, groups: dict[int, Group]) -> tuple[dict[int, Group], Colu
 
 def _region(root: Node, groups: dict[int, Group]) -> list[Node]:
     """The nodes between the groups and the root, each after its arguments; constants left out."""
-    seen: dict[int, Node] = {}
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if not node.is_constant and node.number not in seen:
-            seen[node.number] = node
-            if node.number not in groups:
-                pending.extend(node.args)
-    return [seen[k] for k in sorted(seen)]
+    return topological(root, args=lambda node: _moving(node, groups))
+
+
+def _moving(node: Node, groups: dict[int, Group]) -> list[Node]:
+    """The arguments of a node between the groups that are no constants."""
+    return [] if node.number in groups else [arg for arg in node.args if not arg.is_constant]
 
 
 def _columns(node: Node, groups: dict[int, Group], known: dict[int, Columns | None]) -> Columns | None:

@@ -28,7 +28,7 @@ from onnx import helper, numpy_helper
 from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
 from exporter.patterns import plus_product, product_chain, scaled_total, trimmed
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum
+from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
@@ -118,7 +118,8 @@ class _Lowering:
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
 
     def run(self, net: Network) -> Graph:
-        for node in self._demanded(net.output):
+        # what a pattern absorbs is not emitted
+        for node in topological(net.output, args=self._operands):
             self.values[node.number] = self._lower(node)
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
@@ -127,17 +128,6 @@ class _Lowering:
         self.graph.nodes[-1].output[0] = "y"
         self.graph.drop_unused()
         return self.graph
-
-    def _demanded(self, output: Node) -> list[Node]:
-        """The nodes that are emitted, in order: what a pattern absorbs is not."""
-        seen: dict[int, Node] = {}
-        pending = [output]
-        while pending:
-            node = pending.pop()
-            if node.number not in seen:
-                seen[node.number] = node
-                pending.extend(self._operands(node))
-        return [seen[k] for k in sorted(seen)]
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):

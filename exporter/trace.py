@@ -19,7 +19,7 @@ Nodes are numbered as they are made, so sorting by number is a topological order
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
@@ -300,15 +300,15 @@ def below_diagonal(n: int) -> Node:
     return trim(differences(index, index))
 
 
-def topological(*outputs: Node) -> list[Node]:
-    """All nodes that the outputs depend on, each after its arguments."""
+def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = lambda node: node.args) -> list[Node]:
+    """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
     seen: dict[int, Node] = {}
     pending = list(outputs)
     while pending:
         node = pending.pop()
         if node.number not in seen:
             seen[node.number] = node
-            pending.extend(node.args)
+            pending.extend(args(node))
     return [seen[k] for k in sorted(seen)]
 
 
