@@ -167,15 +167,15 @@ class Lane:
             self.submit(rows, columns, deliver)
             return
         self.alone = False
-        asyncio.get_running_loop().call_soon(self._look_for_company)
         found, seconds = self._call_rows(rows, columns)
         if isinstance(found, Exception):
             self.metrics.failures(1)
             deliver(found)
-            return
-        self._note_call(len(rows), seconds)
-        note(self.metrics.queue, 0.0)
-        deliver(Outcome(found, 0.0, seconds, len(rows)))
+        else:
+            deliver(Outcome(found, 0.0, seconds, len(rows)))
+            self._note_call(len(rows), seconds)
+            note(self.metrics.queue, 0.0)
+        asyncio.get_running_loop().call_soon(self._look_for_company)
 
     def _look_for_company(self) -> None:
         self.alone = not self.queue

@@ -9,11 +9,12 @@ behind it) and whatever goes wrong is fed to uvicorn's parser, as if it had just
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from service.formats import Reply
+from service.formats import Head, Reply
 from service.front import Front
 
 START = b"POST /median"
@@ -23,15 +24,23 @@ HEAD = re.compile(
 # what changes how the body or the connection is to be treated
 SPECIAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"})
 KEEP = b"keep-alive"
+LONGEST = 2048  # bytes of a head that is worth remembering
 
 
-def read_plain(data: bytes) -> tuple[bytes, dict[bytes, bytes], bytes] | None:
-    """Query, headers and body of a plain request that is here as a whole and alone, or None."""
-    end = data.find(b"\r\n\r\n")
-    head = HEAD.fullmatch(data, 0, end) if end > 0 else None
-    if head is None:
+def read_plain(data: bytes) -> tuple[Head, bytes] | None:
+    """Head and body of a plain request that is here as a whole and alone, or None."""
+    end = data.find(b"\r\n\r\n", 0, LONGEST)
+    head = read_head(data[:end]) if end > 0 else None
+    return (head, data[end + 4 :]) if head is not None and head.length == len(data) - end - 4 else None
+
+
+@lru_cache(maxsize=256)
+def read_head(text: bytes) -> Head | None:
+    """What is before the body, if it is plain. A client sends the same over and over, so it is read once."""
+    match = HEAD.fullmatch(text)
+    if match is None:
         return None
-    query, lines = head.groups()
+    query, lines = match.groups()
     fields = [line.partition(b":") for line in lines.split(b"\r\n")[1:]]
     headers = {name.lower(): value.strip() for name, _, value in fields}
     length = headers.get(b"content-length", b"")
@@ -39,8 +48,7 @@ def read_plain(data: bytes) -> tuple[bytes, dict[bytes, bytes], bytes] | None:
         return None
     if headers.get(b"connection", KEEP).lower() != KEEP:
         return None
-    body = data[end + 4 :]
-    return (query or b"", headers, body) if int(length) == len(body) else None
+    return Head(query or b"", headers, int(length))
 
 
 class DirectProtocol(HttpToolsProtocol):
@@ -88,8 +96,8 @@ class DirectProtocol(HttpToolsProtocol):
         if reply is None:
             super().data_received(data)
         else:
-            content = [STATUS_LINE[reply.status]]
-            for name, value in (*self.server_state.default_headers, *reply.headers):
+            content = [STATUS_LINE[reply.status], reply.fields]
+            for name, value in self.server_state.default_headers:
                 content += (name, b": ", value, b"\r\n")
             content += (b"connection: close\r\n\r\n" if self.last else b"\r\n", reply.body)
             self.transport.write(b"".join(content))

@@ -21,7 +21,7 @@ from service.batching import Gate, Lane, Outcome
 from service.bodies import Group, Options, Request
 from service.errors import BadInputError, ProblemError
 from service.metrics import note, settle
-from service.ranks import Layout, all_columns, median_target
+from service.ranks import Layout, all_columns
 from service.registry import Choice, Model, Registry
 from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
 from service.settings import Settings
@@ -109,16 +109,17 @@ class Engine:
         The answer is delivered at once or in the next call of the lane. None says that the request has to take the
         long way after all: the call failed, or counting refuted the model.
         """
-        group, options = request.groups[0], request.options
-        values, n = group.values, group.values.shape[1]
+        started = time.perf_counter()
+        values, options = request.groups[0].values, request.options
         if len(request.groups) > 1 or values.size > SMALL:
             return False
-        choice = self.registry.choose(n, median_target(n, options.even), options.model, options.construction)
-        layout, lane = choice.layout, self.lanes.get(choice.model)
-        if lane is None or not lane.is_prompt(len(values) * len(layout.rows)):
+        k, n = values.shape
+        choice = self.registry.median(n, options.even, options.model, options.construction)
+        model, layout, target = choice.model, choice.layout, choice.target
+        lane = self.lanes.get(model)
+        if lane is None or not lane.is_prompt(k * len(layout.rows)):
             return False
-        started = time.perf_counter()
-        scaled = scale(values, layout, choice.model.d, choice.model.grid)
+        scaled = scale(values, layout, model.d, model.grid)
 
         def finish(outcome: Outcome | Exception) -> None:
             try:
@@ -132,23 +133,24 @@ class Engine:
             found = _ends(outcome, layout)
             if any(map(refuted, found)):
                 return None
-            exact, k = options.exact, len(found)
-            medians = elements(scaled, found, choice.target) if exact else scaled.back(found, choice.target)
-            answer = Answer(
-                values.dtype, medians, [0.0] * k if exact else scaled.bound, [choice.model.name] * k, [False] * k,
+            if options.exact:
+                medians, bound = elements(scaled, found, target), [0.0] * k
+            else:
+                medians, bound = scaled.back(found, target), scaled.bound
+            note(lane.metrics.vectors, k)
+            return Answer(
+                values.dtype, medians, bound, [model.name] * k, [False] * k,
                 outcome.batch_rows, outcome.queue_s, outcome.inference_s, time.perf_counter() - started,
             )  # fmt: skip
-            note(lane.metrics.vectors, k)
-            return answer
 
-        lane.submit_prompt(scaled.rows.reshape(-1, choice.model.d), layout.columns, finish)
+        lane.submit_prompt(scaled.rows.reshape(-1, model.d), layout.columns, finish)
         return True
 
     async def _solve(self, group: Group, options: Options, answer: Answer) -> None:
         """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
         n = group.values.shape[1]
         try:
-            choice = self.registry.choose(n, median_target(n, options.even), options.model, options.construction)
+            choice = self.registry.median(n, options.even, options.model, options.construction)
         except BadInputError as error:
             raise BadInputError(error.detail, vector=group.positions[0]) from None
         scaled, found = await self._run(group, choice, answer)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import orjson
 from starlette.types import Receive, Scope, Send
 
@@ -13,18 +16,36 @@ Headers = dict[bytes, bytes]
 KINDS = {kind.encode(): kind for kind in (bodies.JSON, bodies.NPY, bodies.RAW)}
 
 
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What stands before a body: the query, the headers by name, and the length they promise."""
+
+    query: bytes
+    headers: Headers
+    length: int
+
+    @cached_property
+    def kind(self) -> str:
+        return kind_of(self.headers)
+
+    @cached_property
+    def asked(self) -> bodies.Query:
+        return bodies.read_query(self.query)
+
+
 class Reply:
-    """An answer in the form that is sent."""
+    """An answer in the form that is sent; `fields` are its header lines."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "fields", "status")
 
-    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def __init__(self, status: int, fields: bytes, body: bytes) -> None:
         self.status = status
-        self.headers = headers
+        self.fields = fields
         self.body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        headers = [tuple(line.split(b": ", 1)) for line in self.fields.split(b"\r\n")[:-1]]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
 
@@ -75,25 +96,35 @@ def _write_json(answer: Answer) -> Reply:
             },
         }
     )
-    return Reply(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))], content)
+    return Reply(200, b"content-type: application/json\r\ncontent-length: %d\r\n" % len(content), content)
+
+
+BINARY_FIELDS = (
+    b"content-type: %b\r\n"
+    b"content-length: %d\r\n"
+    b"x-median-models: %b\r\n"
+    b"x-median-certified: %d\r\n"
+    b"x-median-error-bound: %b\r\n"
+    b"x-median-fallback: %d\r\n"
+    b"x-median-batch-size: %d\r\n"
+    b"server-timing: queue;dur=%.3f, inference;dur=%.3f, total;dur=%.3f\r\n"
+)
 
 
 def _write_binary(answer: Answer, content: bytes, kind: str) -> Reply:
     """Bare medians; everything else goes into headers."""
-    models = answer.models[0] if len(answer.models) == 1 else ",".join(sorted(set(answer.models)))
-    timing = b"queue;dur=%.3f, inference;dur=%.3f, total;dur=%.3f" % (
+    models, bounds = answer.models, answer.error_bound
+    few = len(models) == 1
+    fields = BINARY_FIELDS % (
+        kind.encode(),
+        len(content),
+        (models[0] if few else ",".join(sorted(set(models)))).encode("latin-1", "replace"),
+        len(models),
+        repr(bounds[0] if few else max(bounds)).encode(),
+        sum(answer.fallback),
+        answer.batch_size,
         answer.queue_s * 1e3,
         answer.inference_s * 1e3,
         answer.total_s * 1e3,
     )
-    headers = [
-        (b"content-type", kind.encode()),
-        (b"content-length", b"%d" % len(content)),
-        (b"x-median-models", models.encode("latin-1", "replace")),
-        (b"x-median-certified", b"%d" % len(answer.models)),
-        (b"x-median-error-bound", repr(max(answer.error_bound)).encode()),
-        (b"x-median-fallback", b"%d" % sum(answer.fallback)),
-        (b"x-median-batch-size", b"%d" % answer.batch_size),
-        (b"server-timing", timing),
-    ]
-    return Reply(200, headers, content)
+    return Reply(200, fields, content)

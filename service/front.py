@@ -23,10 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service import bodies, formats, logs, metrics, protocol_v2
+from service import formats, logs, metrics, protocol_v2
 from service.engine import Answer, Engine
 from service.errors import ProblemError, problem_response
-from service.formats import Headers, Reply
+from service.formats import Head, Headers, Reply
 from service.scaling import NotFiniteError
 
 log = logging.getLogger("service")
@@ -90,6 +90,7 @@ class Front:
         self.done: list[tuple[Scope, bytes, int, float]] = []
         engine.record = self.record
         self.direct: Scope = {"route": route, "method": "POST", "path": "/median"}
+        self.max_vectors = engine.settings.max_vectors
         self.much = min(MUCH, engine.settings.max_body)
         self.prefix = secrets.token_hex(6).encode()
         self.numbers = itertools.count()
@@ -135,7 +136,7 @@ class Front:
         finally:
             self._answered(scope, request_id, status, started)
 
-    def begin(self, query: bytes, headers: Headers, body: bytes, finish: Callable[[Reply | None], None]) -> bool:
+    def begin(self, head: Head, body: bytes, finish: Callable[[Reply | None], None]) -> bool:
         """Answer a POST /median that is here as a whole without a task of its own, if nothing stands in the way.
 
         Whatever is not plain success takes the long way: False says so at once, `finish(None)` later. It is the one
@@ -144,22 +145,21 @@ class Front:
         started = time.perf_counter()
         if self.engine.draining or len(body) > self.much:
             return False
-        request_id = self._id(headers)
+        request_id = self._id(head.headers)
 
         def deliver(answer: Answer | None) -> None:
             if answer is None:
                 finish(None)
                 return
-            reply = formats.write(kind, answer)
-            reply.headers.append((b"x-request-id", request_id))
+            reply = formats.write(head.kind, answer)
+            reply.fields += b"x-request-id: %b\r\n" % request_id
             finish(reply)
             self._answered(self.direct, request_id, reply.status, started)
 
         try:
             if self.key:
-                self._authorise(headers)
-            kind = formats.kind_of(headers)
-            request = formats.read(kind, body, bodies.read_query(query), self.engine.settings.max_vectors)
+                self._authorise(head.headers)
+            request = formats.read(head.kind, body, head.asked, self.max_vectors)
             return self.engine.begin(request, deliver)
         except (ProblemError, NotFiniteError):
             return False

@@ -91,7 +91,7 @@ class Registry:
 
     models: dict[str, Model]
     left_out: dict[str, str] = field(default_factory=dict)
-    _choices: dict[tuple[int, Target, str | None, str | None, bool], Choice] = field(default_factory=dict)
+    _choices: dict[tuple[int, Even, str | None, str | None], Choice] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
@@ -102,18 +102,19 @@ class Registry:
             raise ProblemError(404, f"There is no model {name!r}.", models=sorted(self.models)[:50])
         return self.models[name]
 
+    def median(self, n: int, even: Even, name: str | None, construction: str | None) -> Choice:
+        """The choice for the median of n values, looked up."""
+        key = (n, even, name, construction)
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self.choose(n, median_target(n, even), name, construction)
+            self._choices[key] = choice
+        return choice
+
     def choose(
         self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
     ) -> Choice:
         """The smallest model that yields `target` of n values; probabilistic ones only for those who ask."""
-        key = (n, target, name, construction, exact)
-        choice = self._choices.get(key)
-        if choice is None:
-            choice = self._search(n, target, name, construction, exact)
-            self._choices[key] = choice
-        return choice
-
-    def _search(self, n: int, target: Target, name: str | None, construction: str | None, exact: bool) -> Choice:
         pool = [self.get(name)] if name is not None else list(self.models.values())
         if construction is not None:
             pool = [model for model in pool if model.description["construction"] == construction]
@@ -198,7 +199,7 @@ def _checked_file(folder: Path, entry: Any) -> tuple[Path, str]:
     if not isinstance(entry, dict) or not all(key in entry for key in ("file", "sha256", "description")):
         raise UnusableModelError("the manifest entry lacks file, sha256 or description")
     name = entry["file"]
-    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx"):
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx") or not name.isprintable():
         raise UnusableModelError("the file is not a plain .onnx name inside the models folder")
     path = folder / name
     try:

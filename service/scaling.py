@@ -129,7 +129,7 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     shift: Any
     if len(values) == 1:  # in plain numbers, and no more operations than needed: most requests are one vector
         row = values[0]
-        frame = _frame(float(np.minimum.reduce(row)), float(np.maximum.reduce(row)), grid, values)
+        frame = _frame(row.item(row.argmin()), row.item(row.argmax()), grid, values)  # NaN counts as either
         frames, narrow = [frame], frame.scale < LARGE
         factor, by, shift, moved = frame.factor, frame.scale, frame.shift, frame.factor != 1.0
     else:
@@ -181,8 +181,8 @@ def _units(number: float, exponent: int) -> float:
 def _lay_out(numbers: Floats, layout: Layout, d: int, grid: Grid) -> Floats:
     """Numbers on the grid as rows (k, rows, d) in the model's dtype, padded."""
     k, n = numbers.shape
-    if n == d and numbers.dtype == grid.dtype and len(layout.rows) == 1:
-        return numbers.reshape(k, 1, d)
+    if n == d and len(layout.rows) == 1:
+        return numbers.astype(grid.dtype, copy=False).reshape(k, 1, d)
     rows = np.empty((k, len(layout.rows), d), grid.dtype)
     for i, row in enumerate(layout.rows):
         end = row.lowest + row.repeat * n
