@@ -23,9 +23,10 @@ import onnx
 import onnxruntime as ort
 
 from service.errors import BadInputError, ProblemError
+from service.one_row import for_one_row
 from service.ranks import EVEN, Even, Layout, Target, layout, median_target
 from service.scaling import Floats, Grid
-from service.serving import OUTPUT, for_one_row, with_counting
+from service.serving import OUTPUT, with_counting
 
 log = logging.getLogger("service")
 MANIFEST = "manifest.json"
@@ -63,17 +64,19 @@ class Model:
 
     @cached_property
     def told(self) -> list[slice]:
-        """Which numbers of a row of `run` belong to each column."""
+        """Which numbers of a row that onnxruntime returns belong to each column."""
         ends = list(accumulate((3 if column.single else 5 for column in self.columns), initial=0))
         return [slice(start, end) for start, end in pairwise(ends)]
 
-    def run(self, rows: Floats) -> Floats:
-        """Rows (b, d) through onnxruntime, counting included; it releases the interpreter lock while it computes."""
+    def run(self, rows: Floats) -> list[list[list[float]]]:
+        """What counting tells of each column for rows (b, d). The interpreter lock is free while onnxruntime computes."""
         session = self.one if len(rows) == 1 else self.many
-        told: Floats = session.run([OUTPUT], {self.input_name: rows})[0]
+        told = session.run([OUTPUT], {self.input_name: rows})[0]
         if told.shape != (len(rows), self.told[-1].stop):
             raise RuntimeError(f"{self.name} returned shape {told.shape} for {len(rows)} rows")
-        return told
+        if len(self.columns) == 1:
+            return [told.tolist()]
+        return [told[:, part].tolist() for part in self.told]
 
 
 @dataclass(frozen=True)
@@ -231,8 +234,11 @@ def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
     inputs, outputs = proto.graph.input, proto.graph.output
     if len(inputs) != 1 or len(outputs) != 1:
         raise UnusableModelError("it has not exactly one input and one output")
+    d, dims = int(description["d"]), [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim]
+    if dims[1:] != [d]:
+        raise UnusableModelError(f"its input has the shape {dims}, which is not a batch of {d} numbers each")
     try:
-        graph = with_counting(proto, columns, grid)
+        graph = with_counting(proto, d, columns, grid)
         one, many = (
             ort.InferenceSession(each.SerializeToString(), session_options(threads), ["CPUExecutionProvider"])
             for each in (for_one_row(graph), graph)

@@ -199,15 +199,17 @@ def certify(told: Sequence[Sequence[float]], column: Target, d: int, grid: Grid)
     """Prove or refute one output column by counts: the two order statistics behind it, for each row of d entries.
 
     A row tells the output, the numbers of entries below and above it, and for a mix of two ranks the nearest entries on
-    both sides: they are the two ranks where the counts say so. NaN stands for an output that counting refutes.
+    both sides, measured from the ends of the grid: they are the two ranks where the counts say so. NaN stands for an
+    output that counting refutes.
     """
     k, weight, tolerance = column.low, column.weight, grid.tolerance
+    bottom, top = grid.low, grid.high
     if column.single:
         return [(end, end) if below < k <= d - above else REFUTED for end, below, above in told]
     found = []
-    for end, below, above, lower, upper in told:
-        low = lower if below == k else end
-        high = upper if d - above == k else end
+    for end, below, above, up, down in told:
+        low = bottom + up if below == k else end
+        high = top - down if d - above == k else end
         near = abs(low + weight * (high - low) - end) <= tolerance
         found.append((low, high) if below <= k <= d - above and near else REFUTED)
     return found

@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from exporter.build import Options, build
 from exporter.onnx_file import to_onnx
 from exporter.task import median
+from service.one_row import for_one_row
 from service.ranks import Target, layout, median_target
 from service.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale
-from service.serving import for_one_row, with_counting
+from service.serving import with_counting
 
 F32 = Grid(24, 0.0, 1.0, np.dtype(np.float32))
 F64 = Grid(40, 0.0, 1.0, np.dtype(np.float64))
@@ -46,7 +47,7 @@ def session(n: int, grid: Grid, target: Target, claim: float | None = None) -> A
     stored = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "sort", [x], [y], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    served = with_counting(model, (target,), grid)
+    served = with_counting(model, n, (target,), grid)
     return ort.InferenceSession(served.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -166,7 +167,7 @@ def test_the_graph_for_one_row_tells_the_same_with_fewer_nodes(construction: str
     model = to_onnx(build(median(d), Options(construction, profile="fused", tune="latency")))
     target = median_target(d)
     grid = F32 if model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT else F64
-    many = with_counting(model, (target,), grid)
+    many = with_counting(model, d, (target,), grid)
     one = for_one_row(many)
     assert len(one.graph.node) <= len(many.graph.node) - (construction == "radix")
     rows = (np.random.default_rng(d).integers(0, 2**24, (40, d)) / 2.0**24).astype(grid.dtype)
