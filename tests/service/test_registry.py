@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from exporter.api import export_model
@@ -66,6 +67,16 @@ def wrong_d(path: Path) -> None:
     standin.enter(path.parent, path, about)
 
 
+def unrunnable(path: Path) -> None:
+    """Rows that are not there are asked for, which only a run can tell."""
+    model = onnx.load(path)
+    model.graph.node[-1].output[0] = "before"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([100]), "row"))
+    model.graph.node.append(onnx.helper.make_node("Gather", ["before", "row"], ["y"], axis=0))
+    onnx.save(model, path)
+    standin.enter(path.parent, path, standin.description(7))
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -78,6 +89,7 @@ def wrong_d(path: Path) -> None:
         (foreign, "cannot be certified"),
         (incomplete, "failure_bound"),
         (wrong_d, "not a batch of"),
+        (unrunnable, "trial run fails"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
