@@ -158,12 +158,13 @@ class Lane:
         """Whether `rows` more are answered within a moment: by calls in the event loop that are short together."""
         return not (self.running or self.delay) and self._is_short(self.queued_rows + rows)
 
-    def submit_prompt(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> None:
-        """The same for rows that are prompt. A lone request, after one that was alone as well, does not even queue.
+    def submit_prompt(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver, lone: bool = False) -> None:
+        """The same for rows that are prompt. A lone request, of the only client or after one that was alone, does not
+        even queue.
 
         What comes in the same turn of the loop is company: it queues up to be shared.
         """
-        if not self.alone or len(rows) > self.limit:
+        if not (lone or self.alone) or len(rows) > self.limit:
             self.submit(rows, columns, deliver)
             return
         self.alone = False
@@ -175,7 +176,8 @@ class Lane:
             deliver(Outcome(found, 0.0, seconds, len(rows)))
             self._note_call(len(rows), seconds)
             note(self.metrics.queue, 0.0)
-        asyncio.get_running_loop().call_soon(self._look_for_company)
+        if not lone:
+            asyncio.get_running_loop().call_soon(self._look_for_company)
 
     def _look_for_company(self) -> None:
         self.alone = not self.queue

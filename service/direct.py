@@ -9,6 +9,7 @@ behind it) and whatever goes wrong is fed to uvicorn's parser, as if it had just
 from __future__ import annotations
 
 import re
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -63,6 +64,7 @@ class DirectProtocol(HttpToolsProtocol):
         self.parsing = False  # uvicorn's parser has seen a part of a request
         self.pending: bytes | None = None  # the request that is being answered from here
         self.behind: list[bytes] = []  # what came after it
+        self.answered = 0.0  # when that was last done
         self.last = False
 
     def on_message_begin(self) -> None:
@@ -81,9 +83,8 @@ class DirectProtocol(HttpToolsProtocol):
         if idle and self.front is not None and data.startswith(START):
             plain = read_plain(data)
             if plain is not None:
-                self._unset_keepalive_if_required()
                 self.pending = data
-                if self.front.begin(*plain, self._finish) or self.pending is None:
+                if self.front.begin(*plain, self._finish, len(self.connections) == 1) or self.pending is None:
                     return
                 self.pending = None
         super().data_received(data)
@@ -103,10 +104,29 @@ class DirectProtocol(HttpToolsProtocol):
             self.transport.write(b"".join(content))
             if self.last:
                 self.transport.close()
-            self.on_response_complete()
+            self.server_state.total_requests += 1
+            self._keep_alive()
         behind, self.behind = self.behind, []
         for more in behind:
             self.data_received(more)
+
+    def _keep_alive(self) -> None:
+        """Have the connection closed when nothing more comes; a timer that is set already only has to look again."""
+        self.answered = time.monotonic()
+        if self.timeout_keep_alive_task is None:
+            self._ring_in(self.timeout_keep_alive)
+
+    def _ring_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        left = self.answered + self.timeout_keep_alive - time.monotonic()
+        if self.pending is not None:
+            left = self.timeout_keep_alive
+        if left > 0 and not self.transport.is_closing():
+            self._ring_in(left)
+        else:
+            super().timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pending = None

@@ -103,7 +103,7 @@ class Engine:
         answer.total_s = time.perf_counter() - started
         return answer
 
-    def begin(self, request: Request, deliver: Callable[[Answer | None], None]) -> bool:
+    def begin(self, request: Request, deliver: Callable[[Answer | None], None], lone: bool = False) -> bool:
         """Answer a request without waiting, if it is small, in order, and its model free; else say no, and do nothing.
 
         The answer is delivered at once or in the next call of the lane. None says that the request has to take the
@@ -143,7 +143,7 @@ class Engine:
                 outcome.batch_rows, outcome.queue_s, outcome.inference_s, time.perf_counter() - started,
             )  # fmt: skip
 
-        lane.submit_prompt(scaled.rows.reshape(-1, model.d), layout.columns, finish)
+        lane.submit_prompt(scaled.rows.reshape(-1, model.d), layout.columns, finish, lone)
         return True
 
     async def _solve(self, group: Group, options: Options, answer: Answer) -> None:

@@ -136,11 +136,11 @@ class Front:
         finally:
             self._answered(scope, request_id, status, started)
 
-    def begin(self, head: Head, body: bytes, finish: Callable[[Reply | None], None]) -> bool:
+    def begin(self, head: Head, body: bytes, finish: Callable[[Reply | None], None], lone: bool = False) -> bool:
         """Answer a POST /median that is here as a whole without a task of its own, if nothing stands in the way.
 
         Whatever is not plain success takes the long way: False says so at once, `finish(None)` later. It is the one
-        that explains what is wrong, waits, or falls back to another model.
+        that explains what is wrong, waits, or falls back to another model. A `lone` client has nobody to wait for.
         """
         started = time.perf_counter()
         if self.engine.draining or len(body) > self.much:
@@ -160,7 +160,7 @@ class Front:
             if self.key:
                 self._authorise(head.headers)
             request = formats.read(head.kind, body, head.asked, self.max_vectors)
-            return self.engine.begin(request, deliver)
+            return self.engine.begin(request, deliver, lone)
         except (ProblemError, NotFiniteError):
             return False
         except Exception:

@@ -54,12 +54,13 @@ class Wire(asyncio.Transport):
 
 
 class Connection:
-    """A connection to an application in this process."""
+    """A connection to an application in this process; those to the same application know of each other."""
 
     def __init__(self, front: Front) -> None:
         config = uvicorn.Config(front, http=DirectProtocol, log_config=None, lifespan="off")
         config.load()
-        self.protocol = DirectProtocol(config, ServerState(), {})
+        state: ServerState = vars(front).setdefault("server_state", ServerState())
+        self.protocol = DirectProtocol(config, state, {})
         self.wire = Wire()
         self.protocol.connection_made(self.wire)
 
@@ -129,12 +130,48 @@ def test_a_lone_request_is_answered_before_the_loop_turns(play: Callable[..., No
     play(scenario)
 
 
+def test_the_only_client_never_waits_for_company(play: Callable[..., None]) -> None:
+    async def scenario(front: Front) -> None:
+        first = Connection(front)
+        for seed in range(3):
+            assert right(first.send(request(vector(seed))), seed)
+        second = Connection(front)
+        assert first.send(request(vector(0))) == b""  # the second might ask in the same turn
+        assert second.send(request(vector(1))) == b""
+        assert right(await first.later(), 0)
+        assert right(await second.later(), 1)
+        second.protocol.connection_lost(None)
+        assert right(first.send(request(vector(2))), 2)
+
+    play(scenario)
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., None]) -> None:
+    async def scenario(front: Front) -> None:
+        connection = await alone(front)
+        connection.protocol.timeout_keep_alive = 0.2  # type: ignore[assignment]
+        connection.protocol.timeout_keep_alive_handler()
+        for seed in range(1, 7):  # three times as long as an idle connection lives
+            await asyncio.sleep(0.1)
+            assert right(connection.send(request(vector(seed))), seed)
+            assert not connection.wire.closed
+        connection.protocol.pending = b""  # an answer that takes long
+        await asyncio.sleep(0.5)
+        assert not connection.wire.closed
+        connection.protocol.pending = None
+        await asyncio.sleep(0.5)
+        assert connection.wire.closed
+
+    play(scenario)
+
+
 def test_company_in_the_same_turn_shares_a_call(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     run = Model.run
     monkeypatch.setattr(Model, "run", lambda model, rows: (calls.append(len(rows)), run(model, rows))[1])
 
     async def scenario(front: Front) -> None:
+        Connection(front)
         await alone(front)
         calls.clear()
         connections = [Connection(front) for _ in range(9)]
@@ -176,6 +213,7 @@ def test_a_body_in_pieces_and_requests_in_one_piece(play: Callable[..., None]) -
             assert right(answer, 1)
         lane = next(lane for model, lane in front.engine.lanes.items() if model.d == D)
         await self_and_next(connection, request(vector(2)) + request(vector(3)))
+        Connection(front)
         lane.alone = False
         assert connection.send(request(vector(2))) == b""  # waits for its call
         await self_and_next(connection, request(vector(3)))
@@ -233,9 +271,8 @@ def test_connections_are_kept_and_closed_as_asked(play: Callable[..., None]) -> 
 def test_the_key_is_asked_for_on_the_short_way_too(play: Callable[..., None]) -> None:
     async def scenario(front: Front) -> None:
         connection = Connection(front)
-        connection.send(request(vector(0), "X-API-Key: sesame\r\n"))
-        assert right(await connection.later(), 0)
-        assert right(connection.send(request(vector(1), "X-API-Key: sesame\r\n")), 1)
+        for seed in (0, 1):
+            assert right(connection.send(request(vector(seed), "X-API-Key: sesame\r\n")), seed)
         connection.send(request(vector(1), "X-API-Key: wrong\r\n"))
         assert (await connection.later()).startswith(b"HTTP/1.1 401")
 
