@@ -27,7 +27,15 @@ from onnx import helper, numpy_helper
 
 from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
-from exporter.patterns import plus_product, product_chain, scaled_total, trimmed
+from exporter.patterns import (
+    entry_sum,
+    joint_product,
+    largest_entry,
+    plus_product,
+    product_chain,
+    scaled_total,
+    trimmed,
+)
 from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
@@ -116,10 +124,15 @@ class _Lowering:
         self.values: dict[int, Value] = {}
         self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
+        self.reshapes: dict[tuple[str, Shape], str] = {}
+        self.dims: dict[str, Shape] = {}  # of tensors that need no Reshape to have them
+        self.added: set[int] = set()  # the nodes that a sum of several terms reads
 
     def run(self, net: Network) -> Graph:
         # what a pattern absorbs is not emitted
-        for node in topological(net.output, args=self._operands):
+        nodes = topological(net.output, args=self._operands)
+        self.added = {a.number for n in nodes if isinstance(n, Sum) and len(n.terms) > 1 for a in n.args}
+        for node in nodes:
             self.values[node.number] = self._lower(node)
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
@@ -132,15 +145,19 @@ class _Lowering:
     def _operands(self, node: Node) -> tuple[Node, ...]:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return ()
-        if self.fused and node.largest_of is not None:
-            return (node.largest_of,)
+        if self.fused and (q := largest_entry(node)):
+            return (q,)
         if self.fused and (pair := trimmed(node)):
             summed = self._absorbed(pair)
             return (summed[1],) if summed else (pair[1],)
         if summed := scaled_total(node):
             return (summed[1],)
+        if joint := joint_product(node):
+            return joint[0]
         if product := plus_product(node):
             return product[:2]
+        if entries := entry_sum(node):
+            return (entries[0],)
         if chain := product_chain(node):
             return (chain[0],)
         return node.args
@@ -148,15 +165,18 @@ class _Lowering:
     def _lower(self, node: Node) -> Value:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
-        if self.fused and node.largest_of is not None:
-            largest = self.graph.add("ReduceMax", [self._full(node.largest_of).name], axes=[1])
-            return Value(self._reshape_to(largest, [1, -1]), (), True)
+        if self.fused and (q := largest_entry(node)):
+            return self._largest(q)
         if self.fused and (pair := trimmed(node)):
             return self._clip(*pair)
         if summed := scaled_total(node):
             return self._total(*summed)
+        if joint := joint_product(node):
+            return self._joint_product(*joint)
         if product := plus_product(node):
             return self._product_plus(*product)
+        if entries := entry_sum(node):
+            return self._entry_sum(*entries)
         if chain := product_chain(node):
             return self._product(node, *chain)
         match node:
@@ -196,6 +216,8 @@ class _Lowering:
             return replace(v, name=self.graph.add(op, [*before, v.name, *after]))
         source, dims = self.reshaped[v.name]
         done = self.graph.add(op, [*before, source, *after])
+        if source in self.dims:
+            self.dims[done] = self.dims[source]
         return replace(v, name=self._reshape_to(done, dims))
 
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
@@ -231,6 +253,8 @@ class _Lowering:
         acc = self._shift(acc, float(offset))
         if len(acc.shape) == 2 and acc.shape == node.shape and acc.batched and not acc.merged and min(acc.shape) > 1:
             acc = self._merge(acc)
+            if node.number in self.added:
+                del self.reshaped[acc.name]  # needed in this form anyway: what else is made of it is made of this form
         return acc
 
     def _aligned(self, values: list[Value], node: Node) -> list[Value]:
@@ -243,19 +267,32 @@ class _Lowering:
         return [self._plain(v) for v in values]
 
     def _merge(self, v: Value) -> Value:
+        self.dims[v.name] = (-1, *v.shape)
         return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
 
     def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
-        """A Reshape of what another Reshape was made of, where there is one."""
+        """A Reshape of what another Reshape was made of, where there is one; none where it has those dimensions."""
         source, _ = self.reshaped.get(name, (name, dims))
-        out = self.graph.add("Reshape", [source, self.graph.shape(dims)])
-        self.reshaped[out] = source, dims
-        return out
+        key = source, tuple(dims)
+        if self.dims.get(source) == key[1]:
+            return source
+        if key not in self.reshapes:
+            self.reshapes[key] = self.graph.add("Reshape", [source, self.graph.shape(dims)])
+            self.reshaped[self.reshapes[key]] = source, dims
+        return self.reshapes[key]
 
     def _plain(self, v: Value) -> Value:
         if not v.merged:
             return v
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
+
+    def _largest(self, q: Node) -> Value:
+        """The largest entry of a vector, or of a matrix of one row."""
+        v = self._full(q)
+        attributes = {"axes": [2], "keepdims": 0} if len(q.shape) == 2 else {"axes": [1]}
+        name = self.graph.add("ReduceMax", [v.name], **attributes)
+        self.dims[name] = (-1, 1)
+        return Value(self._reshape_to(name, [1, -1]), (), True)
 
     def _long_sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """Many scalars: (n, N) stacked, and one row of coefficients."""
@@ -312,6 +349,17 @@ class _Lowering:
         v, r = self._full(arg), self._full(rest)
         name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
         return Value(name, (len(matrix),), True)
+
+    def _joint_product(self, args: tuple[Node, Node], matrix: Array) -> Value:
+        """M (v, w) for vectors: one Gemm over all their parts."""
+        parts = [p for arg in args for p in (arg.parts if isinstance(arg, Stack) else (arg,))]
+        name = self.graph.add("Gemm", [self._stack(tuple(parts), 0).name, self.graph.constant(matrix.T)])
+        return Value(name, (len(matrix),), True)
+
+    def _entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
+        """row v + offset for a vector: one Gemm."""
+        weights, bias = self.graph.constant(row[:, None]), self.graph.constant([offset])
+        return Value(self.graph.add("Gemm", [self._full(arg).name, weights, bias]), (1,), True)
 
     def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from exporter.linear import Along, Array, Reshape
+from exporter.linear import Along, Array, Reshape, Take
 from exporter.trace import Apply, Node, Relu, Sum
 
 
@@ -27,6 +28,15 @@ def _shifted(node: Node) -> tuple[tuple[Any, int], Any]:
             return (c, arg.number), offset
         case _:
             return (1, node.number), 0
+
+
+def largest_entry(node: Node) -> Node | None:
+    """The vector, or the matrix of one row, whose largest entry the node is."""
+    match node.largest_of:
+        case Apply(linear=Reshape(), arg=arg) if len(arg.shape) == 2 and arg.shape[0] == 1:
+            return arg
+        case q:
+            return q
 
 
 def plain_total(node: Node) -> Node | None:
@@ -84,4 +94,46 @@ def product_chain(node: Node) -> tuple[Node, Array] | None:
                 ):
                     return v, m @ inner.astype(np.float64)
             return arg, m
+    return None
+
+
+def joint_product(node: Node) -> tuple[tuple[Node, Node], Array] | None:
+    """((v, w), [M N]) when the node is the vector M v + N w.
+
+    Every partial sum of a row of [M N] must be one of a row of M, of N, or of their sum: a row has entries in one of the
+    two, or a single one in each.
+    """
+    match node:
+        case Sum(
+            terms=((1, Apply(linear=Along(0, first), arg=v)), (1, Apply(linear=Along(0, second), arg=w))), offset=0
+        ) if (
+            len(node.shape) == 1
+            and isinstance(first, np.ndarray)
+            and isinstance(second, np.ndarray)
+            and not (v.is_constant or w.is_constant)
+        ):
+            a, b = np.count_nonzero(first, axis=1), np.count_nonzero(second, axis=1)
+            if np.all((a == 0) | (b == 0) | (a + b == 2)):
+                return (v, w), np.concatenate([first, second], axis=1).astype(np.float64)
+    return None
+
+
+def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
+    """(v, row, offset) when the node is a sum of entries of the vector v with powers of two for factors.
+
+    Such products are exact, so that their sum rounds as often as a sum of its own does. v stays a product of its own: taken
+    together with it, the mean of two entries would be a longer sum, which may round more than once.
+    """
+    match node:
+        case Sum(terms=((_, Apply(linear=Take(0, _), arg=v)), _, *_) as terms, offset=offset) if (
+            node.shape == (1,) and not v.is_constant and len(v.shape) == 1
+        ):
+            row = np.zeros(v.size)
+            for c, term in terms:
+                match term:
+                    case Apply(linear=Take(0, indices), arg=arg) if arg is v and abs(math.frexp(c)[0]) == 0.5:
+                        row[indices] += float(c)
+                    case _:
+                        return None
+            return v, row, float(offset)
     return None
