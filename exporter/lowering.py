@@ -15,6 +15,7 @@ added to the smallest operand; many scalars are added up by one Gemm.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -94,6 +95,26 @@ class Graph:
         self.nodes = kept[::-1]
         self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
 
+    def reshape_once(self) -> None:
+        """f of a Reshape of a, not a Reshape of f(a), where a is reshaped that way anyway and f(a) is read in no other."""
+        readers = Counter(name for node in self.nodes for name in node.input)
+        makers = {node.output[0]: (at, node) for at, node in enumerate(self.nodes)}
+        there = {tuple(node.input): at for at, node in enumerate(self.nodes) if node.op_type == "Reshape"}
+        kept = []
+        for node in self.nodes:
+            at, f = makers.get(node.input[0], (0, node))
+            earlier = there.get((f.input[0], *node.input[1:]), at)
+            if (
+                node.op_type == "Reshape"
+                and f.op_type in ("Clip", "Relu")
+                and readers[f.output[0]] == 1
+                and earlier < at
+            ):
+                f.input[0], f.output[0] = self.nodes[earlier].output[0], node.output[0]
+            else:
+                kept.append(node)
+        self.nodes = kept
+
 
 def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
     """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
@@ -125,14 +146,11 @@ class _Lowering:
         self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
         self.reshapes: dict[tuple[str, Shape], str] = {}
-        self.dims: dict[str, Shape] = {}  # of tensors that need no Reshape to have them
-        self.added: set[int] = set()  # the nodes that a sum of several terms reads
+        self.dims: dict[str, Shape] = {}  # of tensors that are read without a Reshape too
 
     def run(self, net: Network) -> Graph:
         # what a pattern absorbs is not emitted
-        nodes = topological(net.output, args=self._operands)
-        self.added = {a.number for n in nodes if isinstance(n, Sum) and len(n.terms) > 1 for a in n.args}
-        for node in nodes:
+        for node in topological(net.output, args=self._operands):
             self.values[node.number] = self._lower(node)
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
@@ -140,6 +158,8 @@ class _Lowering:
             out = self._from_input(out, p)
         self.graph.nodes[-1].output[0] = "y"
         self.graph.drop_unused()
+        if self.fused:
+            self.graph.reshape_once()
         return self.graph
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
@@ -156,7 +176,7 @@ class _Lowering:
             return joint[0]
         if product := plus_product(node):
             return product[:2]
-        if entries := entry_sum(node):
+        if self.fused and (entries := entry_sum(node)):
             return (entries[0],)
         if chain := product_chain(node):
             return (chain[0],)
@@ -175,7 +195,7 @@ class _Lowering:
             return self._joint_product(*joint)
         if product := plus_product(node):
             return self._product_plus(*product)
-        if entries := entry_sum(node):
+        if self.fused and (entries := entry_sum(node)):
             return self._entry_sum(*entries)
         if chain := product_chain(node):
             return self._product(node, *chain)
@@ -253,8 +273,6 @@ class _Lowering:
         acc = self._shift(acc, float(offset))
         if len(acc.shape) == 2 and acc.shape == node.shape and acc.batched and not acc.merged and min(acc.shape) > 1:
             acc = self._merge(acc)
-            if node.number in self.added:
-                del self.reshaped[acc.name]  # needed in this form anyway: what else is made of it is made of this form
         return acc
 
     def _aligned(self, values: list[Value], node: Node) -> list[Value]:
@@ -271,15 +289,14 @@ class _Lowering:
         return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
 
     def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
-        """A Reshape of what another Reshape was made of, where there is one; none where it has those dimensions."""
+        """A Reshape of what another Reshape was made of, where there is one; fused, not twice, and not to what it is."""
         source, _ = self.reshaped.get(name, (name, dims))
         key = source, tuple(dims)
-        if self.dims.get(source) == key[1]:
-            return source
-        if key not in self.reshapes:
-            self.reshapes[key] = self.graph.add("Reshape", [source, self.graph.shape(dims)])
-            self.reshaped[self.reshapes[key]] = source, dims
-        return self.reshapes[key]
+        if self.fused and (there := source if self.dims.get(source) == key[1] else self.reshapes.get(key)):
+            return there
+        out = self.reshapes[key] = self.graph.add("Reshape", [source, self.graph.shape(dims)])
+        self.reshaped[out] = source, dims
+        return out
 
     def _plain(self, v: Value) -> Value:
         if not v.merged:
@@ -350,10 +367,10 @@ class _Lowering:
         name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
         return Value(name, (len(matrix),), True)
 
-    def _joint_product(self, args: tuple[Node, Node], matrix: Array) -> Value:
-        """M (v, w) for vectors: one Gemm over all their parts."""
-        parts = [p for arg in args for p in (arg.parts if isinstance(arg, Stack) else (arg,))]
-        name = self.graph.add("Gemm", [self._stack(tuple(parts), 0).name, self.graph.constant(matrix.T)])
+    def _joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
+        """M (v, w, ...) for vectors: one Gemm over all of them."""
+        zero = self.graph.constant(np.zeros(len(matrix)))
+        name = self.graph.add("Gemm", [self._stack(args, 0).name, self.graph.constant(matrix.T), zero])
         return Value(name, (len(matrix),), True)
 
     def _entry_sum(self, arg: Node, row: Array, offset: float) -> Value:

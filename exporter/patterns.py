@@ -97,29 +97,36 @@ def product_chain(node: Node) -> tuple[Node, Array] | None:
     return None
 
 
-def joint_product(node: Node) -> tuple[tuple[Node, Node], Array] | None:
-    """((v, w), [M N]) when the node is the vector M v + N w.
+def joint_product(node: Node) -> tuple[tuple[Node, ...], Array] | None:
+    """((v, w, ...), [M N ...]) when the node is a vector M v + N w + ...
 
-    Every partial sum of a row of [M N] must be one of a row of M, of N, or of their sum: a row has entries in one of the
-    two, or a single one in each.
+    That is no less exact where each row adds up two terms, or terms that are not negative: a part of them is at most the
+    whole.
     """
-    match node:
-        case Sum(
-            terms=((1, Apply(linear=Along(0, first), arg=v)), (1, Apply(linear=Along(0, second), arg=w))), offset=0
-        ) if (
-            len(node.shape) == 1
-            and isinstance(first, np.ndarray)
-            and isinstance(second, np.ndarray)
-            and not (v.is_constant or w.is_constant)
-        ):
-            a, b = np.count_nonzero(first, axis=1), np.count_nonzero(second, axis=1)
-            if np.all((a == 0) | (b == 0) | (a + b == 2)):
-                return (v, w), np.concatenate([first, second], axis=1).astype(np.float64)
+    products = _products(node) if isinstance(node, Sum) and len(node.shape) == 1 else None
+    if not products:
+        return None
+    matrix = np.concatenate([m for m, _ in products], axis=1).astype(np.float64)
+    signed = np.concatenate([(m < 0) | ((m != 0) & (v.lo < 0)) for m, v in products], axis=1)
+    if np.all(~signed.any(axis=1) | (np.count_nonzero(matrix, axis=1) <= 2)):
+        return tuple(v for _, v in products), matrix
     return None
 
 
+def _products(node: Node) -> list[tuple[Array, Node]] | None:
+    """The products M v that the node is a sum of."""
+    match node:
+        case Apply(linear=Along(0, matrix), arg=arg) if isinstance(matrix, np.ndarray) and not arg.is_constant:
+            return [(matrix, arg)]
+        case Sum(terms=terms, offset=0) if all(c == 1 for c, _ in terms):
+            found = [_products(a) for _, a in terms]
+            return None if None in found else [p for part in found if part for p in part]
+        case _:
+            return None
+
+
 def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
-    """(v, row, offset) when the node is a sum of entries of the vector v with powers of two for factors.
+    """(v, row, offset) when the node is a sum of all entries of the vector v with powers of two for factors.
 
     Such products are exact, so that their sum rounds as often as a sum of its own does. v stays a product of its own: taken
     together with it, the mean of two entries would be a longer sum, which may round more than once.
@@ -135,5 +142,5 @@ def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
                         row[indices] += float(c)
                     case _:
                         return None
-            return v, row, float(offset)
+            return (v, row, float(offset)) if len(terms) == np.count_nonzero(row) == v.size else None
     return None

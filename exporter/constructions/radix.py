@@ -91,22 +91,24 @@ class _End:
 
     def value(self) -> Node:
         """All moves in one sum."""
-        terms = self._scalars()
+        terms: list[tuple[Scalar, Node]] = [(1, m) for m in self.moves if m not in self.steps]
         if self.steps:
-            terms.append((1, assume(stack(list(self.steps)).along(0, self._factors()).reshape(), 0.0, 1.0)))
+            moves, row = self._vectors()
+            terms.append((1, assume(moves.along(0, row).reshape(), 0.0, 1.0)))
         return assume(total(terms, -self.back), 0.0, 1.0)
 
-    def product(self) -> tuple[list[Node], Array]:
-        """Vectors and the row whose product with them, stacked, is the lower end: to be used with more rows and terms."""
-        scalars = self._scalars()
-        first = [assume(total(scalars, -self.back), 0.0, 1.0).reshape(1)] if scalars else []
-        return [*first, *self.steps], np.block([np.ones((1, len(first))), self._factors()])
+    def plus(self, offsets: Array) -> Node:
+        """The lower end plus every offset, where all moves are vectors by one product with them."""
+        if not self.moves:
+            return constant(offsets)
+        vectors = len(self.steps) == len(self.moves)
+        moves, row = self._vectors() if vectors else (self.value().reshape(1), np.ones((1, 1)))
+        return constant(offsets) + moves.along(0, np.repeat(row, len(offsets), axis=0))
 
-    def _scalars(self) -> list[tuple[Scalar, Node]]:
-        return [(1, m) for m in self.moves if m not in self.steps]
-
-    def _factors(self) -> Array:
-        return np.array([[float(step) for m, step in self.steps.items() for _ in range(m.size)]])
+    def _vectors(self) -> tuple[Node, Array]:
+        """The vectors among the moves, and the row whose product with them is their part of the lower end."""
+        steps = [np.full((1, m.size), float(step)) for m, step in self.steps.items()]
+        return stack(list(self.steps)), np.concatenate(steps, axis=1)
 
 
 def _in_place(x: Node, k: int, digits: Digits) -> tuple[_End, Node]:
@@ -234,29 +236,33 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
     """
     u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
     count, step = bins + both, float(u)
-    parts, factors = end.product()
-    moves = [stack(parts)] if parts else []
-    thresholds = constant(np.arange(count) * step)  # less u
-    if moves:
-        thresholds = thresholds + moves[0].along(0, np.repeat(factors, count, axis=0))
+    thresholds = end.plus(np.arange(count) * step)  # less u: the first of them is the lower end itself
     v = x.spread(0, count) - thresholds.spread(1, d)
     sides = _named(trim(v, u), LAST) if digits.form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
     below = _below(sides, u, digits.form)
     if not both:
-        fewer = _fewer(below, k, digits.form)
-        return assume(stack([*moves, fewer]).along(0, np.block([factors, np.full((1, bins), step)])), 0.0, 1.0)
+        return _climbs(thresholds, _fewer(below, k, digits.form), np.full((1, bins), step), 1)
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
     fewer = _named(trim(wanted + below.along(0, -tested)), LAST)
     side = sides.along(0, np.eye(1, count, bins) / step)
     beyond = (side if digits.form == "pair" else 1 - side) - v.take([bins])
     largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
-    climb = np.zeros((3, factors.size + bins + count))  # to rank k; to rank k + 1 in the last bins; beyond them
-    climb[:2, : factors.size] = factors
-    climb[0, factors.size :][:bins] = climb[1, factors.size + bins :][:bins] = step
-    climb[2, -1] = 1
-    ends = assume(stack([*moves, fewer]).along(0, climb), 0.0, 1.0)
+    # up to rank k; up to rank k + 1 in the last bins; beyond them
+    steps = np.kron(np.eye(3), np.full(bins, step))[:, : bins + count]
+    steps[2, -1] = 1
+    ends = _climbs(thresholds, fewer, steps, 2)
     climbed = named(relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2))), "gap")
     return assume(climbed.along(0, np.array([[1.0, 0, 0], [0, 1, 1]])), 0.0, 1.0)
+
+
+def _climbs(thresholds: Node, fewer: Node, steps: Array, ends: int) -> Node:
+    """steps @ fewer, the first `ends` of them from the lower end on, which is the first threshold."""
+    climbs = fewer.along(0, steps)
+    if not thresholds.is_constant:  # else the lower end is 0
+        first = np.zeros((len(steps), thresholds.size))
+        first[:ends, 0] = 1
+        climbs = thresholds.along(0, first) + climbs
+    return assume(climbs, 0.0, 1.0)
 
 
 def _below(side: Node, u: Fraction, form: Form) -> Node:
