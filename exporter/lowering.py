@@ -15,17 +15,16 @@ added to the smallest operand; many scalars are added up by one Gemm.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import onnx
 import scipy.sparse as sp
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
+from exporter.graph import Graph
 from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
 from exporter.patterns import (
@@ -59,63 +58,6 @@ class Value:
     merged: bool = False
 
 
-@dataclass
-class Graph:
-    """ONNX nodes and initializers under construction, in one floating-point type."""
-
-    dtype: np.dtype[Any]
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
-    _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
-
-    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        name = f"{op.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def constant(self, values: Any, dtype: Any = None) -> str:
-        array = np.ascontiguousarray(values, dtype=dtype or self.dtype)
-        key = (str(array.dtype), array.shape, array.tobytes())
-        if key not in self._shared:
-            name = f"c_{len(self.initializers)}"
-            self._shared[key] = name
-            self.initializers[name] = numpy_helper.from_array(array, name)
-        return self._shared[key]
-
-    def shape(self, dims: Sequence[int]) -> str:
-        return self.constant(list(dims), np.int64)
-
-    def drop_unused(self) -> None:
-        """Leave out nodes and constants that nothing reads."""
-        used, kept = {"y"}, []
-        for node in reversed(self.nodes):
-            if node.output[0] in used:
-                used.update(node.input)
-                kept.append(node)
-        self.nodes = kept[::-1]
-        self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
-
-    def reshape_once(self) -> None:
-        """f of a Reshape of a, not a Reshape of f(a), where a is reshaped that way anyway and f(a) is read in no other."""
-        readers = Counter(name for node in self.nodes for name in node.input)
-        makers = {node.output[0]: (at, node) for at, node in enumerate(self.nodes)}
-        there = {tuple(node.input): at for at, node in enumerate(self.nodes) if node.op_type == "Reshape"}
-        kept = []
-        for node in self.nodes:
-            at, f = makers.get(node.input[0], (0, node))
-            earlier = there.get((f.input[0], *node.input[1:]), at)
-            if (
-                node.op_type == "Reshape"
-                and f.op_type in ("Clip", "Relu")
-                and readers[f.output[0]] == 1
-                and earlier < at
-            ):
-                f.input[0], f.output[0] = self.nodes[earlier].output[0], node.output[0]
-            else:
-                kept.append(node)
-        self.nodes = kept
-
-
 def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
     """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
     graph = Graph(np.dtype(dtype))
@@ -130,13 +72,13 @@ def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
             h = graph.add("Gemm", [h, matrix.name, bias.name])
         else:
             h = graph.add("Add", [graph.add("MatMul", [h, matrix.name]), bias.name])
-    graph.nodes[-1].output[0] = "y"
+    graph.finish(h)
     return graph
 
 
 def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
     """The factored formula as ONNX nodes."""
-    return _Lowering(Graph(np.dtype(dtype)), fused).run(net)
+    return _Lowering(Graph(np.dtype(dtype), once=fused), fused).run(net)
 
 
 class _Lowering:
@@ -145,10 +87,14 @@ class _Lowering:
         self.values: dict[int, Value] = {}
         self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
-        self.reshapes: dict[tuple[str, Shape], str] = {}
-        self.dims: dict[str, Shape] = {}  # of tensors that are read without a Reshape too
+        self.taken: dict[tuple[Any, ...], Node] = {}
+        self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
 
     def run(self, net: Network) -> Graph:
+        for node in topological(net.output):
+            match node:
+                case Apply(linear=Take(axis, indices), arg=arg) if not node.is_constant:
+                    self.taken[arg.number, axis, indices.tobytes()] = node
         # what a pattern absorbs is not emitted
         for node in topological(net.output, args=self._operands):
             self.values[node.number] = self._lower(node)
@@ -156,8 +102,7 @@ class _Lowering:
         out = self._reshape(self._full(net.output), (p,))
         if out.name == "x" or not out.batched:
             out = self._from_input(out, p)
-        self.graph.nodes[-1].output[0] = "y"
-        self.graph.drop_unused()
+        self.graph.finish(out.name)
         if self.fused:
             self.graph.reshape_once()
         return self.graph
@@ -167,6 +112,8 @@ class _Lowering:
             return ()
         if self.fused and (q := largest_entry(node)):
             return (q,)
+        if self.fused and (part := self._clipped_part(node)):
+            return (part[1],)
         if self.fused and (pair := trimmed(node)):
             summed = self._absorbed(pair)
             return (summed[1],) if summed else (pair[1],)
@@ -187,6 +134,8 @@ class _Lowering:
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
         if self.fused and (q := largest_entry(node)):
             return self._largest(q)
+        if self.fused and (part := self._clipped_part(node)):
+            return self._clip(*part)
         if self.fused and (pair := trimmed(node)):
             return self._clip(*pair)
         if summed := scaled_total(node):
@@ -214,6 +163,16 @@ class _Lowering:
                 return self._apply(linear, arg)
             case _:
                 raise AssertionError(type(node).__name__)
+
+    def _clipped_part(self, node: Node) -> tuple[float, Node, float, float] | None:
+        """Entries of a Clip as the Clip of those entries, where they are taken anyway: less to copy."""
+        match node:
+            case Apply(linear=Take(axis, indices), arg=arg) if pair := trimmed(arg):
+                c, v, h, offset = pair
+                part = self.taken.get((v.number, axis, indices.tobytes()))
+                return (c, part, h, offset) if part and part.number < node.number else None
+            case _:
+                return None
 
     @staticmethod
     def _absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
@@ -289,12 +248,11 @@ class _Lowering:
         return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
 
     def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
-        """A Reshape of what another Reshape was made of, where there is one; fused, not twice, and not to what it is."""
+        """A Reshape of what another Reshape was made of, where there is one; fused, none to what it is already."""
         source, _ = self.reshaped.get(name, (name, dims))
-        key = source, tuple(dims)
-        if self.fused and (there := source if self.dims.get(source) == key[1] else self.reshapes.get(key)):
-            return there
-        out = self.reshapes[key] = self.graph.add("Reshape", [source, self.graph.shape(dims)])
+        if self.fused and self.dims.get(source) == tuple(dims):
+            return source
+        out = self.graph.add("Reshape", [source, self.graph.shape(dims)])
         self.reshaped[out] = source, dims
         return out
 
