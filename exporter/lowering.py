@@ -87,14 +87,9 @@ class _Lowering:
         self.values: dict[int, Value] = {}
         self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
-        self.taken: dict[tuple[Any, ...], Node] = {}
         self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
 
     def run(self, net: Network) -> Graph:
-        for node in topological(net.output):
-            match node:
-                case Apply(linear=Take(axis, indices), arg=arg) if not node.is_constant:
-                    self.taken[arg.number, axis, indices.tobytes()] = node
         # what a pattern absorbs is not emitted
         for node in topological(net.output, args=self._operands):
             self.values[node.number] = self._lower(node)
@@ -112,8 +107,6 @@ class _Lowering:
             return ()
         if self.fused and (q := largest_entry(node)):
             return (q,)
-        if self.fused and (part := self._clipped_part(node)):
-            return (part[1],)
         if self.fused and (pair := trimmed(node)):
             summed = self._absorbed(pair)
             return (summed[1],) if summed else (pair[1],)
@@ -134,8 +127,6 @@ class _Lowering:
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
         if self.fused and (q := largest_entry(node)):
             return self._largest(q)
-        if self.fused and (part := self._clipped_part(node)):
-            return self._clip(*part)
         if self.fused and (pair := trimmed(node)):
             return self._clip(*pair)
         if summed := scaled_total(node):
@@ -163,16 +154,6 @@ class _Lowering:
                 return self._apply(linear, arg)
             case _:
                 raise AssertionError(type(node).__name__)
-
-    def _clipped_part(self, node: Node) -> tuple[float, Node, float, float] | None:
-        """Entries of a Clip as the Clip of those entries, where they are taken anyway: less to copy."""
-        match node:
-            case Apply(linear=Take(axis, indices), arg=arg) if pair := trimmed(arg):
-                c, v, h, offset = pair
-                part = self.taken.get((v.number, axis, indices.tobytes()))
-                return (c, part, h, offset) if part and part.number < node.number else None
-            case _:
-                return None
 
     @staticmethod
     def _absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:

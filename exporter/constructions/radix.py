@@ -244,8 +244,8 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
         return _climbs(thresholds, _fewer(below, k, digits.form), np.full((1, bins), step), 1)
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
     fewer = _named(trim(wanted + below.along(0, -tested)), LAST)
-    last, side = v.take([bins]), sides.take([bins]) / u
-    beyond = (side if digits.form == "pair" else 1 - side) - last
+    side = sides.take([bins]) / u
+    beyond = (side if digits.form == "pair" else 1 - side) - v.take([bins])
     largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
     # up to rank k; up to rank k + 1 in the last bins; beyond them
     steps = np.kron(np.eye(3), np.full(bins, step))[:, : bins + count]
