@@ -28,7 +28,7 @@ import numpy as np
 
 from exporter.linear import Array, Scalar
 from exporter.primitives import column
-from exporter.trace import Node, assume, constant, largest_of, named, relu, stack, total, trim
+from exporter.trace import Node, Sum, assume, constant, largest_of, named, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
@@ -94,21 +94,17 @@ class _End:
         terms: list[tuple[Scalar, Node]] = [(1, m) for m in self.moves if m not in self.steps]
         if self.steps:
             moves, row = self._vectors()
-            terms.append((1, assume(moves.along(0, row).reshape(), 0.0, 1.0)))
+            terms.append((1, assume(moves.along(0, row[None]).reshape(), 0.0, 1.0)))
         return assume(total(terms, -self.back), 0.0, 1.0)
 
-    def plus(self, offsets: Array) -> Node:
-        """The lower end plus every offset, where all moves are vectors by one product with them."""
+    def product(self) -> tuple[Node, Array] | None:
+        """A vector and the row whose product with it is the lower end: the moves, where all of them are vectors."""
         if not self.moves:
-            return constant(offsets)
-        vectors = len(self.steps) == len(self.moves)
-        moves, row = self._vectors() if vectors else (self.value().reshape(1), np.ones((1, 1)))
-        return constant(offsets) + moves.along(0, np.repeat(row, len(offsets), axis=0))
+            return None
+        return self._vectors() if len(self.steps) == len(self.moves) else (self.value().reshape(1), np.ones(1))
 
     def _vectors(self) -> tuple[Node, Array]:
-        """The vectors among the moves, and the row whose product with them is their part of the lower end."""
-        steps = [np.full((1, m.size), float(step)) for m, step in self.steps.items()]
-        return stack(list(self.steps)), np.concatenate(steps, axis=1)
+        return stack(list(self.steps)), np.concatenate([np.full(m.size, float(s)) for m, s in self.steps.items()])
 
 
 def _in_place(x: Node, k: int, digits: Digits) -> tuple[_End, Node]:
@@ -161,9 +157,19 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     d = x.size
     if bins == 2:
         return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
-    offsets = constant(np.array([float(i * s - u) for i in range(1, bins)]))
+    base, c = _unshifted(x)
+    offsets = constant(np.array([float(i * s - u - c) for i in range(1, bins)]))
     thresholds = offsets if e is None else (e if e.shape else e.spread(0, bins - 1)) + offsets
-    return x.spread(0, bins - 1) - thresholds.spread(1, d)
+    return base.spread(0, bins - 1) - thresholds.spread(1, d)
+
+
+def _unshifted(x: Node) -> tuple[Node, Scalar]:
+    """(a, c) with x = a + c, where that is the last step of rounding to the grid: to lower the thresholds saves it."""
+    match x:
+        case Sum(terms=((1, Sum(kept=True) as base),), offset=c):
+            return base, c
+        case _:
+            return x, 0
 
 
 def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, name: str, shift: Fraction = Fraction(0)) -> Node:
@@ -236,12 +242,15 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
     """
     u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
     count, step = bins + both, float(u)
-    thresholds = end.plus(np.arange(count) * step)  # less u: the first of them is the lower end itself
-    v = x.spread(0, count) - thresholds.spread(1, d)
+    base, c = _unshifted(x)
+    lower = end.product()
+    thresholds = _raised(constant(np.arange(count) * step - float(c)), lower, np.ones(count))  # less u and c
+    v = base.spread(0, count) - thresholds.spread(1, d)
     sides = _named(trim(v, u), LAST) if digits.form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
     below = _below(sides, u, digits.form)
     if not both:
-        return _climbs(thresholds, _fewer(below, k, digits.form), np.full((1, bins), step), 1)
+        climb = _fewer(below, k, digits.form).along(0, np.full((1, bins), step))
+        return assume(_raised(climb, lower, np.ones(1)), 0.0, 1.0)
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
     fewer = _named(trim(wanted + below.along(0, -tested)), LAST)
     side = sides.take([bins]) / u
@@ -250,19 +259,14 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
     # up to rank k; up to rank k + 1 in the last bins; beyond them
     steps = np.kron(np.eye(3), np.full(bins, step))[:, : bins + count]
     steps[2, -1] = 1
-    ends = _climbs(thresholds, fewer, steps, 2)
+    ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
     climbed = named(relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2))), "gap")
     return assume(climbed.along(0, np.array([[1.0, 0, 0], [0, 1, 1]])), 0.0, 1.0)
 
 
-def _climbs(thresholds: Node, fewer: Node, steps: Array, ends: int) -> Node:
-    """steps @ fewer, the first `ends` of them from the lower end on, which is the first threshold."""
-    climbs = fewer.along(0, steps)
-    if not thresholds.is_constant:  # else the lower end is 0
-        first = np.zeros((len(steps), thresholds.size))
-        first[:ends, 0] = 1
-        climbs = thresholds.along(0, first) + climbs
-    return assume(climbs, 0.0, 1.0)
+def _raised(vector: Node, lower: tuple[Node, Array] | None, weights: Array) -> Node:
+    """The vector plus the lower end, given as a product, times every weight."""
+    return vector + lower[0].along(0, np.outer(weights, lower[1])) if lower else vector
 
 
 def _below(side: Node, u: Fraction, form: Form) -> Node:
