@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from exporter.graph import Graph
-from exporter.network import network
 from exporter.patterns import entry_sum, joint_product
-from exporter.trace import Node, relu, stack, total, vector
-from tests.running import proto_of, run
+from exporter.trace import Node, total, vector
 
 
 def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
@@ -53,12 +51,3 @@ def test_what_is_there_is_not_made_again() -> None:
     assert graph.add("Relu", ["x"]) == first
     graph.finish(first)
     assert [(node.op_type, *node.input, *node.output) for node in graph.nodes] == [("Relu", "x", "y")]
-
-
-def test_an_output_that_was_made_before() -> None:
-    """The same value twice, once inside and once as the output."""
-    x = vector(3)
-    once, again = relu(x - 0.5), relu(x - 0.5)
-    net = network(x, stack([once.sum().reshape(1), again.sum().reshape(1)]))
-    got = run(proto_of(net, "fused", "float32"), np.array([[0.0, 0.75, 1.0]]))
-    assert got.tolist() == [[0.75, 0.75]]

@@ -52,7 +52,7 @@ def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str) ->
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_the_mean_of_two_ranks_rounds_once(tune: str, profile: str) -> None:
-    """Two of 24 bits whose mean has 25, near and far: numpy rounds it once, a sum of more than two parts would do so twice."""
+    """Two of 24 bits whose mean has 25, near and far: numpy rounds it once; a sum of more than two parts may do so twice."""
     model = session(to_onnx(build(tasks.median(2), Options(profile=profile, tune=tune))))  # type: ignore[arg-type]
     rng = np.random.default_rng(5)
     low = rng.integers(2**23, 2**24, 20_000)
