@@ -10,24 +10,33 @@ materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0
 
 What makes them fast in onnxruntime, and no slower elsewhere: sums are Gemm(ones, v, transB = 1), which reads v once, with
 factor and offset inside; the scalars it returns stay (1, N); matrices (N, a, b) are kept as N a rows of b; an offset is
-added to the smallest operand; many scalars are added up by one Gemm.
+added to the smallest operand; many scalars are added up by one Gemm. Fused files also share what they compute twice and
+take the mean of two entries as a product; structured ones keep to the forms that docs/runtimes.md was measured with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import onnx
 import scipy.sparse as sp
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
+from exporter.graph import Graph
 from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
-from exporter.patterns import plus_product, product_chain, scaled_total, trimmed
+from exporter.patterns import (
+    entry_sum,
+    joint_product,
+    largest_entry,
+    plus_product,
+    product_chain,
+    scaled_total,
+    trimmed,
+)
 from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
@@ -50,43 +59,6 @@ class Value:
     merged: bool = False
 
 
-@dataclass
-class Graph:
-    """ONNX nodes and initializers under construction, in one floating-point type."""
-
-    dtype: np.dtype[Any]
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
-    _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
-
-    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        name = f"{op.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def constant(self, values: Any, dtype: Any = None) -> str:
-        array = np.ascontiguousarray(values, dtype=dtype or self.dtype)
-        key = (str(array.dtype), array.shape, array.tobytes())
-        if key not in self._shared:
-            name = f"c_{len(self.initializers)}"
-            self._shared[key] = name
-            self.initializers[name] = numpy_helper.from_array(array, name)
-        return self._shared[key]
-
-    def shape(self, dims: Sequence[int]) -> str:
-        return self.constant(list(dims), np.int64)
-
-    def drop_unused(self) -> None:
-        """Leave out nodes and constants that nothing reads."""
-        used, kept = {"y"}, []
-        for node in reversed(self.nodes):
-            if node.output[0] in used:
-                used.update(node.input)
-                kept.append(node)
-        self.nodes = kept[::-1]
-        self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
-
-
 def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
     """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
     graph = Graph(np.dtype(dtype))
@@ -101,13 +73,13 @@ def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
             h = graph.add("Gemm", [h, matrix.name, bias.name])
         else:
             h = graph.add("Add", [graph.add("MatMul", [h, matrix.name]), bias.name])
-    graph.nodes[-1].output[0] = "y"
+    graph.finish(h)
     return graph
 
 
 def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
     """The factored formula as ONNX nodes."""
-    return _Lowering(Graph(np.dtype(dtype)), fused).run(net)
+    return _Lowering(Graph(np.dtype(dtype), once=fused), fused).run(net)
 
 
 class _Lowering:
@@ -116,6 +88,7 @@ class _Lowering:
         self.values: dict[int, Value] = {}
         self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
+        self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
 
     def run(self, net: Network) -> Graph:
         # what a pattern absorbs is not emitted
@@ -125,22 +98,27 @@ class _Lowering:
         out = self._reshape(self._full(net.output), (p,))
         if out.name == "x" or not out.batched:
             out = self._from_input(out, p)
-        self.graph.nodes[-1].output[0] = "y"
-        self.graph.drop_unused()
+        self.graph.finish(out.name)
+        if self.fused:
+            self.graph.reshape_once()
         return self.graph
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return ()
-        if self.fused and node.largest_of is not None:
-            return (node.largest_of,)
+        if self.fused and (q := largest_entry(node)):
+            return (q,)
         if self.fused and (pair := trimmed(node)):
             summed = self._absorbed(pair)
             return (summed[1],) if summed else (pair[1],)
         if summed := scaled_total(node):
             return (summed[1],)
+        if joint := joint_product(node):
+            return joint[0]
         if product := plus_product(node):
             return product[:2]
+        if self.fused and (entries := entry_sum(node)):
+            return (entries[0],)
         if chain := product_chain(node):
             return (chain[0],)
         return node.args
@@ -148,15 +126,18 @@ class _Lowering:
     def _lower(self, node: Node) -> Value:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
-        if self.fused and node.largest_of is not None:
-            largest = self.graph.add("ReduceMax", [self._full(node.largest_of).name], axes=[1])
-            return Value(self._reshape_to(largest, [1, -1]), (), True)
+        if self.fused and (q := largest_entry(node)):
+            return self._largest(q)
         if self.fused and (pair := trimmed(node)):
             return self._clip(*pair)
         if summed := scaled_total(node):
             return self._total(*summed)
+        if joint := joint_product(node):
+            return self._joint_product(*joint)
         if product := plus_product(node):
             return self._product_plus(*product)
+        if self.fused and (entries := entry_sum(node)):
+            return self._entry_sum(*entries)
         if chain := product_chain(node):
             return self._product(node, *chain)
         match node:
@@ -196,6 +177,8 @@ class _Lowering:
             return replace(v, name=self.graph.add(op, [*before, v.name, *after]))
         source, dims = self.reshaped[v.name]
         done = self.graph.add(op, [*before, source, *after])
+        if source in self.dims:
+            self.dims[done] = self.dims[source]
         return replace(v, name=self._reshape_to(done, dims))
 
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
@@ -243,11 +226,14 @@ class _Lowering:
         return [self._plain(v) for v in values]
 
     def _merge(self, v: Value) -> Value:
+        self.dims[v.name] = (-1, *v.shape)
         return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
 
     def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
-        """A Reshape of what another Reshape was made of, where there is one."""
+        """A Reshape of what another Reshape was made of, where there is one; fused, none to what it is already."""
         source, _ = self.reshaped.get(name, (name, dims))
+        if self.fused and self.dims.get(source) == tuple(dims):
+            return source
         out = self.graph.add("Reshape", [source, self.graph.shape(dims)])
         self.reshaped[out] = source, dims
         return out
@@ -256,6 +242,14 @@ class _Lowering:
         if not v.merged:
             return v
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
+
+    def _largest(self, q: Node) -> Value:
+        """The largest entry of a vector, or of a matrix of one row."""
+        v = self._full(q)
+        attributes = {"axes": [2], "keepdims": 0} if len(q.shape) == 2 else {"axes": [1]}
+        name = self.graph.add("ReduceMax", [v.name], **attributes)
+        self.dims[name] = (-1, 1)
+        return Value(self._reshape_to(name, [1, -1]), (), True)
 
     def _long_sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """Many scalars: (n, N) stacked, and one row of coefficients."""
@@ -312,6 +306,17 @@ class _Lowering:
         v, r = self._full(arg), self._full(rest)
         name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
         return Value(name, (len(matrix),), True)
+
+    def _joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
+        """M (v, w, ...) for vectors: one Gemm over all of them."""
+        zero = self.graph.constant(np.zeros(len(matrix)))
+        name = self.graph.add("Gemm", [self._stack(args, 0).name, self.graph.constant(matrix.T), zero])
+        return Value(name, (len(matrix),), True)
+
+    def _entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
+        """row v + offset for a vector: one Gemm."""
+        weights, bias = self.graph.constant(row[:, None]), self.graph.constant([offset])
+        return Value(self.graph.add("Gemm", [self._full(arg).name, weights, bias]), (1,), True)
 
     def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""

@@ -18,7 +18,8 @@ from onnx import TensorProto, helper
 import exporter
 from exporter.build import Model
 from exporter.errors import UserError, WriteError
-from exporter.lowering import Graph, dense_graph, structured_graph
+from exporter.graph import Graph
+from exporter.lowering import dense_graph, structured_graph
 from exporter.network import Network, weights
 
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from exporter.linear import Along, Array, Reshape
+from exporter.linear import Along, Array, Reshape, Take
 from exporter.trace import Apply, Node, Relu, Sum
 
 
@@ -27,6 +28,15 @@ def _shifted(node: Node) -> tuple[tuple[Any, int], Any]:
             return (c, arg.number), offset
         case _:
             return (1, node.number), 0
+
+
+def largest_entry(node: Node) -> Node | None:
+    """The vector, or the matrix of one row, whose largest entry the node is."""
+    match node.largest_of:
+        case Apply(linear=Reshape(), arg=arg) if len(arg.shape) == 2 and arg.shape[0] == 1:
+            return arg
+        case q:
+            return q
 
 
 def plain_total(node: Node) -> Node | None:
@@ -84,4 +94,53 @@ def product_chain(node: Node) -> tuple[Node, Array] | None:
                 ):
                     return v, m @ inner.astype(np.float64)
             return arg, m
+    return None
+
+
+def joint_product(node: Node) -> tuple[tuple[Node, ...], Array] | None:
+    """((v, w, ...), [M N ...]) when the node is a vector M v + N w + ...
+
+    That is no less exact where each row adds up two terms, or terms that are not negative: a part of them is at most the
+    whole.
+    """
+    products = _products(node) if isinstance(node, Sum) and len(node.shape) == 1 else None
+    if not products:
+        return None
+    matrix = np.concatenate([m for m, _ in products], axis=1).astype(np.float64)
+    signed = np.concatenate([(m < 0) | ((m != 0) & (v.lo < 0)) for m, v in products], axis=1)
+    if np.all(~signed.any(axis=1) | (np.count_nonzero(matrix, axis=1) <= 2)):
+        return tuple(v for _, v in products), matrix
+    return None
+
+
+def _products(node: Node) -> list[tuple[Array, Node]] | None:
+    """The products M v that the node is a sum of."""
+    match node:
+        case Apply(linear=Along(0, matrix), arg=arg) if isinstance(matrix, np.ndarray) and not arg.is_constant:
+            return [(matrix, arg)]
+        case Sum(terms=terms, offset=0) if all(c == 1 for c, _ in terms):
+            found = [_products(a) for _, a in terms]
+            return None if None in found else [p for part in found if part for p in part]
+        case _:
+            return None
+
+
+def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
+    """(v, row, offset) when the node is a sum of all entries of the vector v with powers of two for factors.
+
+    Such products are exact, so that their sum rounds as often as a sum of its own does. v stays a product of its own: taken
+    together with it, the mean of two entries would be a longer sum, which may round more than once.
+    """
+    match node:
+        case Sum(terms=((_, Apply(linear=Take(0, _), arg=v)), _, *_) as terms, offset=offset) if (
+            node.shape == (1,) and not v.is_constant and len(v.shape) == 1
+        ):
+            row = np.zeros(v.size)
+            for c, term in terms:
+                match term:
+                    case Apply(linear=Take(0, indices), arg=arg) if arg is v and abs(math.frexp(c)[0]) == 0.5:
+                        row[indices] += float(c)
+                    case _:
+                        return None
+            return (v, row, float(offset)) if len(terms) == np.count_nonzero(row) == v.size else None
     return None

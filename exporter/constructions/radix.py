@@ -19,15 +19,16 @@ the same last bin, and otherwise it is the smallest entry beyond that bin, found
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
+from exporter.linear import Array, Scalar
 from exporter.primitives import column
-from exporter.trace import Node, assume, constant, largest_of, named, relu, stack, total, trim
+from exporter.trace import Node, Sum, assume, constant, largest_of, named, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
@@ -64,59 +65,78 @@ def radix(x: Node, ranks: Sequence[int], digits: Digits) -> Node:
         both = digits.share and digits.form != "bounded" and bool(pending) and pending[0] == k + 1
         if both:
             pending.pop(0)
-        found += _search(x, k, both, digits)
-    return stack([value.reshape(1) for value in found])
+        found.append(_search(x, k, both, digits))
+    return stack(found)
 
 
-def _search(x: Node, k: int, both: bool, digits: Digits) -> list[Node]:
+def _search(x: Node, k: int, both: bool, digits: Digits) -> Node:
     """The entry of rank k, and with `both` that of rank k + 1."""
-    e = _anew(x, k, digits) if digits.form == "bounded" else _in_place(x, k, digits)
-    u = Fraction(1, 2 ** sum(digits.bits))
-    return _last_digit(x, *e, k, both, 2 ** digits.bits[-1], u, digits)
+    if digits.form == "bounded":
+        return _last_digit(x, *_anew(x, k, digits), k, both, digits)
+    end, v = _in_place(x, k, digits)
+    if digits.rows:
+        return _last_rows(x, end, k, both, digits)
+    e = end.value() if end.moves else None
+    w = x if e is None else v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
+    return _last_digit(x, e, w, k, both, digits)
 
 
-def _in_place(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
-    """(e, x - e) before the last digit: v = x - t + u is moved from digit to digit, one pass over the data each.
+@dataclass
+class _End:
+    """The lower end as the sum of its moves: scalars, less the shifts they contain, and vectors with a step as factor."""
+
+    moves: list[Node] = field(default_factory=list)
+    steps: dict[Node, Fraction] = field(default_factory=dict)
+    back: Fraction = Fraction(0)
+
+    def value(self) -> Node:
+        """All moves in one sum."""
+        terms: list[tuple[Scalar, Node]] = [(1, m) for m in self.moves if m not in self.steps]
+        if self.steps:
+            moves, row = self._vectors()
+            terms.append((1, assume(moves.along(0, row[None]).reshape(), 0.0, 1.0)))
+        return assume(total(terms, -self.back), 0.0, 1.0)
+
+    def product(self) -> tuple[Node, Array] | None:
+        """A vector and the row whose product with it is the lower end: the moves, where all of them are vectors."""
+        if not self.moves:
+            return None
+        return self._vectors() if len(self.steps) == len(self.moves) else (self.value().reshape(1), np.ones(1))
+
+    def _vectors(self) -> tuple[Node, Array]:
+        return stack(list(self.steps)), np.concatenate([np.full(m.size, float(s)) for m, s in self.steps.items()])
+
+
+def _in_place(x: Node, k: int, digits: Digits) -> tuple[_End, Node]:
+    """(e, v) before the last digit: v = x - t + u is moved from digit to digit, one pass over the data each.
 
     The moves carry a shift, so that v - moves follows both the move of e and the change of the spacing; e itself is
     added up once, at the end.
     """
     u = Fraction(1, 2 ** sum(digits.bits))
-    s, back, moved, v = Fraction(1), Fraction(0), list[Node](), x
-    steps: dict[Node, Fraction] = {}
+    s, end, v = Fraction(1), _End(), x
     for n, size in enumerate(digits.bits[:-1]):
         s /= 2**size
         last, following = n == len(digits.bits) - 2, digits.bits[n + 1]
         spacing = s / 2**following
         if n == 0 or size != digits.bits[n - 1]:
-            v = _distances(x, _end(moved, steps, back) if moved else None, 2**size, s, u)
+            v = _distances(x, end.value() if end.moves else None, 2**size, s, u)
         if size == 1:
             shift = u - s if last else spacing - s
-            back += shift
-            moved.append(_moves(v, k, s, u, digits, f"digit {n + 1}", shift))
-            v = assume(v - moved[-1].spread(0, x.size), -1.0, 1.0)
+            end.back += shift
+            end.moves.append(_moves(v, k, s, u, digits, f"digit {n + 1}", shift))
+            v = assume(v - end.moves[-1].spread(0, x.size), -1.0, 1.0)
         else:
             # steps of 1, made s by the small matrix behind them: so all digits count with one and the same long row
-            moved.append(_moves(v, k, Fraction(1), u, digits, f"digit {n + 1}"))
-            steps[moved[-1]] = s
+            moves = _moves(v, k, Fraction(1), u, digits, f"digit {n + 1}")
+            end.moves.append(moves)
+            end.steps[moves] = s
             if following == size and not last:
                 rows = 2**size - 1
                 shifts = constant(np.array([float(i * (spacing - s)) for i in range(1, rows + 1)]))
-                change = shifts + moved[-1].along(0, np.full((rows, rows), float(s)))
+                change = shifts + moves.along(0, np.full((rows, rows), float(s)))
                 v = assume(v - change.spread(1, x.size), -1.0, 1.0)
-    if not moved:
-        return None, x
-    e = _end(moved, steps, back)
-    return e, v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
-
-
-def _end(moved: list[Node], steps: dict[Node, Fraction], back: Fraction) -> Node:
-    """The lower end: all moves in one sum, less the shifts they contain; those of a vector have their step as factor."""
-    terms = [(1, m) for m in moved if m not in steps]
-    if steps:
-        factors = np.concatenate([np.full((1, m.size), float(step)) for m, step in steps.items()], axis=1)
-        terms.append((1, assume(stack(list(steps)).along(0, factors).reshape(), 0.0, 1.0)))
-    return assume(total(terms, -back), 0.0, 1.0)
+    return end, v
 
 
 def _anew(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
@@ -137,9 +157,19 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     d = x.size
     if bins == 2:
         return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
-    offsets = constant(np.array([float(i * s - u) for i in range(1, bins)]))
+    base, c = _unshifted(x)
+    offsets = constant(np.array([float(i * s - u - c) for i in range(1, bins)]))
     thresholds = offsets if e is None else (e if e.shape else e.spread(0, bins - 1)) + offsets
-    return x.spread(0, bins - 1) - thresholds.spread(1, d)
+    return base.spread(0, bins - 1) - thresholds.spread(1, d)
+
+
+def _unshifted(x: Node) -> tuple[Node, Scalar]:
+    """(a, c) with x = a + c, where that is the last step of rounding to the grid: to lower the thresholds saves it."""
+    match x:
+        case Sum(terms=((1, Sum(kept=True) as base),), offset=c):
+            return base, c
+        case _:
+            return x, 0
 
 
 def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, name: str, shift: Fraction = Fraction(0)) -> Node:
@@ -177,44 +207,66 @@ def _named(node: Node, name: str) -> Node:
     return node
 
 
-def _last_digit(
-    x: Node, e: Node | None, w: Node, k: int, both: bool, bins: int, u: Fraction, digits: Digits
-) -> list[Node]:
+def _last_digit(x: Node, e: Node | None, w: Node, k: int, both: bool, digits: Digits) -> Node:
     """The last bins are single grid values: thresholds e + i u, i = 1..bins, and one more when rank k + 1 is wanted.
 
     w = x - e. Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is
-    relu(x - t' + u) of the next. `rows` gives that up and treats all thresholds as one matrix, in fewer operations.
+    relu(x - t' + u) of the next.
     """
-    form, count, d = digits.form, bins + both, x.size
-    if digits.rows:
-        offsets = constant(np.array([float(i * u) for i in range(count)]))
-        v = w.spread(0, count) - offsets.spread(1, d)
-        sides = _named(trim(v, u), LAST) if form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
-        below, side = _below(sides, u, form), sides.take([count - 1]).reshape(d)
-        ramp = named(relu(w - count * u), LAST)
-    else:
-        ramps = [named(relu(w - i * u), LAST) for i in range(count + 1)]  # relu(x - (e + (i + 1) u) + u)
-        parts = [
-            assume(a - b, 0.0, float(u)) if form == "pair" else named(relu(u - a), LAST) for a, b in pairwise(ramps)
-        ]
-        below, side = column([_below(part, u, form) for part in parts]), parts[-1]
-        ramp = ramps[-1]
+    form, bins, u = digits.form, 2 ** digits.bits[-1], Fraction(1, 2 ** sum(digits.bits))
+    ramps = [named(relu(w - i * u), LAST) for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
+    sides = [assume(a - b, 0.0, float(u)) if form == "pair" else named(relu(u - a), LAST) for a, b in pairwise(ramps)]
+    below = column([_below(side, u, form) for side in sides])
     lower = _climb(e, _fewer(below.take(slice(0, bins)), k, form), u)
-    if (
-        form == "bounded"
-    ):  # one neuron, so that a merged last Gemm adds two terms and rounds their mean once, as numpy does
+    if form == "bounded":
+        # one neuron, so that a merged last Gemm adds two terms and rounds their mean once, as numpy does
         lower = named(relu(lower), "output")
     if not both:
-        return [lower]
+        return lower.reshape(1)
     fewer = _fewer(below, k + 1, form)
     if form == "pair":
         # 1 - (x - t) beyond the last threshold t, 0 before it
-        beyond = assume(side / u - ramp, 0.0, 1.0)
+        beyond = assume(sides[-1] / u - ramps[-1], 0.0, 1.0)
     else:
         # ramp + side/u <= 1: the entry is beyond the threshold or before it, never both
-        beyond = named(relu(1 - assume(ramp + side / u, 0.0, 1.0)), LAST)
+        beyond = named(relu(1 - assume(ramps[-1] + sides[-1] / u, 0.0, 1.0)), LAST)
     gap = named(relu(fewer.take([bins]).reshape() - max_tree(beyond, digits.block)), "gap")
-    return [lower, _climb(e, fewer, u, gap)]
+    return column([lower, _climb(e, fewer, u, gap)])
+
+
+def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
+    """The last digit with its thresholds as one matrix: more neurons, and the fewest operations.
+
+    For rank k + 1, v = x - t + u is read at the last threshold t: [x >= t] - v is 1 - v >= t - u beyond the threshold and
+    -v <= t - u before it, so its maximum is 1 - v of the smallest entry beyond, where there is one, and never negative.
+    """
+    u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
+    count, step = bins + both, float(u)
+    base, c = _unshifted(x)
+    lower = end.product()
+    thresholds = _raised(constant(np.arange(count) * step - float(c)), lower, np.ones(count))  # less u and c
+    v = base.spread(0, count) - thresholds.spread(1, d)
+    sides = _named(trim(v, u), LAST) if digits.form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
+    below = _below(sides, u, digits.form)
+    if not both:
+        climb = _fewer(below, k, digits.form).along(0, np.full((1, bins), step))
+        return assume(_raised(climb, lower, np.ones(1)), 0.0, 1.0)
+    wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
+    fewer = _named(trim(wanted + below.along(0, -tested)), LAST)
+    side = sides.take([bins]) / u
+    beyond = (side if digits.form == "pair" else 1 - side) - v.take([bins])
+    largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
+    # up to rank k; up to rank k + 1 in the last bins; beyond them
+    steps = np.kron(np.eye(3), np.full(bins, step))[:, : bins + count]
+    steps[2, -1] = 1
+    ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
+    climbed = named(relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2))), "gap")
+    return assume(climbed.along(0, np.array([[1.0, 0, 0], [0, 1, 1]])), 0.0, 1.0)
+
+
+def _raised(vector: Node, lower: tuple[Node, Array] | None, weights: Array) -> Node:
+    """The vector plus the lower end, given as a product, times every weight."""
+    return vector + lower[0].along(0, np.outer(weights, lower[1])) if lower else vector
 
 
 def _below(side: Node, u: Fraction, form: Form) -> Node:

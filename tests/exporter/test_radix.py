@@ -30,13 +30,35 @@ def search(
     return network(x, radix(x, ranks, Digits(even_digits(bits, bins), form, share, rows=rows)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "rows"), [*((form, False) for form in FORMS), ("pair", True), ("saturating", True)])
 @pytest.mark.parametrize("bins", [2, 4, 8])
 @pytest.mark.parametrize(("d", "bits"), [(2, 4), (3, 3), (4, 2), (5, 2)])
-def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str) -> None:
+def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows: bool) -> None:
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
-    net = search(d, list(range(1, d + 1)), bits, min(bins, 2**bits), form)
+    net = search(d, list(range(1, d + 1)), bits, min(bins, 2**bits), form, rows=rows)
     assert np.array_equal(evaluate(net, x), np.sort(x, axis=1))
+
+
+@pytest.mark.parametrize("profile", ["structured", "fused"])
+@pytest.mark.parametrize("bins", [2, 4, 8])
+@pytest.mark.parametrize(("d", "bits"), [(2, 5), (3, 3), (4, 3), (5, 2)])
+def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str) -> None:
+    """The shortest files, with digits of one size, with a shorter first one, and with a single one."""
+    options = Options(grid=Grid(bits=bits), profile=profile, tune="latency", radix=bins)  # type: ignore[arg-type]
+    x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
+    assert np.array_equal(run(to_onnx(build(tasks.median(d), options)), x)[:, 0], np.median(x, axis=1))
+
+
+@pytest.mark.parametrize("profile", ["structured", "fused"])
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_the_mean_of_two_ranks_rounds_once(tune: str, profile: str) -> None:
+    """Two of 24 bits whose mean has 25, near and far: numpy rounds it once; a sum of more than two parts may do so twice."""
+    model = session(to_onnx(build(tasks.median(2), Options(profile=profile, tune=tune))))  # type: ignore[arg-type]
+    rng = np.random.default_rng(5)
+    low = rng.integers(2**23, 2**24, 20_000)
+    high = np.minimum(low + rng.integers(0, 2 ** rng.integers(1, 24, 20_000)), 2**24)
+    x = (np.stack([low, high], axis=1) / 2.0**24).astype(np.float32)
+    assert np.array_equal(run(model, x)[:, 0], np.median(x, axis=1))
 
 
 @pytest.mark.parametrize("rows", [False, True])
