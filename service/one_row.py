@@ -6,7 +6,7 @@ of a matrix is in nobody's way but theirs.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +16,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
+Shapes = dict[str, Shape | None]
+Stored = dict[str, onnx.TensorProto]
 ENTRYWISE = frozenset({"Add", "Sub", "Mul", "Relu", "Clip", "Less", "Cast"})
 SUFFIX = "_one_row"
 
@@ -37,50 +39,56 @@ def for_one_row(model: onnx.ModelProto) -> onnx.ModelProto:
     return fixed
 
 
-def _drop_front_axes(
-    graph: onnx.GraphProto, shapes: dict[str, Shape | None], stored: dict[str, onnx.TensorProto]
-) -> None:
-    """Let (1, a, b) be (a, b) where it is only worked on entry by entry, and reshaped."""
-    made = {node.output[0]: node for node in graph.node}
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            readers[name].append(node)
-    results = {value.name for value in graph.output}
+def _drop_front_axes(graph: onnx.GraphProto, shapes: Shapes, stored: Stored) -> None:
+    """Let (1, a, b) be (a, b) where everything that makes or reads it can do without the axis."""
     matrices = {
+        node.output[0] for node in graph.node if len(s := shapes.get(node.output[0]) or ()) == 3 and s[0] == 1
+    } - {value.name for value in graph.output}
+    while staying := {
         name
-        for name in made
-        if (shape := shapes.get(name)) is not None and len(shape) == 3 and shape[0] == 1 and name not in results
-    }
-
-    def stays(name: str) -> bool:
-        """Whether a node that makes or reads it cannot do without the axis."""
-        for node in (made[name], *readers[name]):
-            if node.op_type == "Reshape":
-                continue
-            deep = [i for i in (*node.input, *node.output) if i not in stored and len(shapes.get(i) or (0,) * 3) == 3]
-            if node.op_type not in ENTRYWISE or not matrices.issuperset(deep):
-                return True
-        return False
-
-    while staying := {name for name in matrices if stays(name)}:
+        for node in graph.node
+        if not _flattens(node, matrices, shapes, stored)
+        for name in matrices.intersection((*node.input, *node.output))
+    }:
         matrices -= staying
     for node in graph.node:
-        if node.output[0] not in matrices:
-            continue
-        if node.op_type == "Reshape":
-            node.input[1] = _store(stored, node.output[0] + "_shape", np.array(shapes[node.output[0]][1:]))  # type: ignore[index]
-            continue
+        _flatten(node, matrices, shapes, stored)
+    for name in matrices:
+        shapes[name] = (shapes[name] or ())[1:]
+
+
+def _flattens(node: onnx.NodeProto, matrices: set[str], shapes: Shapes, stored: Stored) -> bool:
+    """Whether a node works without the front axis as well."""
+    source = node.input[0]
+    if node.op_type in ENTRYWISE:
+        known = {name: shapes.get(name) for name in (*node.input, *node.output) if name not in stored}
+        return all(shape is not None and (len(shape) < 3 or name in matrices) for name, shape in known.items())
+    if node.op_type == "Slice":
+        return node.output[0] in matrices and node.input[3] in stored and _value(stored, node.input[3]).min() > 0
+    if node.op_type == "ReduceMax":
+        settings = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        return (shapes.get(source) or ())[:2] == (1, 1) and settings == {"axes": [2], "keepdims": 0}
+    return node.op_type == "Reshape"
+
+
+def _flatten(node: onnx.NodeProto, matrices: set[str], shapes: Shapes, stored: Stored) -> None:
+    """Have a node work without the axis that its matrices lose."""
+    if node.op_type == "ReduceMax" and node.input[0] in matrices:
+        del node.attribute[:]
+        node.attribute.append(helper.make_attribute("axes", [1]))
+    if node.output[0] not in matrices:
+        return
+    if node.op_type == "Reshape":
+        node.input[1] = _store(stored, node.output[0] + "_shape", np.array((shapes[node.output[0]] or ())[1:]))
+    elif node.op_type == "Slice":
+        node.input[3] = _store(stored, node.input[3] + "_axes", _value(stored, node.input[3]) - 1)
+    else:
         for i, name in enumerate(node.input):
             if name in stored and len(stored[name].dims) == 3:
-                node.input[i] = _store(stored, name, numpy_helper.to_array(stored[name])[0])
-    for name in matrices:
-        shapes[name] = shapes[name][1:]  # type: ignore[index]
+                node.input[i] = _store(stored, name, _value(stored, name)[0])
 
 
-def _drop_reshapes(
-    graph: onnx.GraphProto, shapes: dict[str, Shape | None], stored: dict[str, onnx.TensorProto]
-) -> None:
+def _drop_reshapes(graph: onnx.GraphProto, shapes: Shapes, stored: Stored) -> None:
     """Leave out every Reshape that does nothing, and where it turns a Gemm's row into a column let the Gemm do so."""
     readers = Counter(name for node in graph.node for name in node.input)
     readers.update(value.name for value in graph.output)
@@ -107,21 +115,25 @@ def _drop_reshapes(
     graph.node.extend(kept)
 
 
-def _turned(node: onnx.NodeProto, stored: dict[str, onnx.TensorProto]) -> bool:
+def _turned(node: onnx.NodeProto, stored: Stored) -> bool:
     """Make a Gemm (1, k) x (k, n) + (n) return its row as a column: (n, k) x (1, k)^T + (n, 1), if it is one."""
     if node.op_type != "Gemm" or node.attribute or len(node.input) != 3 or node.input[0] in stored:
         return False
     row, weights, offset = node.input
     if weights not in stored or offset not in stored:
         return False
-    across = _store(stored, weights, np.ascontiguousarray(numpy_helper.to_array(stored[weights]).T))
-    down = _store(stored, offset, numpy_helper.to_array(stored[offset]).reshape(-1, 1))
+    across = _store(stored, weights, np.ascontiguousarray(_value(stored, weights).T))
+    down = _store(stored, offset, _value(stored, offset).reshape(-1, 1))
     node.input[:] = [across, row, down]
     node.attribute.append(helper.make_attribute("transB", 1))
     return True
 
 
-def _store(stored: dict[str, onnx.TensorProto], name: str, value: npt.NDArray[Any]) -> str:
+def _value(stored: Stored, name: str) -> npt.NDArray[Any]:
+    return numpy_helper.to_array(stored[name])
+
+
+def _store(stored: Stored, name: str, value: npt.NDArray[Any]) -> str:
     """Another form of a constant, kept once."""
     new = name + SUFFIX
     if new not in stored:

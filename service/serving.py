@@ -68,7 +68,7 @@ class _Counting:
 
 def with_counting(model: onnx.ModelProto, d: int, columns: Sequence[Target], grid: Grid) -> onnx.ModelProto:
     """The network with its counting; one output (N, numbers of all columns)."""
-    graph = _without_rounding(model.graph)
+    graph = model.graph
     y = graph.output[0].name
     counting = _Counting(graph.input[0].name, d, grid)
     told: list[str] = []
@@ -81,21 +81,3 @@ def with_counting(model: onnx.ModelProto, d: int, columns: Sequence[Target], gri
         [*graph.node, *counting.nodes], graph.name, graph.input, [output], [*graph.initializer, *counting.constants]
     )
     return helper.make_model(served, opset_imports=model.opset_import, ir_version=model.ir_version)
-
-
-def _without_rounding(graph: onnx.GraphProto) -> onnx.GraphProto:
-    """The network without the (x - c) + c at its front: it rounds to the grid, where everything is that is fed here."""
-    if len(graph.node) < 3:
-        return graph
-    x, first, second = graph.input[0].name, graph.node[0], graph.node[1]
-    c, moved = first.input[-1], first.output[0]
-    if (first.op_type, [*first.input], second.op_type, [*second.input]) != ("Sub", [x, c], "Add", [moved, c]):
-        return graph
-    if any(moved in node.input for node in graph.node[2:]):
-        return graph
-    rest = onnx.GraphProto()
-    rest.CopyFrom(graph)
-    del rest.node[:2]
-    for node in rest.node:
-        node.input[:] = [x if name == second.output[0] else name for name in node.input]
-    return rest

@@ -161,7 +161,7 @@ def test_nan_from_a_model_is_no_answer() -> None:
         assert np.isnan(proven(rows, target, F32, np.nan)).all()
 
 
-@pytest.mark.parametrize("construction", ["radix", "batcher", "depth3"])
+@pytest.mark.parametrize("construction", ["radix", "batcher", "depth3", "depth5", "compact", "linear22", "linear46"])
 @pytest.mark.parametrize("d", [24, 25])
 def test_the_graph_for_one_row_tells_the_same_with_fewer_nodes(construction: str, d: int) -> None:
     model = to_onnx(build(median(d), Options(construction, profile="fused", tune="latency")))
