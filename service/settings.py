@@ -33,6 +33,7 @@ class Settings:
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
     batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
     inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
+    watch_us: float = _option(200.0, "how long the loop stays awake for a lone client that asks again at once; 0 never")
     cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut")
     queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429")
     max_vectors: int = _option(4096, "vectors in one request")
@@ -47,7 +48,7 @@ class Settings:
         for name, least in (("workers", 1), ("max_batch", 1), ("queue", 1), ("max_vectors", 1), ("cache_kib", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s"):
+        for name in ("threads", "batch_delay_ms", "inline_ms", "watch_us", "drain_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if self.timeout_s <= 0 or self.max_body_mib <= 0:

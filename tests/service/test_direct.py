@@ -165,6 +165,39 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., 
     play(scenario)
 
 
+def test_the_loop_stays_awake_for_a_lone_client_while_that_pays(play: Callable[..., None]) -> None:
+    async def scenario(front: Front) -> None:
+        async def ask(connection: Connection, pause: float) -> bool:
+            await asyncio.sleep(pause)
+            assert right(connection.send(request(vector(1))) or await connection.later(), 1)
+            return front.watch.awake
+
+        first = Connection(front)
+        assert not await ask(first, 0)  # nobody knows yet whether another will follow
+        assert await ask(first, 0)
+        assert await ask(first, 0.02)
+        await asyncio.sleep(0.15)
+        assert not front.watch.awake
+        assert not await ask(first, 0.15)
+        assert await ask(first, 0)
+        await asyncio.sleep(0.15)
+        Connection(front)
+        for _ in range(3):
+            assert not await ask(first, 0)
+
+    play(scenario, watch_us=100_000)
+
+
+def test_the_loop_never_stays_awake_when_told_so(play: Callable[..., None]) -> None:
+    async def scenario(front: Front) -> None:
+        connection = Connection(front)
+        for seed in range(5):
+            assert right(connection.send(request(vector(seed))), seed)
+            assert not front.watch.awake
+
+    play(scenario, watch_us=0)
+
+
 def test_company_in_the_same_turn_shares_a_call(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     run = Model.run
