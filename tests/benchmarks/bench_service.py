@@ -4,7 +4,8 @@
     python tests/benchmarks/bench_service.py accuracy    10,000 vectors a family, any length, ranges up to 1e300
     python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
 
-Every figure is a ratio of two things measured turn and turn about in the same run; inputs rotate.
+Every figure is a ratio of two things measured turn and turn about in the same run; inputs rotate. Options behind -- are
+the service's: `ratios -- --watch-us 0` lets its loop sleep after every answer.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def baseline() -> contextlib.AbstractContextManager[tuple[str, subprocess.Popen[
     return running(*command, port=port, path="/openapi.json")
 
 
-def ratios(models: Path, seconds: float, rounds: int) -> dict[str, float]:
+def ratios(models: Path, seconds: float, rounds: int, options: list[str]) -> dict[str, float]:
     """Latency on one connection, throughput on 32, and requests of 64 vectors, each against its baseline."""
     rng = np.random.default_rng(0)
     raw = [rng.random(D).astype("<f4").tobytes() for _ in range(64)]
@@ -141,7 +142,8 @@ def ratios(models: Path, seconds: float, rounds: int) -> dict[str, float]:
         as_json = wrk_script(scripts, "json", "application/json", plain)
         as_many = wrk_script(scripts, "many", "application/json", many)
         (bare, _), (batched, _), (single, _) = (
-            stack.enter_context(server) for server in (baseline(), service(models), service(models, "--max-batch", "1"))
+            stack.enter_context(server)
+            for server in (baseline(), service(models, *options), service(models, "--max-batch", "1", *options))
         )
         seen: dict[str, list[float]] = {}
 
@@ -220,13 +222,14 @@ def soak(models: Path, seconds: float) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["ratios", "accuracy", "soak"])
+    parser.add_argument("options", nargs="*", help="of the service (ratios)")
     parser.add_argument("--models", type=Path, default=ROOT / "models")
     parser.add_argument("--seconds", type=int, help="of each wrk run (whole ones; ratios 2, soak 60)")
     parser.add_argument("--rounds", type=int, default=9, help="of turn and turn about (ratios)")
     parser.add_argument("--count", type=int, default=10_000, help="vectors a family (accuracy)")
     chosen = parser.parse_args()
     if chosen.what == "ratios":
-        figures = ratios(chosen.models, chosen.seconds or 2, chosen.rounds)
+        figures = ratios(chosen.models, chosen.seconds or 2, chosen.rounds, chosen.options)
     elif chosen.what == "accuracy":
         figures = accuracy(chosen.models, chosen.count)
     else:

@@ -1,4 +1,5 @@
-"""Every example of docs/service.md runs, on a service started as the page says, with the models it builds itself."""
+"""Every example of docs/service.md and of the README's Serving runs, on a service started as the pages say, with the
+models it builds itself. (test_container.py runs the steps of the container.)"""
 
 from __future__ import annotations
 
@@ -15,12 +16,17 @@ import pytest
 from tests.service.conftest import Server
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "service.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)( \w+)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+README = (ROOT / "README.md").read_text().partition("\n## Serving\n")[2].partition("\n## ")[0]
+PAGES = {"README": README, "service": (ROOT / "docs" / "service.md").read_text()}
+BLOCKS = [
+    (page, *block)
+    for page, text in PAGES.items()
+    for block in re.findall(r"^```(\w+)( \w+)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+]
 START = "python -m service --models models/ --port 8000\n"
-SHELL = [text for kind, note, text in BLOCKS if kind == "sh" and not note and text != START]
-PYTHON = [text for kind, _, text in BLOCKS if kind == "python"]
-JSON = [json.loads(text) for kind, _, text in BLOCKS if kind == "json"]
+SHELL = [(page, text) for page, kind, note, text in BLOCKS if kind == "sh" and not note and text != START]
+PYTHON = [(page, text) for page, kind, _, text in BLOCKS if kind == "python"]
+JSON = [(page, json.loads(text)) for page, kind, _, text in BLOCKS if kind == "json"]
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +47,29 @@ def run(text: str, server: Server, folder: Path, *interpreter: str) -> str:
     return done.stdout
 
 
-def test_the_page_has_all_kinds_of_examples() -> None:
-    assert START in [text for _, _, text in BLOCKS]
-    assert len(SHELL) >= 5
-    assert len(PYTHON) == 2
-    assert any("tritonclient" in text for text in PYTHON)
-    assert any(note.strip() == "container" for _, note, _ in BLOCKS)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_has_all_kinds_of_examples(page: str) -> None:
+    texts = [text for name, _, _, text in BLOCKS if name == page]
+    assert START in texts
+    for word in ("curl", "service.client ", "service.client import", "tritonclient", "docker"):
+        assert any(word in text for text in texts), word
 
 
-@pytest.mark.parametrize("text", PYTHON, ids=["client", "tritonclient"])
-def test_python_examples(text: str, started: Server, tmp_path: Path) -> None:
+def test_the_container_is_started_alike_on_both_pages() -> None:
+    assert len({text for _, _, note, text in BLOCKS if note == " container"}) == 1
+
+
+@pytest.mark.parametrize(("page", "text"), PYTHON, ids=["-".join([page, text.split()[4]]) for page, text in PYTHON])
+def test_python_examples(page: str, text: str, started: Server, tmp_path: Path) -> None:
     run(text, started, tmp_path, sys.executable, "-W", "error", "-c")
 
 
-@pytest.mark.parametrize("text", SHELL, ids=range(len(SHELL)))
-def test_shell_examples(text: str, started: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "text"), SHELL, ids=[f"{page}-{i}" for i, (page, _) in enumerate(SHELL)])
+def test_shell_examples(page: str, text: str, started: Server, tmp_path: Path) -> None:
     printed = run(text, started, tmp_path, "bash", "-euc")
-    for shown in JSON:  # what the page shows of an answer is part of the answer
-        if ("medians" in shown and '"exact": true' in text) or ("title" in shown and "null" in text):
-            answer = json.loads(printed)
+    for where, shown in JSON:  # what the page shows of an answer is part of the answer
+        if where == page and (
+            ("medians" in shown and '"exact": true' in text) or ("title" in shown and "null" in text)
+        ):
+            answer, _ = json.JSONDecoder().raw_decode(printed)
             assert shown == {key: answer[key] for key in shown}
