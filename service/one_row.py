@@ -59,16 +59,19 @@ def _drop_front_axes(graph: onnx.GraphProto, shapes: Shapes, stored: Stored) -> 
 
 def _flattens(node: onnx.NodeProto, matrices: set[str], shapes: Shapes, stored: Stored) -> bool:
     """Whether a node works without the front axis as well."""
-    source = node.input[0]
-    if node.op_type in ENTRYWISE:
-        known = {name: shapes.get(name) for name in (*node.input, *node.output) if name not in stored}
-        return all(shape is not None and (len(shape) < 3 or name in matrices) for name, shape in known.items())
-    if node.op_type == "Slice":
-        return node.output[0] in matrices and node.input[3] in stored and _value(stored, node.input[3]).min() > 0
-    if node.op_type == "ReduceMax":
-        settings = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        return (shapes.get(source) or ())[:2] == (1, 1) and settings == {"axes": [2], "keepdims": 0}
-    return node.op_type == "Reshape"
+    match node.op_type:
+        case "Slice":
+            axes = node.input[3] if len(node.input) > 3 else ""
+            return node.output[0] in matrices and axes in stored and _value(stored, axes).min() > 0
+        case "ReduceMax":
+            settings = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+            return (shapes.get(node.input[0]) or ())[:2] == (1, 1) and settings == {"axes": [2], "keepdims": 0}
+        case "Reshape":  # a 0 would stand for an axis of what is reshaped
+            return node.input[1] in stored and bool(_value(stored, node.input[1]).all())
+        case op if op in ENTRYWISE:
+            known = {name: shapes.get(name) for name in (*node.input, *node.output) if name not in stored}
+            return all(shape is not None and (len(shape) < 3 or name in matrices) for name, shape in known.items())
+    return False
 
 
 def _flatten(node: onnx.NodeProto, matrices: set[str], shapes: Shapes, stored: Stored) -> None:
@@ -90,15 +93,16 @@ def _flatten(node: onnx.NodeProto, matrices: set[str], shapes: Shapes, stored: S
 
 def _drop_reshapes(graph: onnx.GraphProto, shapes: Shapes, stored: Stored) -> None:
     """Leave out every Reshape that does nothing, and where it turns a Gemm's row into a column let the Gemm do so."""
+    results = {value.name for value in graph.output}
     readers = Counter(name for node in graph.node for name in node.input)
-    readers.update(value.name for value in graph.output)
+    readers.update(results)
     made: dict[str, onnx.NodeProto] = {}
     instead: dict[str, str] = {}
     kept = []
     for node in graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = instead.get(name, name)
-        if node.op_type == "Reshape":
+        if node.op_type == "Reshape" and node.output[0] not in results:
             source = node.input[0]
             before, after = shapes.get(source), shapes.get(node.output[0])
             if before is not None and before == after:
