@@ -149,17 +149,20 @@ def test_the_only_client_never_waits_for_company(play: Callable[..., None]) -> N
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., None]) -> None:
     async def scenario(front: Front) -> None:
         connection = await alone(front)
-        connection.protocol.timeout_keep_alive = 0.2  # type: ignore[assignment]
+        connection.protocol.timeout_keep_alive = 0.6  # type: ignore[assignment]
         connection.protocol.timeout_keep_alive_handler()
-        for seed in range(1, 7):  # three times as long as an idle connection lives
+        for seed in range(1, 10):  # longer than an idle connection lives
             await asyncio.sleep(0.1)
             assert right(connection.send(request(vector(seed))), seed)
             assert not connection.wire.closed
         connection.protocol.pending = b""  # an answer that takes long
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1)
         assert not connection.wire.closed
         connection.protocol.pending = None
-        await asyncio.sleep(0.5)
+        for _ in range(50):
+            await asyncio.sleep(0.1)
+            if connection.wire.closed:
+                break
         assert connection.wire.closed
 
     play(scenario)
@@ -176,16 +179,16 @@ def test_the_loop_stays_awake_for_a_lone_client_while_that_pays(play: Callable[.
         assert not await ask(first, 0)  # nobody knows yet whether another will follow
         assert await ask(first, 0)
         assert await ask(first, 0.02)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.7)
         assert not front.watch.awake
-        assert not await ask(first, 0.15)
+        assert not await ask(first, 0)  # too late
         assert await ask(first, 0)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.7)
         Connection(front)
         for _ in range(3):
             assert not await ask(first, 0)
 
-    play(scenario, watch_us=100_000)
+    play(scenario, watch_us=500_000)
 
 
 def test_the_loop_never_stays_awake_when_told_so(play: Callable[..., None]) -> None:
