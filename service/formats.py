@@ -113,14 +113,13 @@ BINARY_FIELDS = (
 
 def _write_binary(answer: Answer, content: bytes, kind: str) -> Reply:
     """Bare medians; everything else goes into headers."""
-    models, bounds = answer.models, answer.error_bound
-    few = len(models) == 1
+    models = answer.models
     fields = BINARY_FIELDS % (
         kind.encode(),
         len(content),
-        (models[0] if few else ",".join(sorted(set(models)))).encode("latin-1", "replace"),
+        ",".join(sorted(set(models))).encode("latin-1", "replace"),
         len(models),
-        repr(bounds[0] if few else max(bounds)).encode(),
+        repr(max(answer.error_bound)).encode(),
         sum(answer.fallback),
         answer.batch_size,
         answer.queue_s * 1e3,

@@ -117,7 +117,6 @@ class Front:
         self.done: list[tuple[Scope, bytes, int, float]] = []
         engine.record = self.record
         self.direct: Scope = {"route": route, "method": "POST", "path": "/median"}
-        self.max_vectors = engine.settings.max_vectors
         self.watch = Watch(engine.settings.watch_us / 1e6)
         self.much = min(MUCH, engine.settings.max_body)
         self.prefix = secrets.token_hex(6).encode()
@@ -189,7 +188,7 @@ class Front:
         try:
             if self.key:
                 self._authorise(head.headers)
-            request = formats.read(head.kind, body, head.asked, self.max_vectors)
+            request = formats.read(head.kind, body, head.asked, self.engine.settings.max_vectors)
             return self.engine.begin(request, deliver, lone)
         except (ProblemError, NotFiniteError):
             return False

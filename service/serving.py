@@ -11,6 +11,7 @@ the last two 0 where there is no such x. Both sides are counted at once, as x < 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,16 @@ class _Counting:
         """(N, n) as (N, 2, n): itself and its negative."""
         return self.add("Mul", self.add("Reshape", value, self.constant(np.array([-1, 1, n]))), self.signs)
 
+    @cached_property
+    def inwards(self) -> str:
+        """x - low and high - x, for all columns that need it; exact, because all entries are on the grid."""
+        ends = self.constant(np.array([[-self.grid.low], [self.grid.high]], self.grid.dtype))
+        return self.add("Add", self.both, ends)
+
+    def pick(self, y: str, j: int) -> str:
+        """Column j of (N, p) as (N, 1)."""
+        return self.add("Slice", y, *(self.constant(np.array([end])) for end in (j, j + 1, 1)))
+
     def column(self, y: str, target: Target) -> list[str]:
         """What is told of one column, (N, 1) and (N, 2)."""
         number = helper.np_dtype_to_tensor_dtype(self.grid.dtype)
@@ -59,10 +70,8 @@ class _Counting:
         told = [y, self.add("Reshape", counts, self.pairs)]
         if target.single:
             return told
-        # exact, because all entries are on the grid
-        ends = self.constant(np.array([[-self.grid.low], [self.grid.high]], self.grid.dtype))
-        inwards = self.add("Mul", self.add("Add", self.both, ends), beyond)
-        nearest = self.add("ReduceMax", self.add("Reshape", inwards, self.rows), axes=[1])
+        near = self.add("Reshape", self.add("Mul", self.inwards, beyond), self.rows)
+        nearest = self.add("ReduceMax", near, axes=[1])
         return [*told, self.add("Reshape", nearest, self.pairs)]
 
 
@@ -73,8 +82,7 @@ def with_counting(model: onnx.ModelProto, d: int, columns: Sequence[Target], gri
     counting = _Counting(graph.input[0].name, d, grid)
     told: list[str] = []
     for j, target in enumerate(columns):
-        ends = [counting.constant(np.array([end])) for end in (j, j + 1, 1)]
-        told += counting.column(y if len(columns) == 1 else counting.add("Slice", y, *ends), target)
+        told += counting.column(y if len(columns) == 1 else counting.pick(y, j), target)
     counting.nodes.append(helper.make_node("Concat", told, [OUTPUT], axis=1))
     output = helper.make_tensor_value_info(OUTPUT, graph.output[0].type.tensor_type.elem_type, None)
     served = helper.make_graph(

@@ -334,7 +334,9 @@ def test_a_wrong_answer_of_a_model_goes_the_long_way(
 
     async def scenario(front: Front) -> None:
         connection = await alone(front)
-        monkeypatch.setattr(Model, "run", lambda model, rows: run(model, rows) + (model.d == D) * np.float32(0.25))
+        monkeypatch.setattr(
+            Model, "run", lambda model, rows: (np.array(run(model, rows)) + (model.d == D) * 0.25).tolist()
+        )
         assert connection.send(request(vector(1))) == b""
         answer = await connection.later()
         assert right(answer, 1)
