@@ -5,14 +5,17 @@ sum, in units of that power, fits the mantissa (2^24 for float32, 2^53 for float
 summation: the file computes the same rational function on every runtime that honours its dtype. This module proves that
 by walking the network with a bound and a quantum per node. What it cannot prove it does not claim.
 
-One rounding is allowed: the last sum of two terms (the mean of two middle values), because a correctly rounded
-a/2 + b/2 is what numpy.median returns too.
+Two roundings are allowed. The last sum of two terms (the mean of two middle values), because a correctly rounded
+a/2 + b/2 is what numpy.median returns too. And that of the guard, the first layers, which take any finite data: `Grid.
+guarded` proves that they return grid values within the range, so that what follows is exact whatever the data was;
+`_rounds_to_grid` checks on the formula at hand what that proof needs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import frexp
 from typing import Literal
 
 import numpy as np
@@ -20,6 +23,7 @@ import scipy.sparse as sp
 
 from exporter.linear import Along, Array, Take, Weigh
 from exporter.network import Group, Network
+from exporter.patterns import Guard, guard_of
 from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
 
 DType = Literal["float32", "float64"]
@@ -33,16 +37,18 @@ class Step:
 
     bits: float
     where: str
+    guard: int | None = None  # the mantissa in which the guard rounds to the grid, 0 for none; None where there is no guard
 
     def exact_in(self, dtype: DType) -> bool:
-        return self.bits <= MANTISSA[dtype]
+        return self.bits <= MANTISSA[dtype] and self.guard in (None, MANTISSA[dtype])
 
 
 def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
     quanta = node_quanta(net, quantum)
-    worst = Step(0, "nothing")
-    nodes = topological(net.output)
+    guard = guard_of(net.output)
+    worst = _guard_step(net, guard, quantum)
+    nodes = topological(net.output, args=lambda node: () if guard and node is guard.node else node.args)
     final = _rounded_once(net.output)
     cut = _cut_at_zero(nodes)
     for node in nodes:
@@ -54,8 +60,27 @@ def structured_bits(net: Network, quantum: float) -> Step:
             largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
         bits = _bits(largest, quanta[node.number])
         if bits > worst.bits:
-            worst = Step(bits, f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers")
+            worst = replace(
+                worst, bits=bits, where=f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers"
+            )
     return worst
+
+
+def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
+    """The input itself, and the guard's claim to round it."""
+    bits = _bits(net.input.magnitude, quantum)
+    return Step(bits, "the input", None if guard is None else _rounds_to_grid(guard, quantum))
+
+
+def _rounds_to_grid(guard: Guard, quantum: float) -> int:
+    """The mantissa m for which the proof in `Grid.guarded` holds, 0 for none: with s the step inside, c = 2^m s is not
+    below the top, the factor is a power of two, and shift and top are multiples of s that m bits hold."""
+    step = guard.scale * quantum
+    for m in MANTISSA.values():
+        fits = guard.c == 2.0**m * step and guard.top <= guard.c and abs(guard.shift) <= guard.c
+        if fits and frexp(guard.scale)[0] == 0.5 and guard.shift % step == 0 and guard.top % step == 0:
+            return m
+    return 0
 
 
 def _cut_at_zero(nodes: list[Node]) -> set[int]:
@@ -83,13 +108,14 @@ def dense_bits(net: Network, quantum: float) -> Step:
     in part either.
     """
     quanta = node_quanta(net, quantum)
-    worst = Step(0, "nothing")
-    for level in range(len(net.layers) + 1):
+    guard = guard_of(net.output)
+    worst = _guard_step(net, guard, quantum)
+    for level in range(guard.layers if guard else 0, len(net.layers) + 1):
         parts = _Partials({g.node.number: g for g in net.state(level).groups}, level, quanta)
         for node in dict.fromkeys(node for node, _ in net.roots(level)):
             bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
             if bits > worst.bits:
-                worst = Step(bits, f"the Gemm of layer {level + 1}")
+                worst = replace(worst, bits=bits, where=f"the Gemm of layer {level + 1}")
     return worst
 
 
@@ -189,7 +215,7 @@ class _Partials:
                 up, down, all_up, all_down = down, up, all_down, all_up
             plus, minus = plus + abs(c) * up, minus + abs(c) * down
             all_plus, all_minus = all_plus + abs(c) * all_up, all_minus + abs(c) * all_down
-        quantum = min((p.quantum * _low_bit(c) for c, p in terms), default=EXACT_ZERO)
+        quantum = min((p.quantum * low_bit(c) for c, p in terms), default=EXACT_ZERO)
         count = sum(p.terms for _, p in terms) + (offset != 0)
         return _Partial(plus, minus, all_plus, all_minus, quantum, count)
 
@@ -231,7 +257,7 @@ def node_quanta(net: Network, quantum: float) -> dict[int, float]:
             case Relu(arg=arg):
                 q = quanta[arg.number]
             case Sum(terms=terms, offset=offset):
-                q = min([_low_bit(c) * quanta[a.number] for c, a in terms] + [_low_bit(offset)])
+                q = min([low_bit(c) * quanta[a.number] for c, a in terms] + [low_bit(offset)])
             case Stack(parts=parts):
                 q = min(quanta[p.number] for p in parts)
             case Apply(linear=Along(_, matrix), arg=arg):
@@ -295,7 +321,7 @@ def _bits(magnitude: float, quantum: float) -> float:
     return float("inf") if quantum == 0 else max(0.0, float(np.log2(magnitude / quantum)))
 
 
-def _low_bit(value: float | int | Fraction) -> float:
+def low_bit(value: float | int | Fraction) -> float:
     """The largest power of two that divides a dyadic number; 0 for any other number."""
     f = Fraction(value)
     if f == 0:
@@ -306,7 +332,7 @@ def _low_bit(value: float | int | Fraction) -> float:
 
 
 def _low_bits(values: np.ndarray) -> np.ndarray:
-    """`_low_bit` of every float64."""
+    """`low_bit` of every float64."""
     mantissa, exponent = np.frexp(values)
     whole = np.abs(mantissa * 2.0**53).astype(np.int64)
     low = (whole & -whole).astype(np.float64)
@@ -318,5 +344,5 @@ def _low_bit_of(values: object) -> float:
     if array.size == 0:
         return EXACT_ZERO
     if array.dtype == object:
-        return min(_low_bit(v) for v in array.ravel())
+        return min(low_bit(v) for v in array.ravel())
     return float(_low_bits(array.astype(np.float64)).min())

@@ -3,7 +3,8 @@
     dense        the merged weight list: Gemm, Relu, Gemm, ..., Gemm
     matmul       the same chain with MatMul and Add for every Gemm
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
-    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), and ReduceMax for a tree of maxima
+    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h) and for the guard, and ReduceMax for a tree
+                 of maxima
 
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
 materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
@@ -29,7 +30,9 @@ from exporter.graph import Graph
 from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
 from exporter.patterns import (
+    Guard,
     entry_sum,
+    guard,
     joint_product,
     largest_entry,
     plus_product,
@@ -106,6 +109,8 @@ class _Lowering:
     def _operands(self, node: Node) -> tuple[Node, ...]:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return ()
+        if self.fused and (guarded := guard(node)):
+            return (guarded.source,)
         if self.fused and (q := largest_entry(node)):
             return (q,)
         if self.fused and (pair := trimmed(node)):
@@ -126,6 +131,8 @@ class _Lowering:
     def _lower(self, node: Node) -> Value:
         if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
             return Value(self.graph.constant(constant_values(node)), node.shape, False)
+        if self.fused and (guarded := guard(node)):
+            return self._guard(guarded)
         if self.fused and (q := largest_entry(node)):
             return self._largest(q)
         if self.fused and (pair := trimmed(node)):
@@ -170,6 +177,14 @@ class _Lowering:
             arg, lo, hi = self.values[v.number], 0.0, h
         clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
         return self._shift(self._scale(clipped, c), offset)
+
+    def _guard(self, g: Guard) -> Value:
+        """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
+        ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
+        clipped = self._each(self.values[g.source.number], "Clip", *ends)
+        shifted = self._shift(self._scale(clipped, g.scale), -g.shift)
+        rounded = self._each(shifted, "Sub", before=(self.graph.constant(g.c),))
+        return self._each(rounded, "Sub", before=(self.graph.constant(g.c),))
 
     def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = ()) -> Value:
         """An operation on every entry; of a reshaped tensor it is done first, where a Gemm may take it in."""

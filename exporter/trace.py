@@ -61,7 +61,6 @@ class Node:
     number: int = field(default_factory=lambda: next(_numbers), init=False)
     name: str = field(default="", init=False)
     total: float = field(default=inf, init=False)  # a bound of the sum of magnitudes along the last axis
-    kept: bool = field(default=False, init=False)  # an operation of its own, not to be merged with the next
     largest_of: Node | None = field(default=None, init=False)  # the vector whose largest entry this scalar is
 
     def __repr__(self) -> str:
@@ -220,7 +219,7 @@ def constant(values: Any) -> Node:
 
 def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
     """c1 a1 + c2 a2 + ... + offset."""
-    if len(terms) == 1 and isinstance(terms[0][1], Sum) and len(terms[0][1].terms) == 1 and not terms[0][1].kept:
+    if len(terms) == 1 and isinstance(terms[0][1], Sum) and len(terms[0][1].terms) == 1:
         (c, inner), within = terms[0], terms[0][1]
         flat = total([(c * within.terms[0][0], within.terms[0][1])], c * within.offset + offset)
         return assume(flat, *sorted(float(c) * end + float(offset) for end in (inner.lo, inner.hi)))
@@ -268,12 +267,6 @@ def assume(node: Node, lo: float, hi: float) -> Node:
 def assume_total(node: Node, total: float) -> Node:
     """State a bound of the sum of magnitudes along the last axis, where it is less than all entries at their largest."""
     object.__setattr__(node, "total", min(total, node.total))
-    return node
-
-
-def kept(node: Node) -> Node:
-    """Keep a sum apart from the sums around it, where its rounding is wanted."""
-    object.__setattr__(node, "kept", True)
     return node
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from exporter.linear import Array, Scalar
 from exporter.primitives import column
-from exporter.trace import Node, Sum, assume, constant, largest_of, named, relu, stack, total, trim
+from exporter.trace import Node, assume, constant, largest_of, named, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
@@ -157,19 +157,9 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     d = x.size
     if bins == 2:
         return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
-    base, c = _unshifted(x)
-    offsets = constant(np.array([float(i * s - u - c) for i in range(1, bins)]))
+    offsets = constant(np.array([float(i * s - u) for i in range(1, bins)]))
     thresholds = offsets if e is None else (e if e.shape else e.spread(0, bins - 1)) + offsets
-    return base.spread(0, bins - 1) - thresholds.spread(1, d)
-
-
-def _unshifted(x: Node) -> tuple[Node, Scalar]:
-    """(a, c) with x = a + c, where that is the last step of rounding to the grid: to lower the thresholds saves it."""
-    match x:
-        case Sum(terms=((1, Sum(kept=True) as base),), offset=c):
-            return base, c
-        case _:
-            return x, 0
+    return x.spread(0, bins - 1) - thresholds.spread(1, d)
 
 
 def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, name: str, shift: Fraction = Fraction(0)) -> Node:
@@ -242,10 +232,9 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
     """
     u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
     count, step = bins + both, float(u)
-    base, c = _unshifted(x)
     lower = end.product()
-    thresholds = _raised(constant(np.arange(count) * step - float(c)), lower, np.ones(count))  # less u and c
-    v = base.spread(0, count) - thresholds.spread(1, d)
+    thresholds = _raised(constant(np.arange(count) * step), lower, np.ones(count))  # less u
+    v = x.spread(0, count) - thresholds.spread(1, d)
     sides = _named(trim(v, u), LAST) if digits.form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
     below = _below(sides, u, digits.form)
     if not both:
