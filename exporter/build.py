@@ -16,7 +16,7 @@ from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, St
 from exporter.constructions.planned import Request
 from exporter.contract import MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
 from exporter.errors import ContractError, UserError
-from exporter.grid import Grid
+from exporter.grid import GUARD, Grid
 from exporter.network import Network, network
 from exporter.patterns import guard_of
 from exporter.primitives import compare, compare_saturating, like
@@ -177,7 +177,8 @@ def trace(
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:
         columns += _certificate(u, stats, choice)
-    return network(x, stack(columns)), stats.failure_bound
+    stats.names.span(GUARD, x, u)
+    return network(x, stack(columns), stats.names), stats.failure_bound
 
 
 def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from exporter.linear import Along, Array, Take, Weigh
 from exporter.network import Group, Network
 from exporter.patterns import Guard, guard_of
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
@@ -37,7 +37,9 @@ class Step:
 
     bits: float
     where: str
-    guard: int | None = None  # the mantissa in which the guard rounds to the grid, 0 for none; None where there is no guard
+    guard: int | None = (
+        None  # the mantissa in which the guard rounds to the grid, 0 for none; None where there is no guard
+    )
 
     def exact_in(self, dtype: DType) -> bool:
         return self.bits <= MANTISSA[dtype] and self.guard in (None, MANTISSA[dtype])
@@ -52,13 +54,13 @@ def structured_bits(net: Network, quantum: float) -> Step:
     final = _rounded_once(net.output)
     cut = _cut_at_zero(nodes)
     for node in nodes:
-        if node.number in final:
+        if node in final:
             continue
         largest = _largest_partial(node)
-        if node.number in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
+        if node in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
             # where this sum of two is negative it may round, for it stays negative
             largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
-        bits = _bits(largest, quanta[node.number])
+        bits = _bits(largest, quanta[node])
         if bits > worst.bits:
             worst = replace(
                 worst, bits=bits, where=f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers"
@@ -83,16 +85,16 @@ def _rounds_to_grid(guard: Guard, quantum: float) -> int:
     return 0
 
 
-def _cut_at_zero(nodes: list[Node]) -> set[int]:
+def _cut_at_zero(nodes: list[Node]) -> set[Node]:
     """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs."""
-    readers: dict[int, list[Node]] = {}
+    readers: dict[Node, list[Node]] = {}
     for node in nodes:
         for arg in node.args:
-            readers.setdefault(arg.number, []).append(node)
-    cut: set[int] = set()
+            readers.setdefault(arg, []).append(node)
+    cut: set[Node] = set()
     for node in reversed(nodes):
-        if all(isinstance(r, Relu) or (_lowers(r) and r.number in cut) for r in readers.get(node.number, [node])):
-            cut.add(node.number)
+        if all(isinstance(r, Relu) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
+            cut.add(node)
     return cut
 
 
@@ -111,7 +113,7 @@ def dense_bits(net: Network, quantum: float) -> Step:
     guard = guard_of(net.output)
     worst = _guard_step(net, guard, quantum)
     for level in range(guard.layers if guard else 0, len(net.layers) + 1):
-        parts = _Partials({g.node.number: g for g in net.state(level).groups}, level, quanta)
+        parts = _Partials({g.node: g for g in net.state(level).groups}, level, quanta)
         for node in dict.fromkeys(node for node, _ in net.roots(level)):
             bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
             if bits > worst.bits:
@@ -138,14 +140,14 @@ class _Partial:
 class _Partials:
     """Partial sums of the nodes of one affine map, over the neurons it reads."""
 
-    def __init__(self, leaves: dict[int, Group], level: int, quanta: dict[int, float]) -> None:
+    def __init__(self, leaves: dict[Node, Group], level: int, quanta: dict[Node, float]) -> None:
         self.leaves, self.level, self.quanta = leaves, level, quanta
-        self.known: dict[int, _Partial] = {}
+        self.known: dict[Node, _Partial] = {}
 
     def of_output(self, output: Node) -> float:
         """As `of`, column by column: a sum of two terms is rounded once, as it may be."""
         match output:
-            case Stack(parts=parts) if output.number not in self.leaves:
+            case Stack(parts=parts) if output not in self.leaves:
                 return max(self.of_output(p) for p in parts)
             case _:
                 found = self.of(output)
@@ -153,47 +155,44 @@ class _Partials:
 
     def of(self, node: Node) -> _Partial:
         for n in self._below(node):
-            self.known[n.number] = self._one(n)
-        return self.known[node.number]
+            self.known[n] = self._one(n)
+        return self.known[node]
 
     def _below(self, node: Node) -> list[Node]:
-        seen: dict[int, Node] = {}
-        pending = [node]
-        while pending:
-            n = pending.pop()
-            if n.number in seen or n.number in self.known:
-                continue
-            seen[n.number] = n
-            if n.number not in self.leaves and not n.is_constant:
-                pending.extend(n.args)
-        return [seen[k] for k in sorted(seen)]
+        def below(n: Node) -> tuple[Node, ...]:
+            done = n in self.known or n in self.leaves or n.is_constant
+            return () if done else n.args
+
+        return [n for n in topological(node, args=below) if n not in self.known]
 
     def _one(self, node: Node) -> _Partial:
         n = node.shape[-1] if node.shape else 1
-        if node.is_constant or node.number in self.leaves:
-            group = self.leaves.get(node.number)
+        if node.is_constant or node in self.leaves:
+            group = self.leaves.get(node)
             neurons = 1 if group is None else len(group.signs)
             plus, minus = max(node.hi, 0.0), max(-node.lo, 0.0)
             return _Partial(
-                plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node.number], neurons
+                plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node], neurons
             )
         match node:
             case Sum(terms=terms, offset=offset):
-                out = self._sum([(float(c), self.known[a.number]) for c, a in terms], float(offset), n)
-                quantum = min(self.quanta[node.number], out.quantum)
+                out = self._sum([(float(c), self.known[a]) for c, a in terms], float(offset), n)
+                quantum = min(self.quanta[node], out.quantum)
             case Stack(parts=parts, axis=axis):
-                out = self._either([self.known[p.number] for p in parts], axis == len(node.shape) - 1)
-                quantum = self.quanta[node.number]
+                out = self._either([self.known[p] for p in parts], axis == len(node.shape) - 1)
+                quantum = self.quanta[node]
             case Apply(linear=Along(axis, matrix), arg=arg):
-                out = self._along(self.known[arg.number], matrix, axis == len(arg.shape) - 1, n)
-                quantum = self.quanta[node.number]
+                out = self._along(self.known[arg], matrix, axis == len(arg.shape) - 1, n)
+                quantum = self.quanta[node]
             case Apply(linear=Weigh(weights), arg=arg):
                 c = float(np.abs(np.asarray(weights, dtype=np.float64)).max())
-                p = self.known[arg.number]
+                p = self.known[arg]
                 both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
-                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node.number]
+                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node]
+            case Largest(arg=arg):
+                out, quantum = self.known[arg], self.quanta[node]
             case Apply(linear=linear, arg=arg):
-                out, quantum = self.known[arg.number], self.quanta[node.number]
+                out, quantum = self.known[arg], self.quanta[node]
                 if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
                     # the last axis is another one now, or holds an entry twice
                     out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
@@ -245,30 +244,30 @@ class _Partials:
         return _Partial(plus, minus, n * plus, n * minus, 0, p.terms * most)
 
 
-def node_quanta(net: Network, quantum: float) -> dict[int, float]:
+def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
     """For every node a power of two that divides all its values, 0 where there is none."""
-    quanta: dict[int, float] = {}
+    quanta: dict[Node, float] = {}
     for node in topological(net.output):
         match node:
             case Input():
                 q = quantum
             case Constant(values=values):
                 q = _low_bit_of(values)
-            case Relu(arg=arg):
-                q = quanta[arg.number]
+            case Relu(arg=arg) | Largest(arg=arg):
+                q = quanta[arg]
             case Sum(terms=terms, offset=offset):
-                q = min([low_bit(c) * quanta[a.number] for c, a in terms] + [low_bit(offset)])
+                q = min([low_bit(c) * quanta[a] for c, a in terms] + [low_bit(offset)])
             case Stack(parts=parts):
-                q = min(quanta[p.number] for p in parts)
+                q = min(quanta[p] for p in parts)
             case Apply(linear=Along(_, matrix), arg=arg):
-                q = _low_bit_of(matrix.data if sp.issparse(matrix) else matrix) * quanta[arg.number]
+                q = _low_bit_of(matrix.data if sp.issparse(matrix) else matrix) * quanta[arg]
             case Apply(linear=Weigh(weights), arg=arg):
-                q = _low_bit_of(np.asarray(weights)) * quanta[arg.number]
+                q = _low_bit_of(np.asarray(weights)) * quanta[arg]
             case Apply(arg=arg):
-                q = quanta[arg.number]
+                q = quanta[arg]
             case _:
                 raise AssertionError(type(node).__name__)
-        quanta[node.number] = min(q, EXACT_ZERO)
+        quanta[node] = min(q, EXACT_ZERO)
     return quanta
 
 
@@ -296,20 +295,20 @@ def _largest_partial(node: Node) -> float:
             return node.magnitude
 
 
-def _rounded_once(output: Node) -> set[int]:
+def _rounded_once(output: Node) -> set[Node]:
     """The nodes that may round because they only hand the mean of two exact terms to the output."""
-    allowed: set[int] = set()
+    allowed: set[Node] = set()
     node = output
     while True:
         match node:
             case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) <= 2:
-                allowed.add(node.number)
+                allowed.add(node)
                 return allowed
             case Apply(linear=linear, arg=arg) if not isinstance(linear, Along | Weigh):
-                allowed.add(node.number)
+                allowed.add(node)
                 node = arg
             case Stack(parts=parts):
-                allowed.add(node.number)
+                allowed.add(node)
                 return allowed.union(*(_rounded_once(p) for p in parts))
             case _:
                 return allowed

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.errors import UserError
-from exporter.trace import Node, assume, named, relu, total
+from exporter.trace import Node, assume, relu, total
 
 GUARD = "round and clamp"  # the name of its layers
 LARGEST = {"float32": 2.0**127, "float64": 2.0**1023}
@@ -33,7 +33,9 @@ class Grid:
         if not 1 <= self.bits <= 52:
             raise UserError(f"--bits must be between 1 and 52, not {self.bits}: float64 has 53 bits of mantissa")
         if not isfinite(self.hi - self.lo):
-            raise UserError(f"the domain [{self.lo:g}, {self.hi:g}] is longer than the largest float64: take half of it")
+            raise UserError(
+                f"the domain [{self.lo:g}, {self.hi:g}] is longer than the largest float64: take half of it"
+            )
         if (self.hi - self.lo) / 2**self.bits < 2 * SMALLEST["float64"]:
             raise UserError(f"[{self.lo:g}, {self.hi:g}] in 2^{self.bits} steps is below the smallest normal float64")
 
@@ -100,9 +102,7 @@ class Grid:
         a = relu(total([(scale, x)], -shift)) if shift else total([(scale, x)]) if scale != 1 else x
         r = relu(c - a)
         t = r if c == top else relu(r - (c - top))
-        for layer in (a, r, t):
-            named(layer, GUARD)
-        v = named(relu(top - t), GUARD)
+        v = relu(top - t)
         return v if scale * self.span == 1 else v * (1 / (scale * self.span))
 
     def rounding_error(self, mantissa: int) -> float:

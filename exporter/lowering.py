@@ -40,7 +40,7 @@ from exporter.patterns import (
     scaled_total,
     trimmed,
 )
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
@@ -88,15 +88,15 @@ def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
 class _Lowering:
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
-        self.values: dict[int, Value] = {}
-        self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
+        self.values: dict[Node, Value] = {}
+        self.totals: dict[tuple[float, Node], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
         self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
 
     def run(self, net: Network) -> Graph:
         # what a pattern absorbs is not emitted
         for node in topological(net.output, args=self._operands):
-            self.values[node.number] = self._lower(node)
+            self.values[node] = self._lower(node)
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
         if out.name == "x" or not out.batched:
@@ -150,8 +150,10 @@ class _Lowering:
         match node:
             case Input(shape=shape):
                 return Value("x", shape, True)
+            case Largest(arg=arg):
+                return self.values[arg]
             case Relu(arg=arg):
-                return self._each(self.values[arg.number], "Relu")
+                return self._each(self.values[arg], "Relu")
             case Sum(terms=terms, offset=offset):
                 if node.shape == () and len(terms) >= LONG and not node.is_constant:
                     return self._long_sum(terms, offset)
@@ -174,14 +176,14 @@ class _Lowering:
         if summed := self._absorbed((c, v, h, offset)):
             arg, lo, hi, offset = self._total(*summed), offset, h + offset, 0.0
         else:
-            arg, lo, hi = self.values[v.number], 0.0, h
+            arg, lo, hi = self.values[v], 0.0, h
         clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
         return self._shift(self._scale(clipped, c), offset)
 
     def _guard(self, g: Guard) -> Value:
         """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
-        clipped = self._each(self.values[g.source.number], "Clip", *ends)
+        clipped = self._each(self.values[g.source], "Clip", *ends)
         shifted = self._shift(self._scale(clipped, g.scale), -g.shift)
         rounded = self._each(shifted, "Sub", before=(self.graph.constant(g.c),))
         return self._each(rounded, "Sub", before=(self.graph.constant(g.c),))
@@ -208,7 +210,7 @@ class _Lowering:
     def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
         order = sorted(terms, key=lambda t: (t[0] != 1, t[0] < 0))
-        values = self._aligned([self.values[a.number] for _, a in order], node)
+        values = self._aligned([self.values[a] for _, a in order], node)
         factors = [c for c, _ in order]
         if offset and len(values) > 1:
             small = min(range(len(values)), key=lambda i: shape_size(values[i].shape))
@@ -270,20 +272,20 @@ class _Lowering:
         """Many scalars: (n, N) stacked, and one row of coefficients."""
         moving = [(c, a) for c, a in terms if not a.is_constant]
         fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
-        cat = self.graph.add("Concat", [self.values[a.number].name for _, a in moving], axis=0)
+        cat = self.graph.add("Concat", [self.values[a].name for _, a in moving], axis=0)
         row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
         return Value(self._row_product(row, cat, fixed), (), True)
 
     def _total(self, c: float, arg: Node, offset: float) -> Value:
         """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
-        if (c, arg.number) not in self.totals:
-            self.totals[c, arg.number] = self._new_total(c, arg, offset), offset
-        made, its_offset = self.totals[c, arg.number]
+        if (c, arg) not in self.totals:
+            self.totals[c, arg] = self._new_total(c, arg, offset), offset
+        made, its_offset = self.totals[c, arg]
         return self._shift(made, offset - its_offset)
 
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """The sum as Gemm(c ... c, v, offset) over the rows of v."""
-        v = self._full(arg) if self.values[arg.number].shape != arg.shape else self.values[arg.number]
+        v = self._full(arg) if self.values[arg].shape != arg.shape else self.values[arg]
         n, lead = arg.shape[-1], arg.shape[:-1]
         if not v.batched:
             ones = self.graph.constant(np.full((n, 1), c))
@@ -335,7 +337,7 @@ class _Lowering:
 
     def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""
-        v = self.values[arg.number]
+        v = self.values[arg]
         if not v.merged:
             v = self._full(arg)
         rows = len(arg.shape) == 1 or v.merged
@@ -353,7 +355,7 @@ class _Lowering:
         return Value(self.graph.add("Concat", [v.name for v in full], axis=axis + batched), shape, batched)
 
     def _apply(self, linear: Linear, arg: Node) -> Value:
-        v = self._plain(self.values[arg.number])
+        v = self._plain(self.values[arg])
         match linear:
             case Spread(axis, _):
                 return self._reshape(v, (*v.shape[:axis], 1, *v.shape[axis:]))
@@ -416,7 +418,7 @@ class _Lowering:
 
     def _full(self, node: Node) -> Value:
         """The node's value with every axis at its full length, not merged."""
-        v = self._plain(self.values[node.number])
+        v = self._plain(self.values[node])
         if v.shape == node.shape:
             return v
         dims = [1, *node.shape] if v.batched else node.shape

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from exporter.linear import Along, Array, Reshape, Take
-from exporter.trace import Apply, Input, Node, Relu, Sum, topological
+from exporter.trace import Apply, Input, Largest, Node, Relu, Sum, topological
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ def guard(node: Node) -> Guard | None:
         case Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)):
             pass
         case _:
-            r, less = t, 0
+            r, less = t, 0  # type: ignore[assignment]
     match r:
         case Relu(arg=Sum(terms=((factor, a),), offset=c)) if factor < 0 and c + less == top:
             pass
@@ -73,22 +73,24 @@ def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
     return None
 
 
-def _shifted(node: Node) -> tuple[tuple[Any, int], Any]:
+def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
     """((c, a), o) when the node is c a + o."""
     match node:
         case Sum(terms=((c, arg),), offset=offset):
-            return (c, arg.number), offset
+            return (c, arg), offset
         case _:
-            return (1, node.number), 0
+            return (1, node), 0
 
 
 def largest_entry(node: Node) -> Node | None:
     """The vector, or the matrix of one row, whose largest entry the node is."""
-    match node.largest_of:
-        case Apply(linear=Reshape(), arg=arg) if len(arg.shape) == 2 and arg.shape[0] == 1:
+    match node:
+        case Largest(of=Apply(linear=Reshape(), arg=arg)) if len(arg.shape) == 2 and arg.shape[0] == 1:
             return arg
-        case q:
+        case Largest(of=q):
             return q
+        case _:
+            return None
 
 
 def plain_total(node: Node) -> Node | None:
