@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from exporter.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
 from exporter.network import CHUNK, Group, Index, Network, merged_rows
-from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 ALIKE: Literal["alike"] = "alike"
 ENTRIES: Literal["entries"] = "entries"
@@ -250,7 +250,7 @@ def _symmetry(net: Network) -> dict[Node, Axes]:
 
 def _axes(node: Node, known: dict[Node, Axes]) -> tuple[Axes, bool]:
     """(what is known of the node's axes, whether the node itself treats input entries differently)."""
-    match node:
+    match kind(node):
         case Input():
             return (ENTRIES,), False
         case Constant(values=values):
@@ -271,8 +271,8 @@ def _axes(node: Node, known: dict[Node, Axes]) -> tuple[Axes, bool]:
             return (*axes[:axis], None, *axes[axis + 1 :]), breaks
         case Apply(linear=linear, arg=arg):
             return _through(linear, arg.shape, known[arg])
-        case _:
-            raise AssertionError(type(node).__name__)
+        case never:
+            assert_never(never)
 
 
 def _meet(several: list[Axes]) -> Axes:

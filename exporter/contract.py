@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import frexp
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from exporter.linear import Along, Array, Take, Weigh
 from exporter.network import Group, Network
 from exporter.patterns import Guard, guard_of
-from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
@@ -174,7 +174,7 @@ class _Partials:
             return _Partial(
                 plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node], neurons
             )
-        match node:
+        match kind(node):
             case Sum(terms=terms, offset=offset):
                 out = self._sum([(float(c), self.known[a]) for c, a in terms], float(offset), n)
                 quantum = min(self.quanta[node], out.quantum)
@@ -196,8 +196,10 @@ class _Partials:
                 if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
                     # the last axis is another one now, or holds an entry twice
                     out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
-            case _:
-                raise AssertionError(f"{type(node).__name__} is not carried to its use")
+            case Input() | Relu() | Constant():
+                raise AssertionError(f"{node} is not carried to its use")
+            case never:
+                assert_never(never)
         if out.minus == 0:
             out = replace(out, plus=min(out.plus, max(node.hi, 0.0)), all_plus=min(out.all_plus, node.total))
         if out.plus == 0:
@@ -248,7 +250,7 @@ def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
     """For every node a power of two that divides all its values, 0 where there is none."""
     quanta: dict[Node, float] = {}
     for node in topological(net.output):
-        match node:
+        match kind(node):
             case Input():
                 q = quantum
             case Constant(values=values):
@@ -265,8 +267,8 @@ def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
                 q = _low_bit_of(np.asarray(weights)) * quanta[arg]
             case Apply(arg=arg):
                 q = quanta[arg]
-            case _:
-                raise AssertionError(type(node).__name__)
+            case never:
+                assert_never(never)
         quanta[node] = min(q, EXACT_ZERO)
     return quanta
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from exporter import linear as lin
 from exporter.linear import Array
 from exporter.network import Network, Weights, constant_values
-from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 
 def evaluate(net: Network, x: Array) -> Array:
@@ -51,10 +51,9 @@ def trace_values(output: Node, x: Array, keep: bool = False) -> dict[Node, Array
 
 
 def _value(node: Node, values: dict[Node, Any], x: Array) -> Array:
-    if node.is_constant:
-        exact = node.values if isinstance(node, Constant) else constant_values(node)
-        return np.asarray(lin.number(exact, x.dtype))[None]
-    match node:
+    if node.is_constant and not isinstance(node, Constant):
+        return np.asarray(lin.number(constant_values(node), x.dtype))[None]
+    match kind(node):
         case Input(shape=shape):
             return x.reshape((len(x), *shape))
         case Largest(arg=arg):
@@ -72,5 +71,7 @@ def _value(node: Node, values: dict[Node, Any], x: Array) -> Array:
             return np.concatenate(full, axis + 1)
         case Apply(linear=linear, arg=arg):
             return lin.apply(linear, values[arg])
-        case _:
-            raise AssertionError(type(node).__name__)
+        case Constant(values=exact):
+            return np.asarray(lin.number(exact, x.dtype))[None]
+        case never:
+            assert_never(never)

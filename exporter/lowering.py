@@ -17,10 +17,10 @@ take the mean of two entries as a product; structured ones keep to the forms tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,7 +40,7 @@ from exporter.patterns import (
     scaled_total,
     trimmed,
 )
-from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
@@ -106,50 +106,28 @@ class _Lowering:
             self.graph.reshape_once()
         return self.graph
 
+    def _rule(self, node: Node) -> tuple[Rule, Any]:
+        """The first rule of the table that matches, and what it found."""
+        for rule in RULES:
+            if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
+                return rule, found
+        raise AssertionError("the last rule matches every node")
+
     def _operands(self, node: Node) -> tuple[Node, ...]:
-        if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
-            return ()
-        if self.fused and (guarded := guard(node)):
-            return (guarded.source,)
-        if self.fused and (q := largest_entry(node)):
-            return (q,)
-        if self.fused and (pair := trimmed(node)):
-            summed = self._absorbed(pair)
-            return (summed[1],) if summed else (pair[1],)
-        if summed := scaled_total(node):
-            return (summed[1],)
-        if joint := joint_product(node):
-            return joint[0]
-        if product := plus_product(node):
-            return product[:2]
-        if self.fused and (entries := entry_sum(node)):
-            return (entries[0],)
-        if chain := product_chain(node):
-            return (chain[0],)
-        return node.args
+        rule, found = self._rule(node)
+        return rule.operands(found)
 
     def _lower(self, node: Node) -> Value:
-        if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
-            return Value(self.graph.constant(constant_values(node)), node.shape, False)
-        if self.fused and (guarded := guard(node)):
-            return self._guard(guarded)
-        if self.fused and (q := largest_entry(node)):
-            return self._largest(q)
-        if self.fused and (pair := trimmed(node)):
-            return self._clip(*pair)
-        if summed := scaled_total(node):
-            return self._total(*summed)
-        if joint := joint_product(node):
-            return self._joint_product(*joint)
-        if product := plus_product(node):
-            return self._product_plus(*product)
-        if self.fused and (entries := entry_sum(node)):
-            return self._entry_sum(*entries)
-        if chain := product_chain(node):
-            return self._product(node, *chain)
-        match node:
+        rule, found = self._rule(node)
+        return rule.emit(self, node, found)
+
+    def plain(self, node: Node) -> Value:
+        """A node by itself."""
+        match kind(node):
             case Input(shape=shape):
                 return Value("x", shape, True)
+            case Constant():
+                return self.folded(node)
             case Largest(arg=arg):
                 return self.values[arg]
             case Relu(arg=arg):
@@ -162,25 +140,21 @@ class _Lowering:
                 return self._stack(parts, axis)
             case Apply(linear=linear, arg=arg):
                 return self._apply(linear, arg)
-            case _:
-                raise AssertionError(type(node).__name__)
+            case never:
+                assert_never(never)
 
-    @staticmethod
-    def _absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
-        """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
-        c, v, _, offset = pair
-        summed = scaled_total(v) if c == 1 and offset else None
-        return (summed[0], summed[1], summed[2] + offset) if summed else None
+    def folded(self, node: Node) -> Value:
+        return Value(self.graph.constant(constant_values(node)), node.shape, False)
 
-    def _clip(self, c: float, v: Node, h: float, offset: float) -> Value:
-        if summed := self._absorbed((c, v, h, offset)):
-            arg, lo, hi, offset = self._total(*summed), offset, h + offset, 0.0
+    def clip(self, c: float, v: Node, h: float, offset: float) -> Value:
+        if summed := absorbed((c, v, h, offset)):
+            arg, lo, hi, offset = self.total(*summed), offset, h + offset, 0.0
         else:
             arg, lo, hi = self.values[v], 0.0, h
         clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
         return self._shift(self._scale(clipped, c), offset)
 
-    def _guard(self, g: Guard) -> Value:
+    def guard(self, g: Guard) -> Value:
         """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
         clipped = self._each(self.values[g.source], "Clip", *ends)
@@ -260,7 +234,7 @@ class _Lowering:
             return v
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
-    def _largest(self, q: Node) -> Value:
+    def largest(self, q: Node) -> Value:
         """The largest entry of a vector, or of a matrix of one row."""
         v = self._full(q)
         attributes = {"axes": [2], "keepdims": 0} if len(q.shape) == 2 else {"axes": [1]}
@@ -276,7 +250,7 @@ class _Lowering:
         row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
         return Value(self._row_product(row, cat, fixed), (), True)
 
-    def _total(self, c: float, arg: Node, offset: float) -> Value:
+    def total(self, c: float, arg: Node, offset: float) -> Value:
         """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
         if (c, arg) not in self.totals:
             self.totals[c, arg] = self._new_total(c, arg, offset), offset
@@ -318,24 +292,24 @@ class _Lowering:
         out = self.graph.add("Gemm", [row, name], **attributes)
         return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
-    def _product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
+    def product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
         """rest + M arg for vectors: one Gemm."""
         v, r = self._full(arg), self._full(rest)
         name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
         return Value(name, (len(matrix),), True)
 
-    def _joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
+    def joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
         """M (v, w, ...) for vectors: one Gemm over all of them."""
         zero = self.graph.constant(np.zeros(len(matrix)))
         name = self.graph.add("Gemm", [self._stack(args, 0).name, self.graph.constant(matrix.T), zero])
         return Value(name, (len(matrix),), True)
 
-    def _entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
+    def entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
         """row v + offset for a vector: one Gemm."""
         weights, bias = self.graph.constant(row[:, None]), self.graph.constant([offset])
         return Value(self.graph.add("Gemm", [self._full(arg).name, weights, bias]), (1,), True)
 
-    def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
+    def product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""
         v = self.values[arg]
         if not v.merged:
@@ -438,9 +412,45 @@ class _Lowering:
         return self._with_batch(out)
 
 
+def folds(node: Node) -> bool:
+    """Whether a constant is stored as it is."""
+    return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
+
+
+def absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
+    """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
+    c, v, _, offset = pair
+    summed = scaled_total(v) if c == 1 and offset else None
+    return (summed[0], summed[1], summed[2] + offset) if summed else None
+
+
 def _row_length(n: int) -> int:
     """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
     if n <= TWO_STAGE:
         return n
     near = [r for r in range(256, 4097) if n % r == 0]
     return min(near, key=lambda r: abs(r - 1024)) if near else n
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
+
+    match: Callable[[Node], Any]
+    operands: Callable[[Any], tuple[Node, ...]]
+    emit: Callable[[_Lowering, Node, Any], Value]
+    fused: bool = False  # for that profile alone
+
+
+RULES = (
+    Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
+    Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
+    Rule(largest_entry, lambda q: (q,), lambda low, _, q: low.largest(q), fused=True),
+    Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
+    Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
+    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p)),
+    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p)),
+    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True),
+    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c)),
+    Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),
+)

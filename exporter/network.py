@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 
 from exporter import linear as lin
 from exporter.linear import Along, Reorder, Reshape, Spread, Take, Weigh
-from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 Index = npt.NDArray[np.int64]
 CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of every reading
@@ -205,7 +206,7 @@ def merged_rows(
         columns = group.offset + rows[:, None] + np.arange(k) * node.size
         data = np.tile(np.asarray(group.signs, dtype=np.float64), n)
         return sp.csr_array((data, columns.ravel(), np.arange(n + 1) * k), shape=(n, width)), np.zeros(n)
-    match node:
+    match kind(node):
         case Largest(arg=arg):
             return merged_rows(arg, rows, leaves, width)
         case Sum(terms=terms, offset=offset):
@@ -229,13 +230,16 @@ def merged_rows(
             m, b = merged_rows(arg, used, leaves, width)
             inner = sp.csr_array((picked.data, place, picked.indptr), shape=(n, len(used)))
             return sp.csr_array(inner @ m), inner @ b
-        case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
+        case Apply(linear=linear, arg=arg):
+            assert isinstance(linear, Take | Spread | Reorder | Reshape)
             source = lin.source_index(linear, arg.shape, rows)
             used, place = _used(source, arg.size)
             m, b = merged_rows(arg, used, leaves, width)
             return (m, b) if np.array_equal(used, source) else (sp.csr_array(m[place]), b[place])
-        case _:
-            raise AssertionError(f"{type(node).__name__} at level {node.level} is not carried to its use")
+        case Input() | Relu() | Constant():
+            raise AssertionError(f"{node} is not carried to its use")
+        case never:
+            assert_never(never)
 
 
 def _used(entries: Index, size: int) -> tuple[Index, Index]:
@@ -274,7 +278,7 @@ def constant_values(node: Node) -> npt.NDArray[np.float64]:
     """The value of a constant node, in float64."""
     values: dict[Node, npt.NDArray[np.float64]] = {}
     for n in topological(node):
-        match n:
+        match kind(n):
             case Constant(values=v):
                 out = v.astype(np.float64)
             case Largest(arg=a):
@@ -289,8 +293,10 @@ def constant_values(node: Node) -> npt.NDArray[np.float64]:
                 out = np.concatenate([values[p] for p in parts], axis)
             case Apply(linear=linear, arg=a):
                 out = lin.apply(linear, values[a][None])[0]
-            case _:
+            case Input():
                 raise AssertionError("an input is not a constant")
+            case never:
+                assert_never(never)
         values[n] = out
     return values[node]
 

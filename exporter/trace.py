@@ -212,6 +212,15 @@ class Largest(Node):
         return (self.arg,)
 
 
+Kind = Input | Constant | Apply | Sum | Stack | Relu | Largest
+
+
+def kind(node: Node) -> Kind:
+    """The node as one of the closed set, so that a match over all of them is checked to be complete."""
+    assert isinstance(node, Kind)
+    return node
+
+
 def vector(d: int, lo: float = 0.0, hi: float = 1.0) -> Node:
     """The network's input: d numbers in [lo, hi]."""
     return Input((d,), 0, lo, hi)
