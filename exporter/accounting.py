@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from exporter.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
 from exporter.network import CHUNK, Group, Index, Network, merged_rows
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 ALIKE: Literal["alike"] = "alike"
 ENTRIES: Literal["entries"] = "entries"
@@ -47,12 +47,12 @@ def accounting(net: Network) -> Accounting:
     nnz, largest = 0, 0.0
     for level in range(len(net.layers) + 1):
         groups = net.state(level).find()
-        counted: dict[int, tuple[int, float]] = {}  # neurons that differ in scale and bias only are merged once
+        counted: dict[Node, tuple[int, float]] = {}  # neurons that differ in scale and bias only are merged once
         for root, _ in net.roots(level):
             node, scale = _bare(root, groups)
-            if node.number not in counted:
-                counted[node.number] = _count(node, groups, symmetry)
-            weights, heaviest = counted[node.number]
+            if node not in counted:
+                counted[node] = _count(node, groups, symmetry)
+            weights, heaviest = counted[node]
             nnz += weights
             largest = max(largest, scale * heaviest)
     widths = tuple(layer.width for layer in net.layers)
@@ -60,10 +60,10 @@ def accounting(net: Network) -> Accounting:
     return Accounting(net.depth, net.width, net.size, nnz, largest, widths, modules)
 
 
-def _bare(node: Node, groups: dict[int, Group]) -> tuple[Node, float]:
+def _bare(node: Node, groups: dict[Node, Group]) -> tuple[Node, float]:
     """The node without factor and bias, and the factor's magnitude."""
     scale = 1.0
-    while isinstance(node, Sum) and node.number not in groups:
+    while isinstance(node, Sum) and node not in groups:
         varying = [(c, arg) for c, arg in node.terms if not arg.is_constant]
         if len(varying) != 1 or varying[0][0] == 0:
             break
@@ -72,19 +72,19 @@ def _bare(node: Node, groups: dict[int, Group]) -> tuple[Node, float]:
     return node, scale
 
 
-def _count(node: Node, groups: dict[int, Group], symmetry: dict[int, Axes]) -> tuple[int, float]:
+def _count(node: Node, groups: dict[Node, Group], symmetry: dict[Node, Axes]) -> tuple[int, float]:
     """(non-zeros, largest weight) of all rows of a node over the neurons of a layer.
 
     Terms that share no neurons are counted one by one; what is left is merged.
     """
     if node.is_constant:
         return 0, 0.0
-    if node.number not in groups:
+    if node not in groups:
         match node:
             case Apply(linear=Spread(_, n), arg=arg):
                 nnz, largest = _count(arg, groups, symmetry)
                 return n * nnz, largest
-            case Apply(linear=Reshape() | Reorder(), arg=arg):
+            case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg):
                 return _count(arg, groups, symmetry)
             case Stack(parts=parts):
                 several = [_count(part, groups, symmetry) for part in parts]
@@ -92,19 +92,19 @@ def _count(node: Node, groups: dict[int, Group], symmetry: dict[int, Axes]) -> t
             case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
                 scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
                 return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
-    return _merge_and_count(node, groups, symmetry[node.number])
+    return _merge_and_count(node, groups, symmetry[node])
 
 
-def _disjoint(several: list[set[int]]) -> bool:
+def _disjoint(several: list[set[Node]]) -> bool:
     return len(set().union(*several)) == sum(map(len, several))
 
 
-def _reads(node: Node, groups: dict[int, Group]) -> set[int]:
+def _reads(node: Node, groups: dict[Node, Group]) -> set[Node]:
     """The groups that a node depends on."""
-    return {n.number for n in _region(node, groups) if n.number in groups}
+    return {n for n in _region(node, groups) if n in groups}
 
 
-def _merge_and_count(node: Node, groups: dict[int, Group], axes: Axes) -> tuple[int, float]:
+def _merge_and_count(node: Node, groups: dict[Node, Group], axes: Axes) -> tuple[int, float]:
     leaves, columns = _atoms(node, groups)
     rows, copies = _representatives(node, axes)
     width = columns.number.size
@@ -129,38 +129,36 @@ class Columns:
     size: npt.NDArray[np.float64]
 
 
-def _atoms(root: Node, groups: dict[int, Group]) -> tuple[dict[int, Group], Columns]:
+def _atoms(root: Node, groups: dict[Node, Group]) -> tuple[dict[Node, Group], Columns]:
     """Nodes that stand for the neurons below them in the map of `root`, as groups, and the neurons of their entries.
 
     An atom's entries read disjoint sets of neurons, and nothing else in the map reads these: a sum over a block, say. All
     weights of such a set are then one number times the weights within the atom, so the map is merged over atoms.
     """
-    apart: dict[int, Columns | None] = {}
-    inside: dict[int, frozenset[int]] = {}
-    below: dict[int, frozenset[int]] = {}
-    readers: dict[int, set[int]] = {}
+    apart: dict[Node, Columns | None] = {}
+    inside: dict[Node, frozenset[Node]] = {}
+    below: dict[Node, frozenset[Node]] = {}
+    readers: dict[Node, set[Node]] = {}
     nodes = _region(root, groups)
     for node in nodes:
         args = _moving(node, groups)
         for a in args:
-            readers.setdefault(a.number, set()).add(node.number)
-        inside[node.number] = frozenset({node.number}).union(*(inside[a.number] for a in args))
-        below[node.number] = (
-            frozenset({node.number}) if node.number in groups else frozenset().union(*(below[a.number] for a in args))
-        )
-        shared = sum(len(below[a.number]) for a in args) > len(below[node.number])
-        apart[node.number] = None if shared else _columns(node, groups, apart)
-    atoms: dict[int, Group] = {}
-    pending, seen, offset = [root], set[int](), 0
+            readers.setdefault(a, set()).add(node)
+        inside[node] = frozenset({node}).union(*(inside[a] for a in args))
+        below[node] = frozenset({node}) if node in groups else frozenset().union(*(below[a] for a in args))
+        shared = sum(len(below[a]) for a in args) > len(below[node])
+        apart[node] = None if shared else _columns(node, groups, apart)
+    atoms: dict[Node, Group] = {}
+    pending, seen, offset = [root], set[Node](), 0
     numbers, sizes = [np.zeros(0, np.int64)], [np.zeros(0)]
     while pending:
         node = pending.pop()
-        if node.is_constant or node.number in seen:
+        if node.is_constant or node in seen:
             continue
-        seen.add(node.number)
-        found, within = apart[node.number], inside[node.number]
-        if found is not None and all(readers[n] <= within for n in within if n != node.number):
-            atoms[node.number] = Group(node, node, (1,), offset)
+        seen.add(node)
+        found, within = apart[node], inside[node]
+        if found is not None and all(readers[n] <= within for n in within if n != node):
+            atoms[node] = Group(node, node, (1,), offset)
             number, size = _whole(found, node.shape)
             numbers.append(number.ravel())
             sizes.append(size.ravel())
@@ -170,28 +168,30 @@ def _atoms(root: Node, groups: dict[int, Group]) -> tuple[dict[int, Group], Colu
     return atoms, Columns(np.concatenate(numbers), np.concatenate(sizes))
 
 
-def _region(root: Node, groups: dict[int, Group]) -> list[Node]:
+def _region(root: Node, groups: dict[Node, Group]) -> list[Node]:
     """The nodes between the groups and the root, each after its arguments; constants left out."""
     return topological(root, args=lambda node: _moving(node, groups))
 
 
-def _moving(node: Node, groups: dict[int, Group]) -> list[Node]:
+def _moving(node: Node, groups: dict[Node, Group]) -> list[Node]:
     """The arguments of a node between the groups that are no constants."""
-    return [] if node.number in groups else [arg for arg in node.args if not arg.is_constant]
+    return [] if node in groups else [arg for arg in node.args if not arg.is_constant]
 
 
-def _columns(node: Node, groups: dict[int, Group], known: dict[int, Columns | None]) -> Columns | None:
+def _columns(node: Node, groups: dict[Node, Group], known: dict[Node, Columns | None]) -> Columns | None:
     """The neurons of every entry, where no two entries read the same one; the arguments read different groups."""
     flat = (1,) * len(node.shape)
-    if node.number in groups:
-        return Columns(np.full(flat, len(groups[node.number].signs)), np.ones(flat))
+    if node in groups:
+        return Columns(np.full(flat, len(groups[node].signs)), np.ones(flat))
     args = []
     for arg in node.args:
-        found = Columns(np.zeros(flat, np.int64), np.zeros(flat)) if arg.is_constant else known[arg.number]
+        found = Columns(np.zeros(flat, np.int64), np.zeros(flat)) if arg.is_constant else known[arg]
         if found is None:
             return None
         args.append(found)
     match node:
+        case Largest():
+            return args[0]
         case Sum(terms=terms):
             used = [(abs(float(c)), columns) for (c, _), columns in zip(terms, args, strict=True) if c != 0]
             number, size = np.zeros(flat, np.int64), np.zeros(flat)
@@ -235,44 +235,44 @@ def _representatives(node: Node, axes: Axes) -> tuple[Index, int]:
     return np.ravel_multi_index([g.ravel() for g in grid], node.shape).astype(np.int64), copies
 
 
-def _symmetry(net: Network) -> dict[int, Axes]:
+def _symmetry(net: Network) -> dict[Node, Axes]:
     """For every node what is known of its axes."""
-    known: dict[int, Axes] = {}
-    broken: set[int] = set()
+    known: dict[Node, Axes] = {}
+    broken: set[Node] = set()
     for node in topological(net.output):
         axes, breaks = _axes(node, known)
-        if breaks or any(a.number in broken for a in node.args):
-            broken.add(node.number)
+        if breaks or any(a in broken for a in node.args):
+            broken.add(node)
             axes = tuple(None if kind == ENTRIES else kind for kind in axes)
-        known[node.number] = axes
+        known[node] = axes
     return known
 
 
-def _axes(node: Node, known: dict[int, Axes]) -> tuple[Axes, bool]:
+def _axes(node: Node, known: dict[Node, Axes]) -> tuple[Axes, bool]:
     """(what is known of the node's axes, whether the node itself treats input entries differently)."""
-    match node:
+    match kind(node):
         case Input():
             return (ENTRIES,), False
         case Constant(values=values):
             v = values.astype(np.float64)
             return tuple(None if np.ptp(v, axis=a).any() else ALIKE for a in range(v.ndim)), False
-        case Relu(arg=arg):
-            return known[arg.number], False
+        case Relu(arg=arg) | Largest(arg=arg):
+            return known[arg], False
         case Sum():
             # constants enter the bias only, and only weights are counted; but equal rows of other bias are other neurons
-            axes = _meet([known[a.number] for a in node.args if node.is_constant or not a.is_constant])
-            biases = _meet([known[a.number] for a in node.args if a.is_constant] or [(ALIKE,) * len(axes)])
+            axes = _meet([known[a] for a in node.args if node.is_constant or not a.is_constant])
+            biases = _meet([known[a] for a in node.args if a.is_constant] or [(ALIKE,) * len(axes)])
             return tuple(
                 k if k == ENTRIES else _meet([(k,), (b,)])[0] for k, b in zip(axes, biases, strict=True)
             ), False
         case Stack(parts=parts, axis=axis):
-            axes = _meet([known[p.number] for p in parts])
-            breaks = any(known[p.number][axis] == ENTRIES for p in parts)
+            axes = _meet([known[p] for p in parts])
+            breaks = any(known[p][axis] == ENTRIES for p in parts)
             return (*axes[:axis], None, *axes[axis + 1 :]), breaks
         case Apply(linear=linear, arg=arg):
-            return _through(linear, arg.shape, known[arg.number])
-        case _:
-            raise AssertionError(type(node).__name__)
+            return _through(linear, arg.shape, known[arg])
+        case never:
+            assert_never(never)
 
 
 def _meet(several: list[Axes]) -> Axes:

@@ -31,6 +31,8 @@ def file_name(task: Task, options: Options) -> str:
         parts.append(f"from{grid.lo:g}to{grid.hi:g}")
     if options.epsilon is not None:
         parts.append(f"eps{options.epsilon:g}")
+    elif options.inputs == "grid":
+        parts.append("grid-only")
     if options.radix is not None:
         parts.append(f"T{options.radix}")
     if options.tune != default.tune:

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, Literal
+from math import ceil, log2
+from typing import Any, Literal, get_args
 
 import exporter
 from exporter.accounting import Accounting, accounting
 from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune
 from exporter.constructions.planned import Request
-from exporter.contract import MANTISSA, DType, Step, dense_bits, structured_bits
+from exporter.contract import MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
 from exporter.errors import ContractError, UserError
-from exporter.grid import Grid
+from exporter.grid import GUARD, Grid
 from exporter.network import Network, network
+from exporter.patterns import guard_of
 from exporter.primitives import compare, compare_saturating, like
 from exporter.task import Task
 from exporter.trace import Node, stack, total, vector
@@ -25,6 +27,7 @@ Profile = Literal["dense", "matmul", "structured", "fused"]
 MERGED = ("dense", "matmul")  # the profiles that are one chain of merged maps
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
+Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
 
 
@@ -43,10 +46,13 @@ class Options:
     seed: int = 0
     batch: int | None = None  # a fixed number of vectors in a run
     ask: Request = field(default_factory=Request)
+    inputs: Inputs = "any"
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
             raise UserError(f"--batch must be 1 or more, not {self.batch}; leave it out for any number of vectors")
+        if self.inputs not in get_args(Inputs):
+            raise UserError(f"--inputs {self.inputs}: choose from {', '.join(get_args(Inputs))}")
 
     @property
     def delta(self) -> Fraction:
@@ -68,8 +74,21 @@ class Model:
     failure_bound: float
     ties: Ties
 
+    @property
+    def grid_error(self) -> float | None:
+        """How far a right answer on grid values may be from the true one, by the rounding of the last sum."""
+        return None if self.options.epsilon is not None else output_error(self.task, self.options.grid, self.dtype)
+
+    @property
+    def off_grid_error(self) -> float | None:
+        """The same on any finite data, clamped to the domain: ranks move no further than the entries do."""
+        if self.options.inputs == "grid" or self.grid_error is None:
+            return None
+        return self.options.grid.rounding_error(MANTISSA[self.dtype]) + self.grid_error
+
     def description(self) -> dict[str, Any]:
         grid, counted = self.options.grid, self.accounting
+        guard = guard_of(self.network.output)
         construction = CONSTRUCTIONS[self.options.construction]
         return {
             "construction": construction.name,
@@ -88,13 +107,17 @@ class Model:
             "dtype": self.dtype,
             "needs_precision": self.dtype,
             "batch": self.options.batch,
+            "inputs": "uniform" if self.options.epsilon is not None else self.options.inputs,
             "exact_on_grid": self.exact_on_grid,
+            "grid_error": self.grid_error,
+            "off_grid_error": self.off_grid_error,
             "mantissa_bits": None if self.step.bits == float("inf") else self.step.bits,
             "epsilon": self.options.epsilon,
             "certificate": self.options.certificate,
             "failure_bound": self.failure_bound,
             "ties": self.ties,
             "depth": counted.depth,
+            "guard_layers": guard.layers if guard else 0,
             "width": counted.width,
             "size": counted.size,
             "nnz": counted.nnz,
@@ -141,11 +164,11 @@ def trace(
 ) -> tuple[Network, float]:
     """The network that answers a task, from data values to data values, and its failure bound.
 
-    `rounded` rounds data to the grid in that floating-point type first (see Grid.normalised).
+    `rounded` rounds data to the grid in that floating-point type first, and clamps it (see Grid.guarded).
     """
     grid = options.grid
-    x = vector(task.d, grid.low, grid.low + grid.cells * grid.step)
-    u = grid.normalised(x, MANTISSA[rounded] if rounded and task.d > 1 else None)
+    x = vector(task.d, grid.low, grid.high)
+    u = grid.guarded(x, MANTISSA[rounded]) if rounded else grid.normalised(x)
     ties = options.epsilon is None
     choice = Choice(
         delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed, options.ask, offsets
@@ -154,7 +177,8 @@ def trace(
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:
         columns += _certificate(u, stats, choice)
-    return network(x, stack(columns)), stats.failure_bound
+    stats.names.span(GUARD, x, u)
+    return network(x, stack(columns), stats.names), stats.failure_bound
 
 
 def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
@@ -218,8 +242,9 @@ def _first(
     tried = _preferences(construction, dtypes, options, profile)
     for offsets in (True, False) if construction.offsets else (True,):
         for dtype, form in tried:
-            # a merged Gemm cannot round its input first, so only the factored profiles do
-            net, bound = traced(form, rounded=None if profile in MERGED else dtype, offsets=offsets)
+            if options.grid.bits > MANTISSA[dtype] or options.grid.misfit(dtype):
+                continue
+            net, bound = traced(form, rounded=None if options.inputs == "grid" else dtype, offsets=offsets)
             if profile not in MERGED:
                 step = structured_bits(net, options.grid.step)
             elif dense_weights(net) <= DENSE_LIMIT:
@@ -253,6 +278,8 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
     grid = options.grid
     net, _ = trace(construction, task, options, offsets=False)
+    if reason := grid.misfit("float64" if options.dtype == "auto" else options.dtype):
+        return f"{construction.name}: {reason}; take another --domain{', or --dtype float64' * (options.dtype == 'float32')}"
     merged = options.profile in MERGED
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
@@ -268,6 +295,20 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
         f"{construction.name} at d = {task.d}, {grid.bits} bits{profile} would be silently wrong in {asked}: "
         f"{step.where} needs {step.bits:.0f} bits of mantissa, {asked} has {MANTISSA[asked]}; {remedy}{other}"
     )
+
+
+def output_error(task: Task, grid: Grid, dtype: DType) -> float:
+    """How far the last sum of a file may be from the weighted ranks that it adds up, in data units.
+
+    One rank comes out as it is. Weights that are powers of two and their multiples: the contract lets the sum round once,
+    by half the distance of floats below the largest value, and not at all where the dtype has digits enough. Any other
+    weight is rounded itself, and so are its product and at most two sums: 4 roundings, each by a fraction 2^-m.
+    """
+    m, largest = MANTISSA[dtype], max(abs(grid.low), abs(grid.high))
+    if task.rounds:
+        return 5 * 2.0**-m * (grid.high - grid.low + abs(grid.low))
+    finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
+    return 0.0 if largest <= 2.0**m * finest else float(2.0 ** (ceil(log2(largest)) - 1 - m))
 
 
 def least_epsilon(d: int, dtype: DType, profile: str) -> float:

@@ -5,22 +5,26 @@ sum, in units of that power, fits the mantissa (2^24 for float32, 2^53 for float
 summation: the file computes the same rational function on every runtime that honours its dtype. This module proves that
 by walking the network with a bound and a quantum per node. What it cannot prove it does not claim.
 
-One rounding is allowed: the last sum of two terms (the mean of two middle values), because a correctly rounded
-a/2 + b/2 is what numpy.median returns too.
+Two roundings are allowed. The last sum of two terms (the mean of two middle values), because a correctly rounded
+a/2 + b/2 is what numpy.median returns too. And that of the guard, the first layers, which take any finite data: `Grid.
+guarded` proves that they return grid values within the range, so that what follows is exact whatever the data was;
+`_rounds_to_grid` checks on the formula at hand what that proof needs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from math import frexp
+from typing import Literal, assert_never
 
 import numpy as np
 import scipy.sparse as sp
 
 from exporter.linear import Along, Array, Take, Weigh
 from exporter.network import Group, Network
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.patterns import Guard, guard_of
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
@@ -33,41 +37,64 @@ class Step:
 
     bits: float
     where: str
+    guard: int | None = (
+        None  # the mantissa in which the guard rounds to the grid, 0 for none; None where there is no guard
+    )
 
     def exact_in(self, dtype: DType) -> bool:
-        return self.bits <= MANTISSA[dtype]
+        return self.bits <= MANTISSA[dtype] and self.guard in (None, MANTISSA[dtype])
 
 
 def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
     quanta = node_quanta(net, quantum)
-    worst = Step(0, "nothing")
-    nodes = topological(net.output)
+    guard = guard_of(net.output)
+    worst = _guard_step(net, guard, quantum)
+    nodes = topological(net.output, args=lambda node: () if guard and node is guard.node else node.args)
     final = _rounded_once(net.output)
     cut = _cut_at_zero(nodes)
     for node in nodes:
-        if node.number in final:
+        if node in final:
             continue
         largest = _largest_partial(node)
-        if node.number in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
+        if node in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
             # where this sum of two is negative it may round, for it stays negative
             largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
-        bits = _bits(largest, quanta[node.number])
+        bits = _bits(largest, quanta[node])
         if bits > worst.bits:
-            worst = Step(bits, f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers")
+            worst = replace(
+                worst, bits=bits, where=f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers"
+            )
     return worst
 
 
-def _cut_at_zero(nodes: list[Node]) -> set[int]:
+def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
+    """The input itself, and the guard's claim to round it."""
+    bits = _bits(net.input.magnitude, quantum)
+    return Step(bits, "the input", None if guard is None else _rounds_to_grid(guard, quantum))
+
+
+def _rounds_to_grid(guard: Guard, quantum: float) -> int:
+    """The mantissa m for which the proof in `Grid.guarded` holds, 0 for none: with s the step inside, c = 2^m s is not
+    below the top, the factor is a power of two, and shift and top are multiples of s that m bits hold."""
+    step = guard.scale * quantum
+    for m in MANTISSA.values():
+        fits = guard.c == 2.0**m * step and guard.top <= guard.c and abs(guard.shift) <= guard.c
+        if fits and frexp(guard.scale)[0] == 0.5 and guard.shift % step == 0 and guard.top % step == 0:
+            return m
+    return 0
+
+
+def _cut_at_zero(nodes: list[Node]) -> set[Node]:
     """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs."""
-    readers: dict[int, list[Node]] = {}
+    readers: dict[Node, list[Node]] = {}
     for node in nodes:
         for arg in node.args:
-            readers.setdefault(arg.number, []).append(node)
-    cut: set[int] = set()
+            readers.setdefault(arg, []).append(node)
+    cut: set[Node] = set()
     for node in reversed(nodes):
-        if all(isinstance(r, Relu) or (_lowers(r) and r.number in cut) for r in readers.get(node.number, [node])):
-            cut.add(node.number)
+        if all(isinstance(r, Relu) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
+            cut.add(node)
     return cut
 
 
@@ -83,13 +110,14 @@ def dense_bits(net: Network, quantum: float) -> Step:
     in part either.
     """
     quanta = node_quanta(net, quantum)
-    worst = Step(0, "nothing")
-    for level in range(len(net.layers) + 1):
-        parts = _Partials({g.node.number: g for g in net.state(level).groups}, level, quanta)
+    guard = guard_of(net.output)
+    worst = _guard_step(net, guard, quantum)
+    for level in range(guard.layers if guard else 0, len(net.layers) + 1):
+        parts = _Partials({g.node: g for g in net.state(level).groups}, level, quanta)
         for node in dict.fromkeys(node for node, _ in net.roots(level)):
             bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
             if bits > worst.bits:
-                worst = Step(bits, f"the Gemm of layer {level + 1}")
+                worst = replace(worst, bits=bits, where=f"the Gemm of layer {level + 1}")
     return worst
 
 
@@ -112,14 +140,14 @@ class _Partial:
 class _Partials:
     """Partial sums of the nodes of one affine map, over the neurons it reads."""
 
-    def __init__(self, leaves: dict[int, Group], level: int, quanta: dict[int, float]) -> None:
+    def __init__(self, leaves: dict[Node, Group], level: int, quanta: dict[Node, float]) -> None:
         self.leaves, self.level, self.quanta = leaves, level, quanta
-        self.known: dict[int, _Partial] = {}
+        self.known: dict[Node, _Partial] = {}
 
     def of_output(self, output: Node) -> float:
         """As `of`, column by column: a sum of two terms is rounded once, as it may be."""
         match output:
-            case Stack(parts=parts) if output.number not in self.leaves:
+            case Stack(parts=parts) if output not in self.leaves:
                 return max(self.of_output(p) for p in parts)
             case _:
                 found = self.of(output)
@@ -127,52 +155,51 @@ class _Partials:
 
     def of(self, node: Node) -> _Partial:
         for n in self._below(node):
-            self.known[n.number] = self._one(n)
-        return self.known[node.number]
+            self.known[n] = self._one(n)
+        return self.known[node]
 
     def _below(self, node: Node) -> list[Node]:
-        seen: dict[int, Node] = {}
-        pending = [node]
-        while pending:
-            n = pending.pop()
-            if n.number in seen or n.number in self.known:
-                continue
-            seen[n.number] = n
-            if n.number not in self.leaves and not n.is_constant:
-                pending.extend(n.args)
-        return [seen[k] for k in sorted(seen)]
+        def below(n: Node) -> tuple[Node, ...]:
+            done = n in self.known or n in self.leaves or n.is_constant
+            return () if done else n.args
+
+        return [n for n in topological(node, args=below) if n not in self.known]
 
     def _one(self, node: Node) -> _Partial:
         n = node.shape[-1] if node.shape else 1
-        if node.is_constant or node.number in self.leaves:
-            group = self.leaves.get(node.number)
+        if node.is_constant or node in self.leaves:
+            group = self.leaves.get(node)
             neurons = 1 if group is None else len(group.signs)
             plus, minus = max(node.hi, 0.0), max(-node.lo, 0.0)
             return _Partial(
-                plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node.number], neurons
+                plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node], neurons
             )
-        match node:
+        match kind(node):
             case Sum(terms=terms, offset=offset):
-                out = self._sum([(float(c), self.known[a.number]) for c, a in terms], float(offset), n)
-                quantum = min(self.quanta[node.number], out.quantum)
+                out = self._sum([(float(c), self.known[a]) for c, a in terms], float(offset), n)
+                quantum = min(self.quanta[node], out.quantum)
             case Stack(parts=parts, axis=axis):
-                out = self._either([self.known[p.number] for p in parts], axis == len(node.shape) - 1)
-                quantum = self.quanta[node.number]
+                out = self._either([self.known[p] for p in parts], axis == len(node.shape) - 1)
+                quantum = self.quanta[node]
             case Apply(linear=Along(axis, matrix), arg=arg):
-                out = self._along(self.known[arg.number], matrix, axis == len(arg.shape) - 1, n)
-                quantum = self.quanta[node.number]
+                out = self._along(self.known[arg], matrix, axis == len(arg.shape) - 1, n)
+                quantum = self.quanta[node]
             case Apply(linear=Weigh(weights), arg=arg):
                 c = float(np.abs(np.asarray(weights, dtype=np.float64)).max())
-                p = self.known[arg.number]
+                p = self.known[arg]
                 both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
-                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node.number]
+                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node]
+            case Largest(arg=arg):
+                out, quantum = self.known[arg], self.quanta[node]
             case Apply(linear=linear, arg=arg):
-                out, quantum = self.known[arg.number], self.quanta[node.number]
+                out, quantum = self.known[arg], self.quanta[node]
                 if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
                     # the last axis is another one now, or holds an entry twice
                     out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
-            case _:
-                raise AssertionError(f"{type(node).__name__} is not carried to its use")
+            case Input() | Relu() | Constant():
+                raise AssertionError(f"{node} is not carried to its use")
+            case never:
+                assert_never(never)
         if out.minus == 0:
             out = replace(out, plus=min(out.plus, max(node.hi, 0.0)), all_plus=min(out.all_plus, node.total))
         if out.plus == 0:
@@ -189,7 +216,7 @@ class _Partials:
                 up, down, all_up, all_down = down, up, all_down, all_up
             plus, minus = plus + abs(c) * up, minus + abs(c) * down
             all_plus, all_minus = all_plus + abs(c) * all_up, all_minus + abs(c) * all_down
-        quantum = min((p.quantum * _low_bit(c) for c, p in terms), default=EXACT_ZERO)
+        quantum = min((p.quantum * low_bit(c) for c, p in terms), default=EXACT_ZERO)
         count = sum(p.terms for _, p in terms) + (offset != 0)
         return _Partial(plus, minus, all_plus, all_minus, quantum, count)
 
@@ -219,30 +246,30 @@ class _Partials:
         return _Partial(plus, minus, n * plus, n * minus, 0, p.terms * most)
 
 
-def node_quanta(net: Network, quantum: float) -> dict[int, float]:
+def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
     """For every node a power of two that divides all its values, 0 where there is none."""
-    quanta: dict[int, float] = {}
+    quanta: dict[Node, float] = {}
     for node in topological(net.output):
-        match node:
+        match kind(node):
             case Input():
                 q = quantum
             case Constant(values=values):
                 q = _low_bit_of(values)
-            case Relu(arg=arg):
-                q = quanta[arg.number]
+            case Relu(arg=arg) | Largest(arg=arg):
+                q = quanta[arg]
             case Sum(terms=terms, offset=offset):
-                q = min([_low_bit(c) * quanta[a.number] for c, a in terms] + [_low_bit(offset)])
+                q = min([low_bit(c) * quanta[a] for c, a in terms] + [low_bit(offset)])
             case Stack(parts=parts):
-                q = min(quanta[p.number] for p in parts)
+                q = min(quanta[p] for p in parts)
             case Apply(linear=Along(_, matrix), arg=arg):
-                q = _low_bit_of(matrix.data if sp.issparse(matrix) else matrix) * quanta[arg.number]
+                q = _low_bit_of(matrix.data if sp.issparse(matrix) else matrix) * quanta[arg]
             case Apply(linear=Weigh(weights), arg=arg):
-                q = _low_bit_of(np.asarray(weights)) * quanta[arg.number]
+                q = _low_bit_of(np.asarray(weights)) * quanta[arg]
             case Apply(arg=arg):
-                q = quanta[arg.number]
-            case _:
-                raise AssertionError(type(node).__name__)
-        quanta[node.number] = min(q, EXACT_ZERO)
+                q = quanta[arg]
+            case never:
+                assert_never(never)
+        quanta[node] = min(q, EXACT_ZERO)
     return quanta
 
 
@@ -270,20 +297,20 @@ def _largest_partial(node: Node) -> float:
             return node.magnitude
 
 
-def _rounded_once(output: Node) -> set[int]:
+def _rounded_once(output: Node) -> set[Node]:
     """The nodes that may round because they only hand the mean of two exact terms to the output."""
-    allowed: set[int] = set()
+    allowed: set[Node] = set()
     node = output
     while True:
         match node:
             case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) <= 2:
-                allowed.add(node.number)
+                allowed.add(node)
                 return allowed
             case Apply(linear=linear, arg=arg) if not isinstance(linear, Along | Weigh):
-                allowed.add(node.number)
+                allowed.add(node)
                 node = arg
             case Stack(parts=parts):
-                allowed.add(node.number)
+                allowed.add(node)
                 return allowed.union(*(_rounded_once(p) for p in parts))
             case _:
                 return allowed
@@ -295,7 +322,7 @@ def _bits(magnitude: float, quantum: float) -> float:
     return float("inf") if quantum == 0 else max(0.0, float(np.log2(magnitude / quantum)))
 
 
-def _low_bit(value: float | int | Fraction) -> float:
+def low_bit(value: float | int | Fraction) -> float:
     """The largest power of two that divides a dyadic number; 0 for any other number."""
     f = Fraction(value)
     if f == 0:
@@ -306,7 +333,7 @@ def _low_bit(value: float | int | Fraction) -> float:
 
 
 def _low_bits(values: np.ndarray) -> np.ndarray:
-    """`_low_bit` of every float64."""
+    """`low_bit` of every float64."""
     mantissa, exponent = np.frexp(values)
     whole = np.abs(mantissa * 2.0**53).astype(np.int64)
     low = (whole & -whole).astype(np.float64)
@@ -318,5 +345,5 @@ def _low_bit_of(values: object) -> float:
     if array.size == 0:
         return EXACT_ZERO
     if array.dtype == object:
-        return min(_low_bit(v) for v in array.ravel())
+        return min(low_bit(v) for v in array.ravel())
     return float(_low_bits(array.astype(np.float64)).min())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,13 @@ import numpy.typing as npt
 from exporter import linear as lin
 from exporter.linear import Array
 from exporter.network import Network, Weights, constant_values
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 
 def evaluate(net: Network, x: Array) -> Array:
     """The network's formula on a batch (n, d), in the dtype of x; Fractions (dtype object) are computed exactly."""
     batch = np.asarray(x)
-    return trace_values(net.output, batch)[net.output.number].reshape(len(batch), -1)
+    return trace_values(net.output, batch)[net.output].reshape(len(batch), -1)
 
 
 def evaluate_exact(net: Network, x: Array) -> Array:
@@ -33,42 +33,45 @@ def evaluate_weights(layers: list[Weights], x: Array) -> npt.NDArray[np.float64]
     return h.T
 
 
-def trace_values(output: Node, x: Array, keep: bool = False) -> dict[int, Array]:
-    """The value of every node, by number; without `keep`, a value is dropped after its last use."""
+def trace_values(output: Node, x: Array, keep: bool = False) -> dict[Node, Array]:
+    """The value of every node; without `keep`, a value is dropped after its last use."""
     nodes = topological(output)
-    last: dict[int, int] = {}
+    last: dict[Node, Node] = {}
     for node in nodes:
         for arg in node.args:
-            last[arg.number] = node.number
-    values: dict[int, Any] = {}
+            last[arg] = node
+    values: dict[Node, Any] = {}
     for node in nodes:
-        values[node.number] = _value(node, values, x)
+        values[node] = _value(node, values, x)
         if not keep:
             for arg in node.args:
-                if last[arg.number] == node.number:
-                    values.pop(arg.number, None)
+                if last[arg] is node:
+                    values.pop(arg, None)
     return values
 
 
-def _value(node: Node, values: dict[int, Any], x: Array) -> Array:
-    if node.is_constant:
-        exact = node.values if isinstance(node, Constant) else constant_values(node)
-        return np.asarray(lin.number(exact, x.dtype))[None]
-    match node:
+def _value(node: Node, values: dict[Node, Any], x: Array) -> Array:
+    if node.is_constant and not isinstance(node, Constant):
+        return np.asarray(lin.number(constant_values(node), x.dtype))[None]
+    match kind(node):
         case Input(shape=shape):
             return x.reshape((len(x), *shape))
+        case Largest(arg=arg):
+            return np.asarray(values[arg])
         case Relu(arg=arg):
-            return np.asarray(np.maximum(values[arg.number], 0 if x.dtype.kind == "O" else x.dtype.type(0)))
+            return np.asarray(np.maximum(values[arg], 0 if x.dtype.kind == "O" else x.dtype.type(0)))
         case Sum(terms=terms, offset=offset):
             out: Any = lin.number(offset, x.dtype)
             for c, arg in reversed(terms):
-                out = values[arg.number] * lin.number(c, x.dtype) + out
+                out = values[arg] * lin.number(c, x.dtype) + out
             return np.asarray(out)
         case Stack(parts=parts, axis=axis):
             n = len(x)
-            full = [np.broadcast_to(values[p.number], (n, *p.shape)) for p in parts]
+            full = [np.broadcast_to(values[p], (n, *p.shape)) for p in parts]
             return np.concatenate(full, axis + 1)
         case Apply(linear=linear, arg=arg):
-            return lin.apply(linear, values[arg.number])
-        case _:
-            raise AssertionError(type(node).__name__)
+            return lin.apply(linear, values[arg])
+        case Constant(values=exact):
+            return np.asarray(lin.number(exact, x.dtype))[None]
+        case never:
+            assert_never(never)

@@ -3,7 +3,8 @@
     dense        the merged weight list: Gemm, Relu, Gemm, ..., Gemm
     matmul       the same chain with MatMul and Add for every Gemm
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
-    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), and ReduceMax for a tree of maxima
+    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h) and for the guard, and ReduceMax for a tree
+                 of maxima
 
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
 materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
@@ -16,10 +17,10 @@ take the mean of two entries as a product; structured ones keep to the forms tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,7 +30,9 @@ from exporter.graph import Graph
 from exporter.linear import Along, Array, Linear, Reorder, Reshape, Shape, Spread, Take, Weigh, dense, shape_size
 from exporter.network import Network, Weights, constant_values
 from exporter.patterns import (
+    Guard,
     entry_sum,
+    guard,
     joint_product,
     largest_entry,
     plus_product,
@@ -37,7 +40,7 @@ from exporter.patterns import (
     scaled_total,
     trimmed,
 )
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
@@ -85,15 +88,15 @@ def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
 class _Lowering:
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
-        self.values: dict[int, Value] = {}
-        self.totals: dict[tuple[float, int], tuple[Value, float]] = {}
+        self.values: dict[Node, Value] = {}
+        self.totals: dict[tuple[float, Node], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
         self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
 
     def run(self, net: Network) -> Graph:
         # what a pattern absorbs is not emitted
         for node in topological(net.output, args=self._operands):
-            self.values[node.number] = self._lower(node)
+            self.values[node] = self._lower(node)
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
         if out.name == "x" or not out.batched:
@@ -103,48 +106,32 @@ class _Lowering:
             self.graph.reshape_once()
         return self.graph
 
+    def _rule(self, node: Node) -> tuple[Rule, Any]:
+        """The first rule of the table that matches, and what it found."""
+        for rule in RULES:
+            if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
+                return rule, found
+        raise AssertionError("the last rule matches every node")
+
     def _operands(self, node: Node) -> tuple[Node, ...]:
-        if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
-            return ()
-        if self.fused and (q := largest_entry(node)):
-            return (q,)
-        if self.fused and (pair := trimmed(node)):
-            summed = self._absorbed(pair)
-            return (summed[1],) if summed else (pair[1],)
-        if summed := scaled_total(node):
-            return (summed[1],)
-        if joint := joint_product(node):
-            return joint[0]
-        if product := plus_product(node):
-            return product[:2]
-        if self.fused and (entries := entry_sum(node)):
-            return (entries[0],)
-        if chain := product_chain(node):
-            return (chain[0],)
-        return node.args
+        rule, found = self._rule(node)
+        return rule.operands(found)
 
     def _lower(self, node: Node) -> Value:
-        if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
-            return Value(self.graph.constant(constant_values(node)), node.shape, False)
-        if self.fused and (q := largest_entry(node)):
-            return self._largest(q)
-        if self.fused and (pair := trimmed(node)):
-            return self._clip(*pair)
-        if summed := scaled_total(node):
-            return self._total(*summed)
-        if joint := joint_product(node):
-            return self._joint_product(*joint)
-        if product := plus_product(node):
-            return self._product_plus(*product)
-        if self.fused and (entries := entry_sum(node)):
-            return self._entry_sum(*entries)
-        if chain := product_chain(node):
-            return self._product(node, *chain)
-        match node:
+        rule, found = self._rule(node)
+        return rule.emit(self, node, found)
+
+    def plain(self, node: Node) -> Value:
+        """A node by itself."""
+        match kind(node):
             case Input(shape=shape):
                 return Value("x", shape, True)
+            case Constant():
+                return self.folded(node)
+            case Largest(arg=arg):
+                return self.values[arg]
             case Relu(arg=arg):
-                return self._each(self.values[arg.number], "Relu")
+                return self._each(self.values[arg], "Relu")
             case Sum(terms=terms, offset=offset):
                 if node.shape == () and len(terms) >= LONG and not node.is_constant:
                     return self._long_sum(terms, offset)
@@ -153,23 +140,27 @@ class _Lowering:
                 return self._stack(parts, axis)
             case Apply(linear=linear, arg=arg):
                 return self._apply(linear, arg)
-            case _:
-                raise AssertionError(type(node).__name__)
+            case never:
+                assert_never(never)
 
-    @staticmethod
-    def _absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
-        """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
-        c, v, _, offset = pair
-        summed = scaled_total(v) if c == 1 and offset else None
-        return (summed[0], summed[1], summed[2] + offset) if summed else None
+    def folded(self, node: Node) -> Value:
+        return Value(self.graph.constant(constant_values(node)), node.shape, False)
 
-    def _clip(self, c: float, v: Node, h: float, offset: float) -> Value:
-        if summed := self._absorbed((c, v, h, offset)):
-            arg, lo, hi, offset = self._total(*summed), offset, h + offset, 0.0
+    def clip(self, c: float, v: Node, h: float, offset: float) -> Value:
+        if summed := absorbed((c, v, h, offset)):
+            arg, lo, hi, offset = self.total(*summed), offset, h + offset, 0.0
         else:
-            arg, lo, hi = self.values[v.number], 0.0, h
+            arg, lo, hi = self.values[v], 0.0, h
         clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
         return self._shift(self._scale(clipped, c), offset)
+
+    def guard(self, g: Guard) -> Value:
+        """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
+        ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
+        clipped = self._each(self.values[g.source], "Clip", *ends)
+        shifted = self._shift(self._scale(clipped, g.scale), -g.shift)
+        rounded = self._each(shifted, "Sub", before=(self.graph.constant(g.c),))
+        return self._each(rounded, "Sub", before=(self.graph.constant(g.c),))
 
     def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = ()) -> Value:
         """An operation on every entry; of a reshaped tensor it is done first, where a Gemm may take it in."""
@@ -193,7 +184,7 @@ class _Lowering:
     def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
         """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
         order = sorted(terms, key=lambda t: (t[0] != 1, t[0] < 0))
-        values = self._aligned([self.values[a.number] for _, a in order], node)
+        values = self._aligned([self.values[a] for _, a in order], node)
         factors = [c for c, _ in order]
         if offset and len(values) > 1:
             small = min(range(len(values)), key=lambda i: shape_size(values[i].shape))
@@ -243,7 +234,7 @@ class _Lowering:
             return v
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
-    def _largest(self, q: Node) -> Value:
+    def largest(self, q: Node) -> Value:
         """The largest entry of a vector, or of a matrix of one row."""
         v = self._full(q)
         attributes = {"axes": [2], "keepdims": 0} if len(q.shape) == 2 else {"axes": [1]}
@@ -255,20 +246,20 @@ class _Lowering:
         """Many scalars: (n, N) stacked, and one row of coefficients."""
         moving = [(c, a) for c, a in terms if not a.is_constant]
         fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
-        cat = self.graph.add("Concat", [self.values[a.number].name for _, a in moving], axis=0)
+        cat = self.graph.add("Concat", [self.values[a].name for _, a in moving], axis=0)
         row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
         return Value(self._row_product(row, cat, fixed), (), True)
 
-    def _total(self, c: float, arg: Node, offset: float) -> Value:
+    def total(self, c: float, arg: Node, offset: float) -> Value:
         """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
-        if (c, arg.number) not in self.totals:
-            self.totals[c, arg.number] = self._new_total(c, arg, offset), offset
-        made, its_offset = self.totals[c, arg.number]
+        if (c, arg) not in self.totals:
+            self.totals[c, arg] = self._new_total(c, arg, offset), offset
+        made, its_offset = self.totals[c, arg]
         return self._shift(made, offset - its_offset)
 
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """The sum as Gemm(c ... c, v, offset) over the rows of v."""
-        v = self._full(arg) if self.values[arg.number].shape != arg.shape else self.values[arg.number]
+        v = self._full(arg) if self.values[arg].shape != arg.shape else self.values[arg]
         n, lead = arg.shape[-1], arg.shape[:-1]
         if not v.batched:
             ones = self.graph.constant(np.full((n, 1), c))
@@ -301,26 +292,26 @@ class _Lowering:
         out = self.graph.add("Gemm", [row, name], **attributes)
         return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
-    def _product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
+    def product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
         """rest + M arg for vectors: one Gemm."""
         v, r = self._full(arg), self._full(rest)
         name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
         return Value(name, (len(matrix),), True)
 
-    def _joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
+    def joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
         """M (v, w, ...) for vectors: one Gemm over all of them."""
         zero = self.graph.constant(np.zeros(len(matrix)))
         name = self.graph.add("Gemm", [self._stack(args, 0).name, self.graph.constant(matrix.T), zero])
         return Value(name, (len(matrix),), True)
 
-    def _entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
+    def entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
         """row v + offset for a vector: one Gemm."""
         weights, bias = self.graph.constant(row[:, None]), self.graph.constant([offset])
         return Value(self.graph.add("Gemm", [self._full(arg).name, weights, bias]), (1,), True)
 
-    def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
+    def product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""
-        v = self.values[arg.number]
+        v = self.values[arg]
         if not v.merged:
             v = self._full(arg)
         rows = len(arg.shape) == 1 or v.merged
@@ -338,7 +329,7 @@ class _Lowering:
         return Value(self.graph.add("Concat", [v.name for v in full], axis=axis + batched), shape, batched)
 
     def _apply(self, linear: Linear, arg: Node) -> Value:
-        v = self._plain(self.values[arg.number])
+        v = self._plain(self.values[arg])
         match linear:
             case Spread(axis, _):
                 return self._reshape(v, (*v.shape[:axis], 1, *v.shape[axis:]))
@@ -401,7 +392,7 @@ class _Lowering:
 
     def _full(self, node: Node) -> Value:
         """The node's value with every axis at its full length, not merged."""
-        v = self._plain(self.values[node.number])
+        v = self._plain(self.values[node])
         if v.shape == node.shape:
             return v
         dims = [1, *node.shape] if v.batched else node.shape
@@ -421,9 +412,45 @@ class _Lowering:
         return self._with_batch(out)
 
 
+def folds(node: Node) -> bool:
+    """Whether a constant is stored as it is."""
+    return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
+
+
+def absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
+    """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
+    c, v, _, offset = pair
+    summed = scaled_total(v) if c == 1 and offset else None
+    return (summed[0], summed[1], summed[2] + offset) if summed else None
+
+
 def _row_length(n: int) -> int:
     """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
     if n <= TWO_STAGE:
         return n
     near = [r for r in range(256, 4097) if n % r == 0]
     return min(near, key=lambda r: abs(r - 1024)) if near else n
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
+
+    match: Callable[[Node], Any]
+    operands: Callable[[Any], tuple[Node, ...]]
+    emit: Callable[[_Lowering, Node, Any], Value]
+    fused: bool = False  # for that profile alone
+
+
+RULES = (
+    Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
+    Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
+    Rule(largest_entry, lambda q: (q,), lambda low, _, q: low.largest(q), fused=True),
+    Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
+    Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
+    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p)),
+    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p)),
+    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True),
+    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c)),
+    Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),
+)

@@ -11,8 +11,9 @@ the neurons of the layer below. The weight list (`weights`) is all rows of all l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 
 from exporter import linear as lin
 from exporter.linear import Along, Reorder, Reshape, Spread, Take, Weigh
-from exporter.trace import Apply, Constant, Input, Node, Relu, Stack, Sum, topological
+from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 Index = npt.NDArray[np.int64]
 CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of every reading
@@ -56,17 +57,14 @@ class Group:
 @dataclass(frozen=True, eq=False)
 class Layer:
     groups: tuple[Group, ...]
+    name: str = ""
 
     @property
     def width(self) -> int:
         return sum(g.neurons for g in self.groups)
 
-    @property
-    def name(self) -> str:
-        return " + ".join(dict.fromkeys(g.node.name for g in self.groups if not g.carried and g.node.name))
-
-    def find(self) -> dict[int, Group]:
-        return {g.node.number: g for g in self.groups}
+    def find(self) -> dict[Node, Group]:
+        return {g.node: g for g in self.groups}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +112,8 @@ class Network:
         return [(g.pre, s) for g in self.layers[level].groups for s in g.signs]
 
 
-def network(source: Node, output: Node) -> Network:
-    """Layer a traced formula: place every Relu at its level and carry what later layers need."""
+def network(source: Node, output: Node, names: Mapping[int, str] | None = None) -> Network:
+    """Layer a traced formula: place every Relu at its level and carry what later layers need; `names` are by level."""
     if not isinstance(source, Input):
         raise ValueError("a network starts at an Input node")
     nodes = topological(output)
@@ -137,7 +135,7 @@ def network(source: Node, output: Node) -> Network:
             signs = (1,) if node.lo >= 0 else (-1,) if node.hi <= 0 else (1, -1)
             groups.append(Group(node, node, signs, offset))
             offset += groups[-1].neurons
-        layers.append(Layer(tuple(groups)))
+        layers.append(Layer(tuple(groups), (names or {}).get(level, "")))
         roots = [n.arg for n in here] + carried
     return Network(source, output, tuple(reversed(layers)))
 
@@ -148,41 +146,40 @@ def _carried(roots: list[Node], level: int) -> list[Node]:
     A value that is affine in older values can be carried itself or through them: whatever takes fewer neurons. A value
     all of whose parts are carried anyway is not carried a second time.
     """
-    cost: dict[int, int] = {}
-    whole: dict[int, bool] = {}
+    cost: dict[Node, int] = {}
+    whole: dict[Node, bool] = {}
     below = [n for n in topological(*roots) if n.level < level]
     for node in below:
         own = 0 if node.is_constant else node.size * (1 if node.lo >= 0 or node.hi <= 0 else 2)
-        parts = sum(cost[a.number] for a in dict.fromkeys(node.args))
-        whole[node.number] = isinstance(node, Input | Relu) or own <= parts
-        cost[node.number] = own if whole[node.number] else parts
+        parts = sum(cost[a] for a in dict.fromkeys(node.args))
+        whole[node] = isinstance(node, Input | Relu) or own <= parts
+        cost[node] = own if whole[node] else parts
 
-    chosen: dict[int, Node] = {}
-    seen: set[int] = set()
+    chosen: set[Node] = set()
+    seen: set[Node] = set()
     pending = list(roots)
     while pending:
         node = pending.pop()
-        if node.is_constant or node.number in seen:
+        if node.is_constant or node in seen:
             continue
-        seen.add(node.number)
-        if node.level < level and whole[node.number]:
-            chosen[node.number] = node
+        seen.add(node)
+        if node.level < level and whole[node]:
+            chosen.add(node)
         elif not (isinstance(node, Relu) and node.level == level):
             pending.extend(node.args)
 
-    for number in sorted(chosen, reverse=True):
-        node = chosen[number]
-        if not isinstance(node, Input | Relu) and _spanned(node, chosen):
-            del chosen[number]
-    return [chosen[k] for k in sorted(chosen)]
+    for node in reversed(below):
+        if node in chosen and not isinstance(node, Input | Relu) and _spanned(node, chosen):
+            chosen.remove(node)
+    return [node for node in below if node in chosen]
 
 
-def _spanned(node: Node, chosen: dict[int, Node]) -> bool:
+def _spanned(node: Node, chosen: set[Node]) -> bool:
     """Whether the node is affine in other chosen nodes alone."""
     pending = list(node.args)
     while pending:
         arg = pending.pop()
-        if arg.is_constant or arg.number in chosen:
+        if arg.is_constant or arg in chosen:
             continue
         if isinstance(arg, Input | Relu):
             return False
@@ -197,19 +194,21 @@ def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.c
 
 
 def merged_rows(
-    node: Node, rows: Index, leaves: dict[int, Group], width: int
+    node: Node, rows: Index, leaves: dict[Node, Group], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
     """The same over any groups that the node is affine in, in `width` columns."""
     n = len(rows)
     if node.is_constant:
         return sp.csr_array((n, width)), constant_values(node).reshape(-1)[rows]
-    if node.number in leaves:
-        group = leaves[node.number]
+    if node in leaves:
+        group = leaves[node]
         k = len(group.signs)
         columns = group.offset + rows[:, None] + np.arange(k) * node.size
         data = np.tile(np.asarray(group.signs, dtype=np.float64), n)
         return sp.csr_array((data, columns.ravel(), np.arange(n + 1) * k), shape=(n, width)), np.zeros(n)
-    match node:
+    match kind(node):
+        case Largest(arg=arg):
+            return merged_rows(arg, rows, leaves, width)
         case Sum(terms=terms, offset=offset):
             matrix, bias = None, np.full(n, float(offset))
             for c, arg in terms:
@@ -231,13 +230,16 @@ def merged_rows(
             m, b = merged_rows(arg, used, leaves, width)
             inner = sp.csr_array((picked.data, place, picked.indptr), shape=(n, len(used)))
             return sp.csr_array(inner @ m), inner @ b
-        case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
+        case Apply(linear=linear, arg=arg):
+            assert isinstance(linear, Take | Spread | Reorder | Reshape)
             source = lin.source_index(linear, arg.shape, rows)
             used, place = _used(source, arg.size)
             m, b = merged_rows(arg, used, leaves, width)
             return (m, b) if np.array_equal(used, source) else (sp.csr_array(m[place]), b[place])
-        case _:
-            raise AssertionError(f"{type(node).__name__} at level {node.level} is not carried to its use")
+        case Input() | Relu() | Constant():
+            raise AssertionError(f"{node} is not carried to its use")
+        case never:
+            assert_never(never)
 
 
 def _used(entries: Index, size: int) -> tuple[Index, Index]:
@@ -251,7 +253,7 @@ def _used(entries: Index, size: int) -> tuple[Index, Index]:
 
 
 def _stacked_rows(
-    node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[int, Group], width: int
+    node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[Node, Group], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
     if len(rows) == 0:  # nothing is read, by a row of zeros
         return sp.csr_array((0, width)), np.zeros(0)
@@ -274,25 +276,29 @@ def _stacked_rows(
 
 def constant_values(node: Node) -> npt.NDArray[np.float64]:
     """The value of a constant node, in float64."""
-    values: dict[int, npt.NDArray[np.float64]] = {}
+    values: dict[Node, npt.NDArray[np.float64]] = {}
     for n in topological(node):
-        match n:
+        match kind(n):
             case Constant(values=v):
                 out = v.astype(np.float64)
+            case Largest(arg=a):
+                out = values[a]
             case Relu(arg=a):
-                out = np.maximum(values[a.number], 0)
+                out = np.maximum(values[a], 0)
             case Sum(terms=terms, offset=offset):
                 out = np.full(n.shape, float(offset))
                 for c, a in terms:
-                    out = out + values[a.number] * float(c)
+                    out = out + values[a] * float(c)
             case Stack(parts=parts, axis=axis):
-                out = np.concatenate([values[p.number] for p in parts], axis)
+                out = np.concatenate([values[p] for p in parts], axis)
             case Apply(linear=linear, arg=a):
-                out = lin.apply(linear, values[a.number][None])[0]
-            case _:
+                out = lin.apply(linear, values[a][None])[0]
+            case Input():
                 raise AssertionError("an input is not a constant")
-        values[n.number] = out
-    return values[node.number]
+            case never:
+                assert_never(never)
+        values[n] = out
+    return values[node]
 
 
 def map_chunks(net: Network, level: int, chunk: int = CHUNK) -> Iterator[Weights]:

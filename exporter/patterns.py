@@ -3,12 +3,64 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from exporter.linear import Along, Array, Reshape, Take
-from exporter.trace import Apply, Node, Relu, Sum
+from exporter.trace import Apply, Input, Largest, Node, Relu, Sum, topological
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """The layers of `Grid.guarded` that end in `node`: scale x - shift, rounded by c - (...) and clamped to [0, top]."""
+
+    node: Node
+    source: Node
+    scale: float
+    shift: float
+    c: float
+    top: float
+
+    @property
+    def layers(self) -> int:
+        return self.node.level
+
+
+def guard(node: Node) -> Guard | None:
+    """The guard that ends in the node, read off the formula itself."""
+    match node:
+        case Relu(arg=Sum(terms=((-1, t),), offset=top)):
+            pass
+        case _:
+            return None
+    match t:
+        case Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)):
+            pass
+        case _:
+            r, less = t, 0  # type: ignore[assignment]
+    match r:
+        case Relu(arg=Sum(terms=((factor, a),), offset=c)) if factor < 0 and c + less == top:
+            pass
+        case _:
+            return None
+    match a:
+        case Input():
+            return Guard(node, a, float(-factor), 0.0, float(c), float(top))
+        case Relu(arg=Sum(terms=((scale, Input() as x),), offset=shift)) if factor == -1 and scale > 0:
+            return Guard(node, x, float(scale), float(-shift), float(c), float(top))
+    return None
+
+
+def guard_of(output: Node) -> Guard | None:
+    """The guard that all data passes on its way to the output, if there is one."""
+    found = [g for node in topological(output) if (g := guard(node))]
+    for g in found:
+        rest = topological(output, args=lambda node, g=g: () if node is g.node else node.args)  # type: ignore[misc]
+        if not any(isinstance(node, Input) for node in rest):
+            return g
+    return None
 
 
 def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
@@ -21,22 +73,24 @@ def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
     return None
 
 
-def _shifted(node: Node) -> tuple[tuple[Any, int], Any]:
+def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
     """((c, a), o) when the node is c a + o."""
     match node:
         case Sum(terms=((c, arg),), offset=offset):
-            return (c, arg.number), offset
+            return (c, arg), offset
         case _:
-            return (1, node.number), 0
+            return (1, node), 0
 
 
 def largest_entry(node: Node) -> Node | None:
     """The vector, or the matrix of one row, whose largest entry the node is."""
-    match node.largest_of:
-        case Apply(linear=Reshape(), arg=arg) if len(arg.shape) == 2 and arg.shape[0] == 1:
+    match node:
+        case Largest(of=Apply(linear=Reshape(), arg=arg)) if len(arg.shape) == 2 and arg.shape[0] == 1:
             return arg
-        case q:
+        case Largest(of=q):
             return q
+        case _:
+            return None
 
 
 def plain_total(node: Node) -> Node | None:

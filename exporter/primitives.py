@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +18,12 @@ import scipy.sparse as sp
 from exporter.linear import Scalar
 from exporter.trace import (
     Node,
-    Relu,
     assume,
-    assume_total,
     below_diagonal,
     constant,
     differences,
     relu,
     stack,
-    topological,
     total,
     trim,
 )
@@ -81,9 +79,12 @@ def filter(x: Node, u: Node, l: Node, delta: Scalar) -> Node:  # noqa: E741 - th
     return assume(total(above + beyond), -max(x.hi, 0.0), max(x.hi, 0.0))
 
 
-def indicator_product(x: Node, s: Node) -> Node:
-    """x [s = 0] for x in [0, 1] and integer s: trim(x + s) - trim(s) (defn:indicator_net)."""
-    return assume(trim(x + s) - trim(s), min(x.lo, 0.0), max(x.hi, 0.0))
+def indicator_product(x: Node, s: Node, total: float = inf) -> Node:
+    """x [s = 0] for x in [0, 1] and integer s: trim(x + s) - trim(s) (defn:indicator_net).
+
+    `total` bounds the sum of the neurons of each kind along the last axis.
+    """
+    return assume(trim(x + s, total=total) - trim(s, total=total), min(x.lo, 0.0), max(x.hi, 0.0))
 
 
 def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
@@ -108,14 +109,11 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
     wanted = r if isinstance(r, Node) else constant(list(r))
     p, d = wanted.shape[0], x.shape[0]
     s = wanted.spread(1, d) - y.spread(0, p)
-    products = indicator_product(x.spread(0, p), s)
+    bound = inf
     if ties and not isinstance(r, Node):
         # every rank is taken once, so the r - y_k above 0 are r - 1, ..., 1: far less than d times the largest
-        largest = max(r)
-        for node in topological(products):
-            if isinstance(node, Relu) and node.level == products.level:
-                assume_total(node, largest * (largest - 1) / 2 + largest * x.hi)
-    return products.sum(1)
+        bound = max(r) * (max(r) - 1) / 2 + max(r) * x.hi
+    return indicator_product(x.spread(0, p), s, bound).sum(1)
 
 
 def shortlist(x: Node, u: Node, l: Node, p: int, delta: Scalar) -> Node:  # noqa: E741 - the paper's letter

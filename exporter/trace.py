@@ -6,6 +6,7 @@
            | Sum((c, Node)..., offset)       c1 a1 + c2 a2 + ... + offset, scalars c and offset
            | Stack(Node..., axis)            concatenation
            | Relu(Node)                      one layer of neurons
+           | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`
 
 Everything but Relu is affine and costs no layer. `level` counts the ReLU layers below a node; what is used more than one
 layer later is carried there by `exporter.network`, which is why every node knows bounds of its values: a value that is
@@ -13,14 +14,13 @@ never negative is carried by one neuron, any other by two. Bounds follow by inte
 its values closer than intervals can see (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states it, and the tests check
 every stated bound on real inputs.
 
-Nodes are numbered as they are made, so sorting by number is a topological order.
+A node never changes: to state more of it is to make another one, and only that one is to be used from there on.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import inf
 from typing import Any
@@ -46,7 +46,6 @@ from exporter.linear import (
     target,
 )
 
-_numbers = itertools.count()
 CONSTANT_LEVEL = -1
 
 
@@ -58,15 +57,11 @@ class Node:
     level: int
     lo: float
     hi: float
-    number: int = field(default_factory=lambda: next(_numbers), init=False)
-    name: str = field(default="", init=False)
-    total: float = field(default=inf, init=False)  # a bound of the sum of magnitudes along the last axis
-    kept: bool = field(default=False, init=False)  # an operation of its own, not to be merged with the next
-    largest_of: Node | None = field(default=None, init=False)  # the vector whose largest entry this scalar is
+    total: float = field(default=inf, kw_only=True)  # a bound of the sum of magnitudes along the last axis
 
     def __repr__(self) -> str:
         """Short: a formula written out as a tree grows exponentially where it shares nodes."""
-        return f"<{type(self).__name__} {self.number} of shape {self.shape} at level {self.level}>"
+        return f"<{type(self).__name__} of shape {self.shape} at level {self.level}>"
 
     @property
     def size(self) -> int:
@@ -205,6 +200,27 @@ class Relu(Node):
         return (self.arg,)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Largest(Node):
+    """`arg` as it is; where a form has an operation for the largest entry of `of`, that may take the place of its layers."""
+
+    arg: Node
+    of: Node
+
+    @property
+    def args(self) -> tuple[Node, ...]:
+        return (self.arg,)
+
+
+Kind = Input | Constant | Apply | Sum | Stack | Relu | Largest
+
+
+def kind(node: Node) -> Kind:
+    """The node as one of the closed set, so that a match over all of them is checked to be complete."""
+    assert isinstance(node, Kind)
+    return node
+
+
 def vector(d: int, lo: float = 0.0, hi: float = 1.0) -> Node:
     """The network's input: d numbers in [lo, hi]."""
     return Input((d,), 0, lo, hi)
@@ -220,7 +236,7 @@ def constant(values: Any) -> Node:
 
 def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
     """c1 a1 + c2 a2 + ... + offset."""
-    if len(terms) == 1 and isinstance(terms[0][1], Sum) and len(terms[0][1].terms) == 1 and not terms[0][1].kept:
+    if len(terms) == 1 and isinstance(terms[0][1], Sum) and len(terms[0][1].terms) == 1:
         (c, inner), within = terms[0], terms[0][1]
         flat = total([(c * within.terms[0][0], within.terms[0][1])], c * within.offset + offset)
         return assume(flat, *sorted(float(c) * end + float(offset) for end in (inner.lo, inner.hi)))
@@ -251,42 +267,45 @@ def relu(x: Node) -> Node:
     return Relu(x.shape, level, max(x.lo, 0.0), max(x.hi, 0.0), x)
 
 
-def trim(v: Node, height: Scalar = 1) -> Node:
-    """min(max(v, 0), height) = relu(v) - relu(v - height), the paper's trim (proof of lem:4-term)."""
-    return assume(relu(v) - relu(v - height), max(0.0, min(v.lo, float(height))), min(float(height), max(v.hi, 0.0)))
+def trim(v: Node, height: Scalar = 1, total: float = inf) -> Node:
+    """min(max(v, 0), height) = relu(v) - relu(v - height), the paper's trim (proof of lem:4-term).
+
+    `total` bounds the sum of the neurons of each kind along the last axis.
+    """
+    up, beyond = (assume_total(relu(w), total) for w in (v, v - height))
+    return assume(up - beyond, max(0.0, min(v.lo, float(height))), min(float(height), max(v.hi, 0.0)))
 
 
 def assume(node: Node, lo: float, hi: float) -> Node:
-    """State bounds that interval arithmetic cannot see. A bound is a claim: the tests check every one of them."""
-    object.__setattr__(node, "lo", max(lo, node.lo))
-    object.__setattr__(node, "hi", min(hi, node.hi))
+    """The node with bounds that interval arithmetic cannot see. A bound is a claim: the tests check every one of them."""
+    if lo <= node.lo and hi >= node.hi:
+        return node
     if isinstance(node, Apply) and isinstance(node.linear, Reshape | Reorder | Spread):
-        assume(node.arg, lo, hi)  # the same numbers
-    return node
+        node = replace(node, arg=assume(node.arg, lo, hi))  # the same numbers
+    return replace(node, lo=max(lo, node.lo), hi=min(hi, node.hi))
 
 
 def assume_total(node: Node, total: float) -> Node:
-    """State a bound of the sum of magnitudes along the last axis, where it is less than all entries at their largest."""
-    object.__setattr__(node, "total", min(total, node.total))
-    return node
-
-
-def kept(node: Node) -> Node:
-    """Keep a sum apart from the sums around it, where its rounding is wanted."""
-    object.__setattr__(node, "kept", True)
-    return node
+    """The node with a bound of the sum of magnitudes along the last axis, less than all entries at their largest."""
+    return node if total >= node.total else replace(node, total=total)
 
 
 def largest_of(q: Node, node: Node) -> Node:
-    """State that the scalar `node` is the largest entry of the vector q: a shorter form may take the place of its layers."""
-    object.__setattr__(node, "largest_of", q)
-    return node
+    """The scalar `node`, which is the largest entry of the vector q."""
+    return Largest(node.shape, node.level, node.lo, node.hi, node, q)
 
 
-def named(node: Node, name: str) -> Node:
-    """Give the layers that this node's ReLUs open a name in the accounting."""
-    object.__setattr__(node, "name", name)
-    return node
+class LayerNames(dict[int, str]):
+    """What the ReLU layers are called, by level; where several things happen in one layer, all of them."""
+
+    def span(self, name: str, after: Node, last: Node) -> None:
+        """Name the layers behind one node up to another one."""
+        for level in range(max(after.level, 0) + 1, last.level + 1):
+            self.add(level, name)
+
+    def add(self, level: int, name: str) -> None:
+        there = self[level].split(" + ") if level in self else []
+        self[level] = " + ".join(dict.fromkeys([*there, name]))
 
 
 def differences(a: Node, b: Node) -> Node:
@@ -302,14 +321,16 @@ def below_diagonal(n: int) -> Node:
 
 def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = lambda node: node.args) -> list[Node]:
     """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
-    seen: dict[int, Node] = {}
-    pending = list(outputs)
+    order: dict[Node, None] = {}
+    pending: list[tuple[Node, bool]] = [(node, False) for node in reversed(outputs)]
     while pending:
-        node = pending.pop()
-        if node.number not in seen:
-            seen[node.number] = node
-            pending.extend(args(node))
-    return [seen[k] for k in sorted(seen)]
+        node, ready = pending.pop()
+        if ready:
+            order[node] = None
+        elif node not in order:
+            pending.append((node, True))
+            pending.extend((arg, False) for arg in reversed(tuple(args(node))) if arg not in order)
+    return list(order)
 
 
 def _apply(linear: Linear, arg: Node) -> Node:

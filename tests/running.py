@@ -10,12 +10,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from exporter.build import MERGED
 from exporter.contract import DType, dense_bits, structured_bits
 from exporter.lowering import dense_graph, structured_graph
 from exporter.network import Network, Weights, weights
 from exporter.onnx_file import assemble
 
-PROFILES = ("dense", "structured", "fused")
+PROFILES = ("dense", "matmul", "structured", "fused")
 DTYPES: tuple[DType, ...] = ("float32", "float64")
 
 
@@ -26,8 +27,8 @@ def weights_of(net: Network) -> list[Weights]:
 
 def proto_of(net: Network, profile: str, dtype: str) -> onnx.ModelProto:
     """A network as a model in one profile, without the exporter's choices."""
-    if profile == "dense":
-        graph = dense_graph(weights_of(net), dtype)
+    if profile in MERGED:
+        graph = dense_graph(weights_of(net), dtype, gemm=profile == "dense")
     else:
         graph = structured_graph(net, dtype, fused=profile == "fused")
     return assemble(graph, net, "test", {"profile": profile})
@@ -35,7 +36,7 @@ def proto_of(net: Network, profile: str, dtype: str) -> onnx.ModelProto:
 
 def exact_dtypes(net: Network, profile: str, step: float) -> list[DType]:
     """The dtypes in which the contract promises equal bits."""
-    needed = dense_bits(net, step) if profile == "dense" else structured_bits(net, step)
+    needed = dense_bits(net, step) if profile in MERGED else structured_bits(net, step)
     return [dtype for dtype in DTYPES if needed.exact_in(dtype)]
 
 

@@ -17,7 +17,7 @@ from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.errors import UserError
 from exporter.linear import Scalar
-from exporter.trace import Node
+from exporter.trace import LayerNames, Node
 
 Tune = Literal["throughput", "latency", "depth", "width"]
 
@@ -43,6 +43,7 @@ class Statistics:
 
     values: Node
     failure_bound: float = 0.0
+    names: LayerNames = field(default_factory=LayerNames)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,22 @@ def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
         rows=choice.tune == "latency" and choice.form != "bounded",
         block=16 if choice.tune == "latency" else 1,
     )
-    return Statistics(radix(x, ranks, digits))
+    names = LayerNames()
+    return Statistics(radix(x, ranks, digits, names), names=names)
+
+
+def _depth3(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
+    values, names = depth3(x, ranks, choice.delta, choice.ties, choice.form == "saturating"), LayerNames()
+    for level in range(x.level + 1, values.level + 1):
+        names.add(level, "comparison" if level < values.level else "indicator product")
+    return Statistics(values, names=names)
+
+
+def _batcher(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
+    values, names = batcher(x, ranks), LayerNames()
+    for stage in range(1, values.level - x.level + 1):
+        names.add(x.level + stage, f"stage {stage}")
+    return Statistics(values, names=names)
 
 
 def _planned(name: str) -> Callable[[Node, Sequence[int], Choice], Statistics]:
@@ -168,9 +184,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "depth3",
             "theorem:depththreeconstruction",
             "all pairs compared at once: depth 3, width about 2 d^2; exact on every grid input",
-            lambda x, ranks, choice: Statistics(
-                depth3(x, ranks, choice.delta, choice.ties, choice.form == "saturating")
-            ),
+            _depth3,
             _no_depth3,
             ("pair", "saturating"),
             form_first=True,
@@ -179,7 +193,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "batcher",
             "Batcher's merge exchange",
             "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every input",
-            lambda x, ranks, choice: Statistics(batcher(x, ranks)),
+            _batcher,
             _no_batcher,
         ),
         Construction(

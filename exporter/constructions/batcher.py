@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exporter.trace import Node, assume, named, relu, stack
+from exporter.trace import Node, assume, relu, stack
 
 Stage = list[tuple[int, int]]
 
@@ -47,12 +47,12 @@ def batcher(x: Node, ranks: Sequence[int]) -> Node:
     wanted = [r - 1 for r in ranks]
     stages, after = pruned(merge_exchange(d), set(wanted))
     wires, w = list(range(d)), x
-    for n, (stage, needed) in enumerate(zip(stages, after, strict=True), 1):
+    for stage, needed in zip(stages, after, strict=True):
         w, wires = _arranged(w, wires, stage)
         m = len(stage)
         a, b = w.take(slice(0, m)), w.take(slice(m, 2 * m))
         rest = w.take(slice(2 * m, None)) if len(wires) > 2 * m else None
-        excess = named(relu(a - b), f"stage {n}")
+        excess = relu(a - b)
         low, high = assume(a - excess, x.lo, x.hi), assume(b + excess, x.lo, x.hi)
         w = stack([low, high] + ([rest] if rest is not None else []))
         live = [k for k, wire in enumerate(wires) if wire in needed]

@@ -18,7 +18,6 @@ from exporter.constructions.rounds import (
     groups,
     lean_ranks,
     lean_select,
-    name_layers,
     narrow,
     permutation,
     ranked_between,
@@ -36,9 +35,7 @@ def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Nod
     at = bracket(e, plan, seed)
     for number, taken in enumerate(plan.soft):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, 2 + number))
-    out = block_ending(e, at, plan, seed)
-    name_layers(out, [layer.module for layer in plan.layers])
-    return out
+    return block_ending(e, at, plan, seed)
 
 
 def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:

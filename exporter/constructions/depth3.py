@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from exporter.linear import Scalar
 from exporter.primitives import rank_select
-from exporter.trace import Node, named, topological
+from exporter.trace import Node
 
 
 def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, saturating: bool = False) -> Node:
@@ -16,7 +16,4 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
     paper's own, right on entries that differ by at least δ. `saturating` spends one layer more on comparisons that a
     merged float32 Gemm can add up exactly.
     """
-    out = rank_select(x, ranks, delta, ties, saturating)
-    for node in topological(out):
-        named(node, "comparison" if node.level < out.level else "indicator product")
-    return out
+    return rank_select(x, ranks, delta, ties, saturating)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from exporter.constructions.rounds import lean_ranks, lean_select, name_layers, permutation, prepare, restored
+from exporter.constructions.rounds import lean_ranks, lean_select, permutation, prepare, restored
 from exporter.linear import Scalar
 from exporter.primitives import compare, indicator_product
 from exporter.primitives import ranks as all_ranks
@@ -53,9 +53,7 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
         assume(indicator_product(y, wanted - rank).sum(), 0.0, 1.0).reshape(1)
         for wanted in range(plan.low, plan.high + 1)
     ]
-    out = stack(outputs)
-    name_layers(out, [layer.module for layer in plan.layers])
-    return out
+    return stack(outputs)
 
 
 def _select(x: Node, ranks: Node, wanted: list[int]) -> Node:

@@ -24,7 +24,6 @@ from exporter.constructions.rounds import (
     lean_ranks,
     lean_select,
     mask_of,
-    name_layers,
     narrow,
     permutation,
     prepare,
@@ -42,9 +41,7 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     for number, taken in enumerate(plan.rounds, 2):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
     found = hash_ending(u, e, at, plan, delta, permutation(e.d, seed, 9))
-    out = clipped(found) if plan.layers[-1].module == "clip" else found
-    name_layers(out, [layer.module for layer in plan.layers])
-    return out
+    return clipped(found) if plan.layers[-1].module == "clip" else found
 
 
 def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

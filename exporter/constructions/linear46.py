@@ -32,7 +32,6 @@ from exporter.constructions.rounds import (
     groups,
     lean_ranks,
     lean_select,
-    name_layers,
     permutation,
     prepare,
     restored,
@@ -89,9 +88,7 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
         state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
     survivors = hashed(state, e, plan, permutation(e.d, seed, 9))
     found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
-    out = clipped(restored(found, delta))
-    name_layers(out, [layer.module for layer in plan.layers])
-    return out
+    return clipped(restored(found, delta))
 
 
 def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> Node:
@@ -111,8 +108,8 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
     nonzero = compare(y, 0, quantum)
     n = assume(nonzero.sum(), 0.0, float(d))
     below = compare(like(upper, x), x, quantum).sum() - compare(like(upper, y), y, quantum).sum()
-    rank = plan.low - d + n - below
-    rank = assume(rank, -float(d), float(d))
+    # fewer live entries than the ranks of a hard round need are a failure anyway
+    rank = assume(plan.low - d + n - below, 0.0 if isinstance(taken, HardRound) else -float(d), float(d))
     gap = plan.high - plan.low
     z = taken.size
     if isinstance(taken, HardRound):
@@ -184,7 +181,7 @@ def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
     k = np.arange(b, d + 1)
     part = assume(rank, 0.0, float(d)) / fine
     terms = indicator_product(part.spread(0, len(k)), n.spread(0, len(k)) - constant(k))
-    assume_total(terms, 1.0)  # one of them at most is not 0
+    terms = assume_total(terms, 1.0)  # one of them at most is not 0
     weights = np.rint(fine * b / k * FINE) / FINE
     return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
 

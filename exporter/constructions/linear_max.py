@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from exporter.constructions.linear22 import buckets, hashed_slots
-from exporter.constructions.rounds import groups, name_layers, permutation, slots_of
+from exporter.constructions.rounds import groups, permutation, slots_of
 from exporter.linear import Scalar
 from exporter.primitives import compare, like, maximum
 from exporter.schedule import MaxSchedule, TreeSchedule
@@ -51,7 +51,6 @@ def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
             rest = x.take(range(s * whole, left)).reshape(1, left % s)
             parts.append(best_of(rest, delta))
         x = stack(parts)
-    name_layers(x, [layer.module for layer in plan.layers])
     return x
 
 
@@ -64,13 +63,11 @@ def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Nod
     d, soft, ending = plan.d, plan.soft, plan.ending
     best = best_of(u.take(permutation(d, seed, 1)[: plan.sample.size]).reshape(1, plan.sample.size), delta).reshape()
     slots, _ = slots_of(*_excess(u, best, delta), permutation(d, seed, 2), groups(d, soft.blocks), soft.entries)
-    best = best + best_of(slots.reshape(1, slots.shape[0]), delta).reshape()
-    excess, mask = _excess(u, assume(best, 0.0, 1.0), delta)
+    best = assume(best + best_of(slots.reshape(1, slots.shape[0]), delta).reshape(), 0.0, 1.0)
+    excess, mask = _excess(u, best, delta)
     where = buckets(d, ending, permutation(d, seed, 9))
     found = hashed_slots(relu(excess - (1 - mask)), mask, ending, where)
-    out = assume(best_of(found.reshape(1, ending.prime), delta) + like(best, found.take([0])), 0.0, 1.0)
-    name_layers(out, [layer.module for layer in plan.layers])
-    return out
+    return assume(best_of(found.reshape(1, ending.prime), delta) + like(best, found.take([0])), 0.0, 1.0)
 
 
 def _excess(u: Node, best: Node, delta: Scalar) -> tuple[Node, Node]:

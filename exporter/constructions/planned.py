@@ -32,7 +32,7 @@ from exporter.schedule import (
     Schedule,
     TreeSchedule,
 )
-from exporter.trace import Node, stack
+from exporter.trace import LayerNames, Node, stack
 
 
 @dataclass(frozen=True)
@@ -112,19 +112,21 @@ def formula(u: Node, plan: Schedule, delta: Scalar, seed: int, offsets: bool = T
             raise AssertionError(type(plan).__name__)
 
 
-def planned(name: str) -> Callable[..., tuple[Node, float]]:
-    """A builder for the catalogue: (values in the order of the ranks, failure bound)."""
+def planned(name: str) -> Callable[..., tuple[Node, float, LayerNames]]:
+    """A builder for the catalogue: (values in the order of the ranks, failure bound, names of the layers)."""
 
     def build(
         u: Node, ranks: Sequence[int], delta: Scalar, seed: int, ask: Request, offsets: bool = True
-    ) -> tuple[Node, float]:
+    ) -> tuple[Node, float, LayerNames]:
         found: dict[int, Node] = {}
-        bound = 0.0
+        bound, names = 0.0, LayerNames()
         for low, high in runs(ranks):
             plan = schedule(name, u.shape[0], low, high, ask)
             values = formula(u, plan, delta, seed, offsets)
             bound += plan.failure_bound
+            for level, layer in enumerate(plan.layers, u.level + 1):
+                names.add(level, layer.module)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
-        return stack([found[r] for r in ranks]), min(1.0, bound)
+        return stack([found[r] for r in ranks]), min(1.0, bound), names
 
     return build

@@ -28,7 +28,7 @@ import numpy as np
 
 from exporter.linear import Array, Scalar
 from exporter.primitives import column
-from exporter.trace import Node, Sum, assume, constant, largest_of, named, relu, stack, total, trim
+from exporter.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
@@ -54,7 +54,7 @@ def even_digits(bits: int, radix: int) -> tuple[int, ...]:
     return ((rest,) if rest else ()) + (size,) * (bits // size)
 
 
-def radix(x: Node, ranks: Sequence[int], digits: Digits) -> Node:
+def radix(x: Node, ranks: Sequence[int], digits: Digits, names: LayerNames | None = None) -> Node:
     """The entries of the given ascending ranks of x, whose entries lie in [0, 1] on the grid of step 2^-sum(digits)."""
     if x.size == 1:
         return stack([x] * len(ranks)) if len(ranks) > 1 else x
@@ -65,20 +65,20 @@ def radix(x: Node, ranks: Sequence[int], digits: Digits) -> Node:
         both = digits.share and digits.form != "bounded" and bool(pending) and pending[0] == k + 1
         if both:
             pending.pop(0)
-        found.append(_search(x, k, both, digits))
+        found.append(_search(x, k, both, digits, LayerNames() if names is None else names))
     return stack(found)
 
 
-def _search(x: Node, k: int, both: bool, digits: Digits) -> Node:
+def _search(x: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
     """The entry of rank k, and with `both` that of rank k + 1."""
     if digits.form == "bounded":
-        return _last_digit(x, *_anew(x, k, digits), k, both, digits)
-    end, v = _in_place(x, k, digits)
+        return _last_digit(*_anew(x, k, digits, names), k, both, digits, names)
+    end, v = _in_place(x, k, digits, names)
     if digits.rows:
-        return _last_rows(x, end, k, both, digits)
+        return _last_rows(x, end, k, both, digits, names)
     e = end.value() if end.moves else None
     w = x if e is None else v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
-    return _last_digit(x, e, w, k, both, digits)
+    return _last_digit(e, w, k, both, digits, names)
 
 
 @dataclass
@@ -107,7 +107,7 @@ class _End:
         return stack(list(self.steps)), np.concatenate([np.full(m.size, float(s)) for m, s in self.steps.items()])
 
 
-def _in_place(x: Node, k: int, digits: Digits) -> tuple[_End, Node]:
+def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End, Node]:
     """(e, v) before the last digit: v = x - t + u is moved from digit to digit, one pass over the data each.
 
     The moves carry a shift, so that v - moves follows both the move of e and the change of the spacing; e itself is
@@ -124,11 +124,13 @@ def _in_place(x: Node, k: int, digits: Digits) -> tuple[_End, Node]:
         if size == 1:
             shift = u - s if last else spacing - s
             end.back += shift
-            end.moves.append(_moves(v, k, s, u, digits, f"digit {n + 1}", shift))
+            end.moves.append(_moves(v, k, s, u, digits, shift))
+            names.span(f"digit {n + 1}", v, end.moves[-1])
             v = assume(v - end.moves[-1].spread(0, x.size), -1.0, 1.0)
         else:
             # steps of 1, made s by the small matrix behind them: so all digits count with one and the same long row
-            moves = _moves(v, k, Fraction(1), u, digits, f"digit {n + 1}")
+            moves = _moves(v, k, Fraction(1), u, digits)
+            names.span(f"digit {n + 1}", v, moves)
             end.moves.append(moves)
             end.steps[moves] = s
             if following == size and not last:
@@ -139,14 +141,16 @@ def _in_place(x: Node, k: int, digits: Digits) -> tuple[_End, Node]:
     return end, v
 
 
-def _anew(x: Node, k: int, digits: Digits) -> tuple[Node | None, Node]:
+def _anew(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[Node | None, Node]:
     """(e, x - e) before the last digit, e carried as one number and v computed anew: no partial sum above 1."""
     u = Fraction(1, 2 ** sum(digits.bits))
     e: Node | None = None  # once for every threshold of the digit at hand; None stands for 0
     s = Fraction(1)
     for n, (size, following) in enumerate(pairwise(digits.bits), 1):
         s /= 2**size
-        moves = _moves(_distances(x, e, 2**size, s, u), k, s, u, digits, f"digit {n}")
+        v = _distances(x, e, 2**size, s, u)
+        moves = _moves(v, k, s, u, digits)
+        names.span(f"digit {n}", v, moves)
         last = n == len(digits.bits) - 1
         e = _advanced(e, moves, 1 if last else 2**following - 1, float(1 - s))
     return e, x if e is None else x - e.spread(0, x.size)
@@ -157,35 +161,25 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
     d = x.size
     if bins == 2:
         return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
-    base, c = _unshifted(x)
-    offsets = constant(np.array([float(i * s - u - c) for i in range(1, bins)]))
+    offsets = constant(np.array([float(i * s - u) for i in range(1, bins)]))
     thresholds = offsets if e is None else (e if e.shape else e.spread(0, bins - 1)) + offsets
-    return base.spread(0, bins - 1) - thresholds.spread(1, d)
+    return x.spread(0, bins - 1) - thresholds.spread(1, d)
 
 
-def _unshifted(x: Node) -> tuple[Node, Scalar]:
-    """(a, c) with x = a + c, where that is the last step of rounding to the grid: to lower the thresholds saves it."""
-    match x:
-        case Sum(terms=((1, Sum(kept=True) as base),), offset=c):
-            return base, c
-        case _:
-            return x, 0
-
-
-def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, name: str, shift: Fraction = Fraction(0)) -> Node:
+def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, shift: Fraction = Fraction(0)) -> Node:
     """s [#{x < t} < k] + shift for v = x - t + u, counted along the last axis."""
     d, axis = v.shape[-1], len(v.shape) - 1
     saturated = digits.saturated_moves or digits.form == "bounded"
     if digits.form == "pair":
-        reached = _named(trim(v, u), name)  # u [x >= t]
+        reached = trim(v, u)  # u [x >= t]
         fewer = reached.sum(axis) * (s / u) - s * (d - k)
     else:
-        missed = named(relu(u - named(relu(v), name)), name)  # u [x < t]
+        missed = relu(u - relu(v))  # u [x < t]
         fewer = s * k - missed.sum(axis) * (s / u)
     if saturated:
-        moves = assume(named(relu(s - named(relu(s - fewer), name)), name), 0.0, float(s))
+        moves = assume(relu(s - relu(s - fewer)), 0.0, float(s))
         return moves + shift if shift else moves
-    up, beyond = named(relu(fewer), name), named(relu(fewer - s), name)
+    up, beyond = relu(fewer), relu(fewer - s)
     return assume(total([(1, up), (-1, beyond)], shift), float(shift), float(s + shift))
 
 
@@ -201,26 +195,22 @@ def _advanced(e: Node | None, moves: Node, copies: int, most: float) -> Node:
     return assume(moved if before is None else before + moved, 0.0, most)
 
 
-def _named(node: Node, name: str) -> Node:
-    for arg in node.args:
-        named(arg, name)
-    return node
-
-
-def _last_digit(x: Node, e: Node | None, w: Node, k: int, both: bool, digits: Digits) -> Node:
+def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
     """The last bins are single grid values: thresholds e + i u, i = 1..bins, and one more when rank k + 1 is wanted.
 
     w = x - e. Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is
     relu(x - t' + u) of the next.
     """
     form, bins, u = digits.form, 2 ** digits.bits[-1], Fraction(1, 2 ** sum(digits.bits))
-    ramps = [named(relu(w - i * u), LAST) for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
-    sides = [assume(a - b, 0.0, float(u)) if form == "pair" else named(relu(u - a), LAST) for a, b in pairwise(ramps)]
+    ramps = [relu(w - i * u) for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
+    sides = [assume(a - b, 0.0, float(u)) if form == "pair" else relu(u - a) for a, b in pairwise(ramps)]
     below = column([_below(side, u, form) for side in sides])
     lower = _climb(e, _fewer(below.take(slice(0, bins)), k, form), u)
+    names.span(LAST, w, lower)
     if form == "bounded":
         # one neuron, so that a merged last Gemm adds two terms and rounds their mean once, as numpy does
-        lower = named(relu(lower), "output")
+        lower = relu(lower)
+        names.add(lower.level, "output")
     if not both:
         return lower.reshape(1)
     fewer = _fewer(below, k + 1, form)
@@ -229,12 +219,16 @@ def _last_digit(x: Node, e: Node | None, w: Node, k: int, both: bool, digits: Di
         beyond = assume(sides[-1] / u - ramps[-1], 0.0, 1.0)
     else:
         # ramp + side/u <= 1: the entry is beyond the threshold or before it, never both
-        beyond = named(relu(1 - assume(ramps[-1] + sides[-1] / u, 0.0, 1.0)), LAST)
-    gap = named(relu(fewer.take([bins]).reshape() - max_tree(beyond, digits.block)), "gap")
+        beyond = relu(1 - assume(ramps[-1] + sides[-1] / u, 0.0, 1.0))
+    largest = max_tree(beyond, digits.block)
+    gap = relu(fewer.take([bins]).reshape() - largest)
+    names.span(LAST, w, beyond)
+    names.span("maximum", beyond, largest)
+    names.add(gap.level, "gap")
     return column([lower, _climb(e, fewer, u, gap)])
 
 
-def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
+def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
     """The last digit with its thresholds as one matrix: more neurons, and the fewest operations.
 
     For rank k + 1, v = x - t + u is read at the last threshold t: [x >= t] - v is 1 - v >= t - u beyond the threshold and
@@ -242,17 +236,18 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
     """
     u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
     count, step = bins + both, float(u)
-    base, c = _unshifted(x)
     lower = end.product()
-    thresholds = _raised(constant(np.arange(count) * step - float(c)), lower, np.ones(count))  # less u and c
-    v = base.spread(0, count) - thresholds.spread(1, d)
-    sides = _named(trim(v, u), LAST) if digits.form == "pair" else named(relu(u - named(relu(v), LAST)), LAST)
+    thresholds = _raised(constant(np.arange(count) * step), lower, np.ones(count))  # less u
+    v = x.spread(0, count) - thresholds.spread(1, d)
+    sides = trim(v, u) if digits.form == "pair" else relu(u - relu(v))
     below = _below(sides, u, digits.form)
     if not both:
         climb = _fewer(below, k, digits.form).along(0, np.full((1, bins), step))
+        names.span(LAST, v, climb)
         return assume(_raised(climb, lower, np.ones(1)), 0.0, 1.0)
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
-    fewer = _named(trim(wanted + below.along(0, -tested)), LAST)
+    fewer = trim(wanted + below.along(0, -tested))
+    names.span(LAST, v, fewer)
     side = sides.take([bins]) / u
     beyond = (side if digits.form == "pair" else 1 - side) - v.take([bins])
     largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
@@ -260,7 +255,9 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits) -> Node:
     steps = np.kron(np.eye(3), np.full(bins, step))[:, : bins + count]
     steps[2, -1] = 1
     ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
-    climbed = named(relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2))), "gap")
+    climbed = relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2)))
+    names.span("maximum", beyond, largest)
+    names.add(climbed.level, "gap")
     return assume(climbed.along(0, np.array([[1.0, 0, 0], [0, 1, 1]])), 0.0, 1.0)
 
 
@@ -278,8 +275,8 @@ def _below(side: Node, u: Fraction, form: Form) -> Node:
 def _fewer(c: Node, k: int, form: Form) -> Node:
     """[c < k] for counts c."""
     if form != "bounded":
-        return _named(trim(k - c), LAST)
-    return assume(named(relu(1 - named(relu(c - (k - 1)), LAST)), LAST), 0.0, 1.0)
+        return trim(k - c)
+    return assume(relu(1 - relu(c - (k - 1))), 0.0, 1.0)
 
 
 def _climb(e: Node | None, fewer: Node, u: Fraction, gap: Node | None = None) -> Node:
@@ -301,7 +298,7 @@ def max_tree(q: Node, block: int = 1) -> Node:
             values = h if each == 1 else assume(h.reshape(n, each).sum(1), q.lo, q.hi)
             m = (n + 1) // 2
             a, b = values.take(slice(0, m)), values.take(slice(n - m, n))
-            h, n, each = assume(b + named(relu(a - b), "maximum"), q.lo, q.hi), m, 1
+            h, n, each = assume(b + relu(a - b), q.lo, q.hi), m, 1
         else:
             h = h.reshape(n // size, size * each) if n > size else h.reshape(size * each)
             h, n, each = _block_maxima(h, size, each, q), n // size, 2
@@ -316,6 +313,6 @@ def _block_maxima(h: Node, size: int, each: int, q: Node) -> Node:
         m = (size + 1) // 2
         first, second = np.eye(size)[:m], np.eye(size)[size - m :]
         values = assume(h.along(axis, joined), q.lo, q.hi)
-        h = named(relu(values.along(axis, np.concatenate([first - second, second]))), "maximum")
+        h = relu(values.along(axis, np.concatenate([first - second, second])))
         size, joined = m, np.concatenate([np.eye(m)] * 2, axis=1)
     return h

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from exporter.linear import Scalar
 from exporter.primitives import compare, like
 from exporter.schedule import HardRound, SoftRound
-from exporter.trace import Node, assume, assume_total, constant, named, relu, stack, topological, trim
+from exporter.trace import Node, assume, assume_total, constant, relu, stack, trim
 
 Index = npt.NDArray[np.int64]
 
@@ -112,8 +112,7 @@ def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive:
         rows.append(r)
     wants = stack([r.reshape(1) if isinstance(r, Node) else constant([float(r)]) for r in rows])
     p = len(rows)
-    cells = relu(x.spread(0, p) + wants.spread(1, m) - ranks.spread(0, p))
-    assume_total(cells, m * (m + 1) / 2)
+    cells = assume_total(relu(x.spread(0, p) + wants.spread(1, m) - ranks.spread(0, p)), m * (m + 1) / 2)
     last = np.arange(1, p, 1 if consecutive else 2)
     # subtracted before they are summed, so that no sum exceeds m
     each = assume(cells.take(last) - cells.take(last - 1), 0.0, 1.0)
@@ -163,8 +162,7 @@ def slots_of(
         places = constant(np.arange(1, c + 1))
         for axis, n in ((1, blocks), (2, block)):
             places = places.spread(axis, n)
-        cells = assume(relu(base.spread(0, c) + places), 0.0, float(c))
-        assume_total(cells, c * (c + 1) / 2 + 1)
+        cells = assume_total(assume(relu(base.spread(0, c) + places), 0.0, float(c)), c * (c + 1) / 2 + 1)
         sums = assume(cells.sum(2), 0.0, c * (c + 1) / 2 + 1)
         step = np.eye(c) - np.eye(c, k=-1)
         index = constant(np.arange(c)).spread(1, blocks)
@@ -236,10 +234,3 @@ def _steps(start: Node, n: Node, factors: npt.NDArray[np.int64], z: int) -> Node
     """sum_i [start - i n > 0] over integers, i in `factors`."""
     scaled = n.spread(0, z).weigh(factors.astype(np.float64))
     return assume(trim(start.spread(0, z) - scaled).sum(), 0.0, float(z))
-
-
-def name_layers(output: Node, names: Sequence[str]) -> None:
-    """Name the ReLUs of level i + 1 after names[i]."""
-    for node in topological(output):
-        if 1 <= node.level <= len(names):
-            named(node, names[node.level - 1])

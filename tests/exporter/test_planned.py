@@ -45,7 +45,6 @@ def test_construction(case: str, d: int) -> None:
     net = network(x, formula(x, plan, Fraction(1, 2**BITS), seed=1))
     assert len(net.layers) == len(plan.layers) == HIDDEN.get(case, HIDDEN.get(name, len(plan.layers)))
     for layer, model in zip(net.layers, plan.layers, strict=True):
-        assert layer.name == model.module
         assert layer.width <= model.width
     assert net.width >= 0.97 * plan.width
     assert structured_bits(net, 2.0**-BITS).exact_in("float64")
@@ -65,10 +64,12 @@ def test_construction(case: str, d: int) -> None:
 def test_any_ranks(name: str) -> None:
     d, ranks = 256, [1, 64, 65, 200, 256]
     x = vector(d)
-    values, bound = planned(name)(x, ranks, Fraction(1, 2**BITS), 3, Request(failure=1e-2))
+    values, bound, names = planned(name)(x, ranks, Fraction(1, 2**BITS), 3, Request(failure=1e-2))
     assert bound <= 4e-2
     batch = FAMILIES["uniform"](np.random.default_rng(8), 40, d, BITS)
-    out = evaluate(network(x, values), batch)
+    net = network(x, values, names)
+    assert all(layer.name for layer in net.layers), "every layer says what it is"
+    out = evaluate(net, batch)
     assert np.any(out != np.sort(batch, axis=1)[:, [r - 1 for r in ranks]], axis=1).sum() <= 4
 
 

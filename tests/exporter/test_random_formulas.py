@@ -89,4 +89,4 @@ def test_readings_agree(seed: int) -> None:
     assert counted.max_weight == max((float(np.abs(m.matrix.data).max()) for m in layers if m.matrix.nnz), default=0.0)
     values = trace_values(net.output, x, keep=True)
     for node in topological(net.output):
-        assert node.lo <= values[node.number].min() <= values[node.number].max() <= node.hi
+        assert node.lo <= values[node].min() <= values[node].max() <= node.hi

@@ -79,8 +79,8 @@ def test_stated_bounds_hold(case: Case) -> None:
     x = inputs(case, 300)
     values = trace_values(case.net.output, x, keep=True)
     for node in topological(case.net.output):
-        v = values[node.number]
-        where = f"{type(node).__name__} {node.name} of shape {node.shape} at level {node.level}"
+        v = values[node]
+        where = f"{node}"
         assert v.min() >= node.lo, where
         assert v.max() <= node.hi, where
         if isfinite(node.total):
@@ -92,7 +92,7 @@ def test_carried_values_have_the_sign_of_their_neurons(case: Case) -> None:
     values = trace_values(case.net.output, inputs(case, 300), keep=True)
     for layer in case.net.layers:
         for group in layer.groups:
-            v = values[group.pre.number]
+            v = values[group.pre]
             if group.carried and len(group.signs) == 1:
                 assert (group.signs[0] * v >= 0).all()
             for sign in group.signs:
