@@ -17,7 +17,7 @@ from math import isqrt
 
 import numpy as np
 
-from exporter import tails
+from exporter import portable, tails
 from exporter.errors import UserError
 from exporter.planner_linear import BINS, FINE, Law, after_soft, first_sample, soft_round
 from exporter.schedule import (
@@ -43,7 +43,7 @@ def choose_pivots(d: int, low: int, sample: FirstSample, inner: int, failure: fl
     smallest for which `inner` cuts are enough.
     """
     h = np.arange(sample.lower, sample.upper)
-    weight = np.exp(tails.log_pmf(d, low, sample.size, h))
+    weight = portable.exp(tails.log_pmf(d, low, sample.size, h))
 
     def cut(longest: int) -> list[int]:
         tail = tails.lower_tail(d, min(d, longest), sample.size, np.arange(len(h) + 2))
@@ -72,8 +72,8 @@ def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int]
         h = np.arange(max(left, 0), right)
         if i == len(pivots) - 2:
             h = h[h <= sample.size]
-        weight = np.exp(tails.log_pmf(d, low, sample.size, h))
-        edges = np.unique(np.concatenate([np.linspace(-1, int(most.max()), 48), [low]]).astype(np.int64))
+        weight = portable.exp(tails.log_pmf(d, low, sample.size, h))
+        edges = np.unique(np.concatenate([portable.evenly(-1, int(most.max()), 47), [low]]))
         edges = edges[edges <= low]
         # D1 > t: among the t + 1 entries from the target downwards fewer than h - left + 1 are sampled
         first = tails.lower_tail(low, np.minimum(edges + 1, low)[None, :], h[:, None], (h - left)[:, None])
@@ -90,7 +90,7 @@ def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int]
         if right > sample.size:
             second = np.where(rest >= above, 0.0, 1.0) * np.ones((h.size, 1, 1))
         second = np.where(rest < 0, 1.0, second)
-        total += weight @ np.minimum(1.0, np.einsum("he,het->ht", mass, second))
+        total += portable.dot(weight, np.minimum(1.0, portable.total(mass[:, :, None] * second, 1)))
     return np.minimum(1.0, total)
 
 

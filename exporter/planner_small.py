@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import ceil, floor, isqrt
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from exporter import tails
 from exporter.errors import UserError
 from exporter.planner_linear import FINE, SPARE, Law, after_soft, soft_round
+from exporter.portable import power
 from exporter.schedule import (
     Blocks,
     Depth5Schedule,
@@ -98,13 +100,14 @@ def plan_depth5(
 def paper_depth5(d: int, low: int, high: int, gamma: float, blocks: Blocks = "paper") -> Depth5Schedule:
     """The paper's exponents: blocks of ceil(d^(2/3)), ranks within d^(1/3 + gamma) of the middle, the last block whole."""
     check_task(d, low, high, 0.5)
-    size = ceil(d ** (2 / 3) - 1e-9)
+    whole = power(d, Fraction(2, 3))
+    size = ceil(whole)
     count = -(-d // size)
     sizes = (*(size for _ in range(count - 1)), d - size * (count - 1))
     # for another rank the middle moves with it: rank k of d stands near rank k d^(2/3) / d of a block
-    half = d ** (1 / 3 + gamma)
-    first = max(1, floor(low / d * d ** (2 / 3) - half))
-    last = min(size, ceil(high / d * d ** (2 / 3) + half))
+    half = power(d, Fraction(1, 3) + Fraction(gamma))
+    first = max(1, floor(low / d * whole - half))
+    last = min(size, ceil(high / d * whole + half))
     if first == 1 and last == size:
         raise UserError(f"gamma = {gamma}: the window covers the whole block at d = {d} (d^(1/3 + gamma) >= d^(2/3)/2)")
     windows = (*((first, last) for _ in sizes[:-1]), (1, sizes[-1]))
