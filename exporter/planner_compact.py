@@ -170,38 +170,30 @@ def plan_compact(
     high: int,
     failure: float = 1e-3,
     depth: int | None = None,
-    width: int | None = None,
     objective: Objective = "width",
 ) -> CompactSchedule:
-    """The shallowest schedule within `width` (default 28 d, 40 d for failures below 1e-4), or the narrowest of `depth`."""
+    """The narrowest schedule of `depth`, or of the shallowest that fits 28 d (40 d for failures below 1e-4)."""
     check_task(d, low, high, failure)
     if high - low > 1:
         raise UserError(f"compact finds one rank or two neighbours, not {low}..{high}: build one network per rank")
     if depth is not None and depth not in DEPTHS:
         raise UserError(f"compact has depth {', '.join(map(str, DEPTHS))}, not {depth}")
-    if depth is not None:
-        found = _search(d, low, high, failure, *DEPTHS[depth], width)
-        if found is None:
-            raise UserError(f"compact of depth {depth} has no provable schedule at d = {d}, failure {failure:g}")
-        return found
-    budget = width or (28 if failure >= 1e-4 else 40) * d
-    for shape in DEPTHS.values():
-        if fit(d, low, high, failure, budget, *shape) is not None:
-            found = _search(d, low, high, failure, *shape, None if width is None else width)
+    budget = (28 if failure >= 1e-4 else 40) * d
+    for deep, shape in DEPTHS.items():
+        if depth == deep or (depth is None and fit(d, low, high, failure, budget, *shape) is not None):
+            found = _search(d, low, high, failure, *shape)
             if found is not None:
                 return found
-    narrow = _search(d, low, high, failure, *DEPTHS[17], None)
-    nearest = f"; the narrowest has width {narrow.width} at depth {narrow.depth}" if narrow else "; depth3 is exact"
-    raise UserError(f"compact has no provable schedule at d = {d}, failure {failure:g}, width {budget}{nearest}")
+    if depth is not None:
+        raise UserError(f"compact of depth {depth} has no provable schedule at d = {d}, failure {failure:g}: use radix")
+    wider = next((deep for deep, shape in DEPTHS.items() if _search(d, low, high, failure, *shape)), None)
+    nearest = "use radix, which is exact" if wider is None else f"--depth {wider} has a wider one"
+    raise UserError(f"compact has no provable schedule at d = {d}, failure {failure:g}, width {budget}: {nearest}")
 
 
-def _search(
-    d: int, low: int, high: int, failure: float, pivoted: bool, rounds: int, width: int | None
-) -> CompactSchedule | None:
+def _search(d: int, low: int, high: int, failure: float, pivoted: bool, rounds: int) -> CompactSchedule | None:
     """Bisection over the width, to half a percent."""
     best, narrow, wide = None, 4.0 * d, 8.0 * d
-    if width is not None:
-        return fit(d, low, high, failure, width, pivoted, rounds)
     while best is None and wide <= 1000 * d:
         best = fit(d, low, high, failure, int(wide), pivoted, rounds)
         narrow, wide = (narrow, wide) if best else (wide, 1.5 * wide)

@@ -480,29 +480,23 @@ def plan_linear(
     family: Family = "linear46",
     blocks: Blocks | None = None,
     objective: Objective = "width",
-    width: int | None = None,
 ) -> LinearSchedule:
     """The narrowest (or smallest) schedule that fails with probability at most `failure`."""
     check_task(d, low, high, failure)
     style: Blocks = blocks or ("paper" if family == "linear46" else "lean")
     if (family, style) not in COSTS:
         raise UserError(f"{family} is built from lean blocks only")
-    found = _search(d, low, high, failure, family, style, width)
+    found = _search(d, low, high, failure, family, style)
     if found is None:
-        raise UserError(_nothing(d, low, high, failure, family, style, width))
+        raise UserError(_nothing(d, low, high, failure, family, style))
     if objective == "size":
         wider = [fit(d, low, high, failure, int(found.width * f), family, style) for f in (1.1, 1.25, 1.5, 2.0)]
         found = min([found, *(plan for plan in wider if plan is not None)], key=lambda plan: plan.size)
     return found
 
 
-def _search(
-    d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks, width: int | None
-) -> LinearSchedule | None:
+def _search(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> LinearSchedule | None:
     """Bisection over the width, to half a percent; above 400 d nothing is gained over depth 3 at these d."""
-    if width is not None:
-        tries = (fit(d, low, high, failure, width, family, blocks, shares) for shares in SPLITS)
-        return next((plan for plan in tries if plan), None)
     narrow, wide = 5.0 * d, 8.0 * d
     best = None
     while best is None and wide <= 400 * d:
@@ -522,19 +516,16 @@ def _search(
     return best
 
 
-def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks, width: int | None) -> str:
-    """Why nothing was found, and the nearest schedule that exists."""
+def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> str:
+    """Why nothing was found, and a failure probability near it for which a schedule was."""
     asked = (
         f"{family} with {blocks} blocks has no provable schedule at d = {d}, ranks {low}..{high}, failure {failure:g}"
     )
-    if width is not None:
-        asked += f", width {width}"
-        free = _search(d, low, high, failure, family, blocks, None)
-        if free is not None:
-            return f"{asked}; the narrowest has width {free.width}"
-    for easier in (10.0**-e for e in range(9, 0, -1)):
-        if easier > failure:
-            found = _search(d, low, high, easier, family, blocks, width)
-            if found is not None:
-                return f"{asked}; the nearest that exists is failure {found.failure_bound:.1e} at width {found.width}"
-    return f"{asked}; depth3 is exact at this d"
+    found, decades = None, [e for e in range(1, 301) if float(f"1e-{e}") > failure]
+    while decades:
+        middle = len(decades) // 2
+        if _search(d, low, high, float(f"1e-{decades[middle]}"), family, blocks):
+            found, decades = decades[middle], decades[middle + 1 :]
+        else:
+            decades = decades[:middle]
+    return f"{asked}; " + ("radix is exact" if found is None else f"--failure 1e-{found} can be planned")
