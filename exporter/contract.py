@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import frexp
+from math import frexp, isinf
 from typing import Literal, assert_never
 
 import numpy as np
@@ -317,9 +317,13 @@ def _rounded_once(output: Node) -> set[Node]:
 
 
 def _bits(magnitude: float, quantum: float) -> float:
+    """The whole bits of a mantissa that holds all multiples of the quantum up to the magnitude."""
     if magnitude == 0:
         return 0.0
-    return float("inf") if quantum == 0 else max(0.0, float(np.log2(magnitude / quantum)))
+    if quantum == 0 or isinf(magnitude / quantum):
+        return float("inf")
+    mantissa, exponent = frexp(magnitude / quantum)
+    return max(0.0, float(exponent - (mantissa == 0.5)))
 
 
 def low_bit(value: float | int | Fraction) -> float:

@@ -17,7 +17,7 @@ from math import isqrt
 
 import numpy as np
 
-from exporter import tails
+from exporter import portable, tails
 from exporter.errors import UserError
 from exporter.planner_linear import BINS, FINE, Law, after_soft, first_sample, soft_round
 from exporter.schedule import (
@@ -43,7 +43,7 @@ def choose_pivots(d: int, low: int, sample: FirstSample, inner: int, failure: fl
     smallest for which `inner` cuts are enough.
     """
     h = np.arange(sample.lower, sample.upper)
-    weight = np.exp(tails.log_pmf(d, low, sample.size, h))
+    weight = portable.exp(tails.log_pmf(d, low, sample.size, h))
 
     def cut(longest: int) -> list[int]:
         tail = tails.lower_tail(d, min(d, longest), sample.size, np.arange(len(h) + 2))
@@ -72,8 +72,8 @@ def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int]
         h = np.arange(max(left, 0), right)
         if i == len(pivots) - 2:
             h = h[h <= sample.size]
-        weight = np.exp(tails.log_pmf(d, low, sample.size, h))
-        edges = np.unique(np.concatenate([np.linspace(-1, int(most.max()), 48), [low]]).astype(np.int64))
+        weight = portable.exp(tails.log_pmf(d, low, sample.size, h))
+        edges = np.unique(np.concatenate([portable.evenly(-1, int(most.max()), 47), [low]]))
         edges = edges[edges <= low]
         # D1 > t: among the t + 1 entries from the target downwards fewer than h - left + 1 are sampled
         first = tails.lower_tail(low, np.minimum(edges + 1, low)[None, :], h[:, None], (h - left)[:, None])
@@ -90,7 +90,7 @@ def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int]
         if right > sample.size:
             second = np.where(rest >= above, 0.0, 1.0) * np.ones((h.size, 1, 1))
         second = np.where(rest < 0, 1.0, second)
-        total += weight @ np.minimum(1.0, np.einsum("he,het->ht", mass, second))
+        total += portable.dot(weight, np.minimum(1.0, portable.total(mass[:, :, None] * second, 1)))
     return np.minimum(1.0, total)
 
 
@@ -170,38 +170,30 @@ def plan_compact(
     high: int,
     failure: float = 1e-3,
     depth: int | None = None,
-    width: int | None = None,
     objective: Objective = "width",
 ) -> CompactSchedule:
-    """The shallowest schedule within `width` (default 28 d, 40 d for failures below 1e-4), or the narrowest of `depth`."""
+    """The narrowest schedule of `depth`, or of the shallowest that fits 28 d (40 d for failures below 1e-4)."""
     check_task(d, low, high, failure)
     if high - low > 1:
         raise UserError(f"compact finds one rank or two neighbours, not {low}..{high}: build one network per rank")
     if depth is not None and depth not in DEPTHS:
         raise UserError(f"compact has depth {', '.join(map(str, DEPTHS))}, not {depth}")
-    if depth is not None:
-        found = _search(d, low, high, failure, *DEPTHS[depth], width)
-        if found is None:
-            raise UserError(f"compact of depth {depth} has no provable schedule at d = {d}, failure {failure:g}")
-        return found
-    budget = width or (28 if failure >= 1e-4 else 40) * d
-    for shape in DEPTHS.values():
-        if fit(d, low, high, failure, budget, *shape) is not None:
-            found = _search(d, low, high, failure, *shape, None if width is None else width)
+    budget = (28 if failure >= 1e-4 else 40) * d
+    for deep, shape in DEPTHS.items():
+        if depth == deep or (depth is None and fit(d, low, high, failure, budget, *shape) is not None):
+            found = _search(d, low, high, failure, *shape)
             if found is not None:
                 return found
-    narrow = _search(d, low, high, failure, *DEPTHS[17], None)
-    nearest = f"; the narrowest has width {narrow.width} at depth {narrow.depth}" if narrow else "; depth3 is exact"
-    raise UserError(f"compact has no provable schedule at d = {d}, failure {failure:g}, width {budget}{nearest}")
+    if depth is not None:
+        raise UserError(f"compact of depth {depth} has no provable schedule at d = {d}, failure {failure:g}: use radix")
+    wider = next((deep for deep, shape in DEPTHS.items() if _search(d, low, high, failure, *shape)), None)
+    nearest = "use radix, which is exact" if wider is None else f"--depth {wider} has a wider one"
+    raise UserError(f"compact has no provable schedule at d = {d}, failure {failure:g}, width {budget}: {nearest}")
 
 
-def _search(
-    d: int, low: int, high: int, failure: float, pivoted: bool, rounds: int, width: int | None
-) -> CompactSchedule | None:
+def _search(d: int, low: int, high: int, failure: float, pivoted: bool, rounds: int) -> CompactSchedule | None:
     """Bisection over the width, to half a percent."""
     best, narrow, wide = None, 4.0 * d, 8.0 * d
-    if width is not None:
-        return fit(d, low, high, failure, width, pivoted, rounds)
     while best is None and wide <= 1000 * d:
         best = fit(d, low, high, failure, int(wide), pivoted, rounds)
         narrow, wide = (narrow, wide) if best else (wide, 1.5 * wide)

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import ceil, isqrt
+from math import ceil, fsum, isqrt
 from typing import Literal
 
 import numpy as np
 
-from exporter import tails
+from exporter import portable, tails
 from exporter.errors import UserError
 from exporter.schedule import (
     Blocks,
@@ -36,6 +36,7 @@ from exporter.schedule import (
 )
 
 Family = Literal["linear46", "linear22"]
+Tail = Callable[[tails.Ints], tails.Floats]
 SIDES = ("below", "above")
 SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
 
@@ -95,30 +96,59 @@ def first_sample(d: int, low: int, high: int, size: int, failure: float) -> tupl
 
 @dataclass(frozen=True)
 class Law:
-    """A distribution of the number of live entries in bins low[i] .. high[i], and the probability beyond the last."""
+    """A distribution of the number of live entries in bins low[i] .. high[i], and the probability beyond the last.
+
+    `mass` comes from bounds of P(n > t), so it is the law of a number that is stochastically larger than n: for what grows
+    with n. `short` comes from bounds of P(n <= t) in the same way: for what falls with n.
+    """
 
     low: tails.Ints
     high: tails.Ints
     mass: tails.Floats
+    short: tails.Floats
     beyond: float
 
     @staticmethod
-    def of(exceeds: Callable[[tails.Ints], tails.Floats], least: int, most: int, drop: float, bins: int) -> Law:
-        """From P(n > t), with at most `drop` cut off on either side (below it is kept in the first bin)."""
-        edges = np.unique(np.linspace(least - 1, most, 24).astype(np.int64))
+    def of(
+        exceeds: Tail, least: int, most: int, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
+    ) -> Law:
+        """From P(n > t) and P(n <= t), with at most `drop` cut off above; what is rare below is left to the first bin."""
+        edges = portable.evenly(least - 1, most, 23)
         for cells in (24, bins):  # zoom in on the values that matter
             above = exceeds(edges)
-            first = int(edges[max(0, int(np.argmax(above < 1.0 - 1e-3 * drop)) - 1)])
+            under = np.minimum(1.0 - above, at_most(edges))
+            first = int(edges[max(0, int(np.argmax(under > 1e-3 * drop)) - 1)])
             last = int(edges[np.argmax(above <= drop)]) if above[-1] <= drop else most
-            edges = np.unique(np.linspace(first, max(last, first + 1), cells + 1).astype(np.int64))
+            edges = portable.evenly(first, max(last, first + 1), cells)
         edges = np.concatenate([[min(least - 1, first - 1)], edges])
         at = np.minimum.accumulate(np.minimum(1.0, exceeds(edges)))
         at[0] = 1.0
-        return Law(edges[:-1] + 1, edges[1:], np.maximum(0.0, -np.diff(at)), float(at[-1]))
+        under = np.maximum.accumulate(np.minimum(1.0, at_most(edges)))
+        under[0], under[-1] = 0.0, 1.0
+        return Law(edges[:-1] + 1, edges[1:], np.maximum(0.0, -np.diff(at)), np.diff(under), float(at[-1]))
 
     def expected(self, values: tails.Floats) -> float:
         """Sum of mass times value, bins beyond counted as 1."""
-        return float(self.mass @ values) + self.beyond
+        return float(portable.dot(self.mass, values)) + self.beyond
+
+
+def first_law(d: int, sample: FirstSample, drop: float) -> Law:
+    """The number n of entries in the first interval, ends included.
+
+    D, the distance in rank over the interval's gaps of the sample, counts from one end to the other, rank 0 or d + 1 where
+    an end is missing: n = D + 1 with both ends, D with one, d with none.
+    """
+    spacings = sample.upper - sample.lower
+    more = (sample.lower >= 1) + (sample.upper <= sample.size) - 1
+
+    def exceeds(t: tails.Ints) -> tails.Floats:
+        tail = tails.spacing_exceeds(d, sample.size, spacings, np.clip(t - more, 0, d))
+        return np.where(t >= d, 0.0, tail)
+
+    def at_most(t: tails.Ints) -> tails.Floats:
+        return np.where(t >= d, 1.0, tails.upper_tail(d, np.clip(t - more, 0, d), sample.size, spacings))
+
+    return Law.of(exceeds, spacings + more, d, drop, FINE, at_most)
 
 
 def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, failure: float) -> float | None:
@@ -165,7 +195,7 @@ def least_margin(shortest: int, longest: int, size: int, side: str, failure: flo
     quick = tails.lower_tail(longest, longest // 2, size, middle - np.arange(size))
     margin = int(np.count_nonzero(quick > failure))  # falls with the margin
     for n in {shortest, (shortest + longest) // 2, longest}:
-        ranks = np.unique(np.linspace(1, n, min(n, 2000)).astype(np.int64))
+        ranks = portable.evenly(1, n, min(n, 2000))
         centre = ((ranks - shift) * size) // n - extra
         while margin < size:
             if not np.any(bad := tails.lower_tail(n, ranks, size, centre - margin) > failure):
@@ -227,7 +257,7 @@ def hard_round(
         largest = max(largest, size)
         # the few long intervals may miss more often: they are rare
         usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
-        rare = float(law.mass[law.high > usual].sum()) + law.beyond
+        rare = float(portable.total(law.mass[law.high > usual])) + law.beyond
         more = 1 + ceil(gap * size / shortest)
         asked = [(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
         if best is not None and min(size + 1, sum(least_margin(*one) for one in asked) + more) / size >= best[0]:
@@ -248,7 +278,7 @@ def hard_round(
             found = HardRound(blocks, d // blocks, entries, below, above)
             events = (
                 Event("round 2: a block is short", short),
-                Event("round 2: the window misses", miss_low + miss_high + float(law.mass[0])),
+                Event("round 2: the window misses", miss_low + miss_high + float(law.short[0])),
             )
             best = (average, found, after, events)
     return None if best is None else best[1:]
@@ -262,7 +292,7 @@ def _most_blocks(d: int, law: Law, most: int, entries: int, failure: float) -> t
         most -= max(1, most // 40)
     blocks = np.array(tried, dtype=np.int64)
     tail = tails.lower_tail(d, law.low, (d // blocks)[:, None], entries - 1)
-    short = np.minimum(1.0, blocks[:, None] * tail) @ law.mass
+    short = portable.total(np.minimum(1.0, blocks[:, None] * tail) * law.short)
     good = np.flatnonzero(short <= failure)
     return (int(blocks[good[0]]), float(short[good[0]])) if good.size else (0, 1.0)
 
@@ -271,7 +301,7 @@ def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.F
     """P(n' > most) after a hard round, n' = D + 1."""
     marked = np.clip(most[None, :] - 1, 0, law.high[:, None])
     tail = tails.spacing_exceeds(law.high[:, None], size, spacings, marked)
-    return np.asarray(law.mass @ np.where(most[None, :] >= law.high[:, None], 0.0, tail) + law.beyond)
+    return portable.dot(law.mass, np.where(most[None, :] >= law.high[:, None], 0.0, tail)) + law.beyond
 
 
 def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
@@ -280,16 +310,23 @@ def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> 
     The probability grows with u, so summing by parts turns the bounds of P(U > t) into one of the average; values of u
     between two of those kept are counted as the larger.
     """
-    left = np.unique(np.geomspace(1, overflow.shape[1], 60).astype(np.int64)) - 1
-    n, u = law.high[:, None, None], left[:, None]
-    # -1 where n' <= most for sure: nothing to compute
-    cut = np.where(most >= np.minimum(n, gap + 1 + 2 * u), -1, gap + u - 1)
-    tail = tails.lower_tail(n, np.clip(most - 1, 0, n), np.maximum(0, n - u), cut)
-    tail = np.where(cut < 0, 0.0, tail)
-    tail = np.where(most < 1, 1.0, tail)
+    left = _spread_out(overflow.shape[1])
+    n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
+    tail = np.where(most < 1, 1.0, 0.0)
+    open_ = (most >= 1) & (most < np.minimum(n, gap + 1 + 2 * u))  # elsewhere n' is within `most` for sure
+    n, u, most = n[open_], u[open_], most[open_]
+    tail[open_] = tails.lower_tail(n, most - 1, np.maximum(0, n - u), gap + u - 1)
     steps = np.diff(tail, axis=1, append=1.0)
-    average = tail[:, 0] + (np.maximum(0.0, steps) * overflow[:, left][:, :, None]).sum(axis=1)
-    return np.asarray(law.mass @ np.minimum(1.0, average) + law.beyond)
+    average = tail[:, 0] + portable.total(np.maximum(0.0, steps) * overflow[:, left][:, :, None], 1)
+    return portable.dot(law.mass, np.minimum(1.0, average)) + law.beyond
+
+
+def _spread_out(count: int) -> tails.Ints:
+    """Of 0 .. count - 1 the first and the last and, in steps that grow by a sixteenth, some between."""
+    kept = [0]
+    while kept[-1] < count - 1:
+        kept.append(min(count - 1, kept[-1] + 1 + kept[-1] // 16))
+    return np.array(kept, dtype=np.int64)
 
 
 def soft_round(d: int, law: Law, slots: int, entries: int, failure: float) -> tuple[SoftRound, tails.Floats]:
@@ -301,7 +338,7 @@ def soft_round(d: int, law: Law, slots: int, entries: int, failure: float) -> tu
         block = -(-d // min(max(1, slots // taken), d))
         blocks = -(-d // block)
         beyond = np.arange(taken + 1, min(int(high), block) + 1)
-        expected = blocks * float(np.exp(tails.log_pmf(d, high, block, beyond)) @ (beyond - taken))
+        expected = blocks * float(portable.dot(portable.exp(tails.log_pmf(d, high, block, beyond)), beyond - taken))
         if best is None or expected < best[0]:
             best = (expected, SoftRound(blocks, block, taken))
     assert best is not None
@@ -327,20 +364,13 @@ def fit(
         return None
     sample, miss = first_sample(d, low, high, limit.sample, shares.first * failure)
     events = [Event("round 1: the window misses", miss)]
-    spacings = sample.upper - sample.lower
-    law = Law.of(
-        lambda t: tails.spacing_exceeds(d, sample.size, spacings, np.clip(t - 1, 0, d)),
-        spacings,
-        d,
-        shares.range * failure,
-        FINE,
-    )
+    law = first_law(d, sample, shares.range * failure)
     # near the ends of the range few entries are live after round 1: then round 2 is soft as well
     second = hard_round(d, high - low, law, limit, failure, shares)
     hard: tuple[HardRound, ...] = ()
     if second is not None:
         hard, law, events = (second[0],), second[1], [*events, *second[2]]
-    if sum(event.probability for event in events) > failure:
+    if fsum(event.probability for event in events) > failure:
         return None
     gap, capacity = high - low, limit.ending.capacity
     taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
@@ -450,29 +480,23 @@ def plan_linear(
     family: Family = "linear46",
     blocks: Blocks | None = None,
     objective: Objective = "width",
-    width: int | None = None,
 ) -> LinearSchedule:
     """The narrowest (or smallest) schedule that fails with probability at most `failure`."""
     check_task(d, low, high, failure)
     style: Blocks = blocks or ("paper" if family == "linear46" else "lean")
     if (family, style) not in COSTS:
         raise UserError(f"{family} is built from lean blocks only")
-    found = _search(d, low, high, failure, family, style, width)
+    found = _search(d, low, high, failure, family, style)
     if found is None:
-        raise UserError(_nothing(d, low, high, failure, family, style, width))
+        raise UserError(_nothing(d, low, high, failure, family, style))
     if objective == "size":
         wider = [fit(d, low, high, failure, int(found.width * f), family, style) for f in (1.1, 1.25, 1.5, 2.0)]
         found = min([found, *(plan for plan in wider if plan is not None)], key=lambda plan: plan.size)
     return found
 
 
-def _search(
-    d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks, width: int | None
-) -> LinearSchedule | None:
+def _search(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> LinearSchedule | None:
     """Bisection over the width, to half a percent; above 400 d nothing is gained over depth 3 at these d."""
-    if width is not None:
-        tries = (fit(d, low, high, failure, width, family, blocks, shares) for shares in SPLITS)
-        return next((plan for plan in tries if plan), None)
     narrow, wide = 5.0 * d, 8.0 * d
     best = None
     while best is None and wide <= 400 * d:
@@ -492,19 +516,16 @@ def _search(
     return best
 
 
-def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks, width: int | None) -> str:
-    """Why nothing was found, and the nearest schedule that exists."""
+def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> str:
+    """Why nothing was found, and a failure probability near it for which a schedule was."""
     asked = (
         f"{family} with {blocks} blocks has no provable schedule at d = {d}, ranks {low}..{high}, failure {failure:g}"
     )
-    if width is not None:
-        asked += f", width {width}"
-        free = _search(d, low, high, failure, family, blocks, None)
-        if free is not None:
-            return f"{asked}; the narrowest has width {free.width}"
-    for easier in (10.0**-e for e in range(9, 0, -1)):
-        if easier > failure:
-            found = _search(d, low, high, easier, family, blocks, width)
-            if found is not None:
-                return f"{asked}; the nearest that exists is failure {found.failure_bound:.1e} at width {found.width}"
-    return f"{asked}; depth3 is exact at this d"
+    found, decades = None, [e for e in range(1, 301) if float(f"1e-{e}") > failure]
+    while decades:
+        middle = len(decades) // 2
+        if _search(d, low, high, float(f"1e-{decades[middle]}"), family, blocks):
+            found, decades = decades[middle], decades[middle + 1 :]
+        else:
+            decades = decades[:middle]
+    return f"{asked}; " + ("radix is exact" if found is None else f"--failure 1e-{found} can be planned")

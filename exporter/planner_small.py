@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import ceil, floor, isqrt
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from exporter import tails
 from exporter.errors import UserError
 from exporter.planner_linear import FINE, SPARE, Law, after_soft, soft_round
+from exporter.portable import power
 from exporter.schedule import (
     Blocks,
     Depth5Schedule,
@@ -91,20 +93,21 @@ def plan_depth5(
         elif best is not None and count > 3 * len(best.sizes) + 8:
             break
     if best is None:
-        raise UserError(f"depth5 has no provable schedule at d = {d}, failure {failure:g}; depth3 is exact at this d")
+        raise UserError(f"depth5 has no provable schedule at d = {d}, failure {failure:g}; radix is exact")
     return best
 
 
 def paper_depth5(d: int, low: int, high: int, gamma: float, blocks: Blocks = "paper") -> Depth5Schedule:
     """The paper's exponents: blocks of ceil(d^(2/3)), ranks within d^(1/3 + gamma) of the middle, the last block whole."""
     check_task(d, low, high, 0.5)
-    size = ceil(d ** (2 / 3) - 1e-9)
+    whole = power(d, Fraction(2, 3))
+    size = ceil(whole)
     count = -(-d // size)
     sizes = (*(size for _ in range(count - 1)), d - size * (count - 1))
     # for another rank the middle moves with it: rank k of d stands near rank k d^(2/3) / d of a block
-    half = d ** (1 / 3 + gamma)
-    first = max(1, floor(low / d * d ** (2 / 3) - half))
-    last = min(size, ceil(high / d * d ** (2 / 3) + half))
+    half = power(d, Fraction(1, 3) + Fraction(gamma))
+    first = max(1, floor(low / d * whole - half))
+    last = min(size, ceil(high / d * whole + half))
     if first == 1 and last == size:
         raise UserError(f"gamma = {gamma}: the window covers the whole block at d = {d} (d^(1/3 + gamma) >= d^(2/3)/2)")
     windows = (*((first, last) for _ in sizes[:-1]), (1, sizes[-1]))
@@ -136,15 +139,14 @@ def max_layers(plan: MaxSchedule) -> tuple[Layer, ...]:
     )
 
 
-def plan_max(d: int, failure: float = 1e-3, objective: Objective = "width", width: int | None = None) -> MaxSchedule:
+def plan_max(d: int, failure: float = 1e-3, objective: Objective = "width") -> MaxSchedule:
     """Algorithms 1 and 2 of the paper: the sample's maximum, that of a shortlist, then hashing.
 
     A round never loses the maximum; what can fail is that more entries survive than the hash separates.
     """
     check_task(d, d, d, failure)
-    best: MaxSchedule | None = None
-    for tenths in range(50, 4000, 5) if width is None else [10 * width / d]:
-        best = _fit_max(d, failure, int(tenths * d / 10))
+    for tenths in range(50, 4000, 5):
+        best = _fit_max(d, failure, tenths * d // 10)
         if best is not None:
             return best
     raise UserError(
@@ -189,24 +191,25 @@ def tree_layers(d: int, groups: tuple[int, ...]) -> tuple[Layer, ...]:
 
 
 def plan_tree(d: int, width: int | None = None, depth: int | None = None) -> TreeSchedule:
-    """The exact maximum: the shallowest tree within `width` (default d: the binary tree's own), or of the given depth."""
+    """The exact maximum: the shallowest tree within `width`, the narrowest found of at most `depth`, or the binary one."""
     check_task(d, d, d, 0.5)
+    groups = (2,) * (d - 1).bit_length()
     if depth is not None:
-        low, high = 1, d * d
-        while high - low > max(1, low // 100):
+        least = 1 + min(2, _height(groups))
+        if depth < least:
+            raise UserError(f"no tree of maxima of {d} numbers has depth {depth}: it takes at least depth {least}")
+        low, high = d - 1, max(d, d * d)  # d^2 is enough for depth 3
+        while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if len(_tree(d, middle)) and _height(_tree(d, middle)) < depth else (middle, high)
+            low, high = (low, middle) if _height(_tree(d, middle)) < depth else (middle, high)
+        if width is not None and width < high:
+            raise UserError(f"no tree of maxima of depth {depth} has width {width} at d = {d}: it takes {high}")
         groups = _tree(d, high)
-        if not groups and d > 1:
-            raise UserError(f"no tree of maxima of depth {depth} at d = {d}; depth 3 needs width {d * d}")
-    elif width is None:
-        groups = (2,) * (d - 1).bit_length()
-    else:
-        groups = _tree(d, width)
-        if not groups and d > 1:
+    elif width is not None:
+        if width < d:
             raise UserError(f"no tree of maxima has width {width} at d = {d}: it takes at least {d}")
-    layers = tree_layers(d, groups)
-    return TreeSchedule(d, d, d, (), layers, groups)
+        groups = _tree(d, width)
+    return TreeSchedule(d, d, d, (), tree_layers(d, groups), groups)
 
 
 def _height(groups: tuple[int, ...]) -> int:
@@ -216,7 +219,7 @@ def _height(groups: tuple[int, ...]) -> int:
 def _tree(d: int, width: int) -> tuple[int, ...]:
     """The fewest layers within `width`: at every level the largest group that fits, or pairs where those suffice."""
     best: tuple[int, ...] = ()
-    for halvings in range(max(1, (d - 1).bit_length()) + 1):
+    for halvings in range((d - 1).bit_length() + 1):
         groups: list[int] = [2] * halvings
         left = d
         for _ in range(halvings):

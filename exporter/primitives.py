@@ -165,9 +165,9 @@ def hash_family(d: int, epsilon: float) -> tuple[int, npt.NDArray[np.int64]]:
     return p, hash_table(d, p, int(np.ceil(1 / epsilon)), range(1, p + 1))
 
 
-def hash_table(d: int, p: int, digits: int, functions: Sequence[int]) -> npt.NDArray[np.int64]:
-    """h_a(i) for the given a and all i in 1..d; a = p is the constant function, as in the paper's family."""
-    index = np.arange(1, d + 1)
+def hash_table(d: int, p: int, digits: int, functions: Sequence[int], first: int = 1) -> npt.NDArray[np.int64]:
+    """h_a(i) for the given a and d indices i from `first`, 1 in the paper; a = p is the constant function, as there."""
+    index = np.arange(first, first + d)
     table = np.empty((len(functions), d), dtype=np.int64)
     for row, a in enumerate(functions):
         value, rest = np.full(d, a, dtype=np.int64), index.copy()

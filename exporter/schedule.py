@@ -16,9 +16,11 @@ for every round, and holds for every fixed input.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 from typing import Literal
 
 from exporter.errors import UserError
+from exporter.portable import outward
 
 Blocks = Literal["paper", "lean"]
 Objective = Literal["width", "size"]
@@ -117,8 +119,8 @@ class Schedule:
 
     @property
     def failure_bound(self) -> float:
-        """Union bound over all events; never above 1."""
-        return min(1.0, sum(event.probability for event in self.events))
+        """Union bound over all events, as it is stated: rounded up to a few digits; never above 1."""
+        return outward(fsum(event.probability for event in self.events))
 
     @property
     def width(self) -> int:
@@ -219,7 +221,7 @@ def previous_prime(n: int) -> int:
 
 
 def digits(d: int, prime: int) -> int:
-    """Digits of the numbers 0 .. d - 1 in base `prime` (`defn:vector_rep_of_indices`)."""
+    """Digits of the positions 0 .. d - 1 in base `prime` (`defn:vector_rep_of_indices`, which counts from 1)."""
     count, reach = 1, prime
     while reach < d:
         count, reach = count + 1, reach * prime
@@ -227,7 +229,11 @@ def digits(d: int, prime: int) -> int:
 
 
 def hash_capacity(d: int, prime: int, functions: int) -> int:
-    """The largest number of entries that `functions` hash functions provably separate (`lemma:existence_of_success`)."""
+    """The largest number of entries that `functions` hash functions provably separate (`lemma:existence_of_success`).
+
+    h_a(i) - h_a(j) is a times a polynomial in a of degree digits - 1 at most, with no more roots a = 1 .. prime - 1, and
+    not zero as i and j differ in a digit. One digit: every function separates all.
+    """
     roots = digits(d, prime) - 1
     if roots == 0:
         return d

@@ -10,46 +10,52 @@ into the weights. A set of n live entries, however it came about, then stands at
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln
+
+from exporter import portable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TERMS = 12  # summands taken before the remainder is bounded by a geometric series
+# ln n! of the table is off by 1e-15 of itself at most; those of a binomial quotient add up to at most 4 ln total!, and
+# eight additions round by 2^-53 of twice that. The 16 is for a tail's own summands.
+SLACK, MORE = 8e-15, 16.0
+RATES = 0.03 * np.multiply.accumulate(np.full(64, 1.1))  # of Chernoff's bound: 0.033 to 13.4
 
 
-@lru_cache(maxsize=4)
-def _log_factorials(size: int) -> Floats:
-    return np.asarray(gammaln(np.arange(size + 1, dtype=np.float64) + 1.0), dtype=np.float64)
+def _log_factorials(largest: int) -> Floats:
+    """ln n! for n = 0 .. largest, cached by the next power of two so that searches share one table."""
+    return portable.log_factorials(1 << max(10, int(largest).bit_length()))
 
 
-def _log_factorial_table(largest: int) -> Floats:
-    """log n! for n = 0 .. largest, cached by the next power of two so that searches share one table."""
-    return _log_factorials(1 << max(10, int(largest).bit_length()))
+def _log_pmf(n: Ints, k: Ints, s: Ints, x: Ints) -> tuple[Floats, Floats]:
+    """(log P(X = x), how far it may be off) where x is possible."""
+    f = _log_factorials(int(n.max(initial=0)))
+    whole, rest = f[n], n - k - s + x
+    value = f[k] - f[x] - f[k - x] + f[n - k] - f[s - x] - f[rest] - whole + f[s] + f[n - s]
+    return value, SLACK * (whole + MORE)
 
 
 def log_pmf(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, hits: ArrayLike) -> Floats:
-    """log P(X = hits), minus infinity where impossible; all arguments broadcast."""
+    """log P(X = hits), never below the truth; minus infinity where impossible; all arguments broadcast."""
     n, k, s, x = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, hits)))
     possible = (x >= 0) & (x <= k) & (x <= s) & (s - x <= n - k) & (k <= n) & (s <= n) & (k >= 0) & (s >= 0)
-    n, k, s, x = (np.where(possible, v, 0) for v in (n, k, s, x))
-    f = _log_factorial_table(int(n.max(initial=0)))
-    value = f[k] - f[x] - f[k - x] + f[n - k] - f[s - x] - f[n - k - s + x] - f[n] + f[s] + f[n - s]
-    return np.asarray(np.where(possible, value, -np.inf), dtype=np.float64)
+    out = np.full(n.shape, -np.inf)
+    value, slack = _log_pmf(n[possible], k[possible], s[possible], x[possible])
+    out[possible] = value + slack
+    return out
 
 
 def lower_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, most: ArrayLike) -> Floats:
     """P(X <= most): the largest TERMS summands, then a geometric series, which is a bound as the law is log-concave."""
     n, k, s, m = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, most)))
     lowest, highest = np.maximum(0, s - (n - k)), np.minimum(k, s)
-    mode = ((s + 1) * (k + 1)) // (n + 2)
     value = np.where(m >= highest, 1.0, 0.0)
     inside = (m >= lowest) & (m < highest)
-    below, beyond = inside & (m <= mode), inside & (m > mode)
+    early = m * (n + 2) <= (s + 1) * (k + 1)  # up to the mode
+    below, beyond = inside & early, inside & ~early
     if below.any():
         value[below] = _lower_terms(n[below], k[below], s[below], m[below])
     if beyond.any():  # beyond the mode the complement is the smaller side
@@ -60,7 +66,8 @@ def lower_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, most: Arra
 def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
     """An upper bound of P(X <= most) up to the mode: its largest summands and a geometric series."""
     x, lowest = most.astype(np.float64), np.maximum(0, s - (n - k)).astype(np.float64)
-    term = np.exp(log_pmf(n, k, s, most))
+    value, slack = _log_pmf(n, k, s, most)
+    term = portable.exp(value + slack)
     nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
     body = np.zeros_like(term)
     ratio = np.zeros_like(term)
@@ -70,6 +77,7 @@ def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
         ratio = np.maximum(0.0, x * (nf - kf - sf + x) / np.maximum(1.0, (kf - x + 1) * (sf - x + 1)))
         term = term * ratio
         x = np.maximum(x - 1, lowest)
+    ratio = ratio * (1 + 1e-15)  # near 1 its rounding counts
     rest = np.where(ratio < 1, term / np.maximum(1 - ratio, 1e-300), 1.0)
     return np.asarray(np.minimum(1.0, body + rest), dtype=np.float64)
 
@@ -77,7 +85,8 @@ def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
 def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:
     """A lower bound of P(X >= least): its first summands."""
     x = least.astype(np.float64)
-    term = np.exp(log_pmf(n, k, s, least))
+    value, slack = _log_pmf(n, k, s, least)
+    term = portable.exp(value - slack)
     body = np.zeros_like(term)
     nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
     for _ in range(TERMS):
@@ -114,13 +123,6 @@ def spacing_exceeds(total: ArrayLike, drawn: ArrayLike, spacings: int, length: A
     return lower_tail(total, length, drawn, spacings - 1)
 
 
-def _log_sum(logs: Floats) -> Floats:
-    """log of the sum of exp over the last axis, in place: `logs` is used up. scipy's logsumexp takes four times as long."""
-    top = np.maximum(logs.max(axis=-1), -1e300)
-    logs -= top[..., None]
-    return np.asarray(np.log(np.maximum(np.exp(logs, out=logs).sum(axis=-1), 1e-300)) + top, dtype=np.float64)
-
-
 def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int, most: int) -> Floats:
     """P(U > t | n) for n in `live` (rows) and t = 0 .. most (columns), U = sum over blocks of max(0, live - entries).
 
@@ -130,13 +132,16 @@ def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int
     blocks is the better bound.
     """
     beyond = np.arange(1, max(2, min(int(live.max()), block) - entries + 1))
-    logs = log_pmf(total, live[:, None], block, entries + beyond)
-    rates = np.geomspace(0.03, 12.0, 64)
-    growth = rates[:, None] * beyond
+    logs = log_pmf(total, live, block, (entries + beyond)[:, None])
+    growth = RATES * beyond[:, None]
     # E exp(rate relu(X - c)) = 1 + sum over the excess e >= 1 of (exp(rate e) - 1) P(X = c + e)
-    log_gain = _log_sum(logs[:, None, :] + (growth + np.log(-np.expm1(-growth)))[None])
-    exponents = blocks * np.logaddexp(0.0, log_gain)[:, :, None] - rates[None, :, None] * np.arange(1, most + 2)
-    bound = np.exp(np.minimum(0.0, exponents.min(axis=1)))
-    bound[:, 0] = np.minimum(bound[:, 0], blocks * np.exp(logs).sum(axis=1))
+    parts = logs[:, :, None] + (growth + portable.log(1 - portable.exp(-growth)))[:, None, :]
+    top = np.maximum(parts.max(axis=0), -1e300)
+    parts -= top
+    log_gain = portable.log(np.maximum(portable.total(portable.exp(parts), 0), 1e-300)) + top + 1e-12  # above roundings
+    grown = np.maximum(log_gain, 0.0) + portable.log1p(portable.exp(-np.abs(log_gain)))
+    exponents = blocks * grown[:, :, None] - RATES[None, :, None] * np.arange(1, most + 2)
+    bound = portable.exp(np.minimum(0.0, exponents.min(axis=1)))
+    bound[:, 0] = np.minimum(bound[:, 0], blocks * portable.total(portable.exp(logs), 0))
     bound[live[:, None] <= entries + np.arange(most + 1)[None, :]] = 0.0
     return np.asarray(np.minimum.accumulate(np.minimum(bound, 1.0), axis=1), dtype=np.float64)

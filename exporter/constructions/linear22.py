@@ -45,9 +45,12 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
 
 
 def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Positions by hash function, slot and place: (q, p, longest bucket), d where a bucket has no more."""
+    """Positions by hash function, slot and place: (q, p, longest bucket), d where a bucket has no more.
+
+    Positions are hashed as 0 .. d - 1: where d is a power of the prime they have a digit less than the paper's 1 .. d.
+    """
     q, p = ending.functions, ending.prime
-    table = hash_table(d, p, digits(d + 1, p), range(1, q + 1))
+    table = hash_table(d, p, digits(d, p), range(1, q + 1), first=0)
     longest = max(int(np.bincount(row, minlength=p).max()) for row in table)
     out = np.full((q, p, longest), d, dtype=np.int64)
     for a, row in enumerate(table):

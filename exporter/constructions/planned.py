@@ -1,13 +1,15 @@
 """Constructions that need a schedule: from wanted ranks and a request to a plan and a formula.
 
 Neighbouring ranks (the two middle ones of even d) share one network; ranks further apart get one each, side by side, and
-their failure bounds add up.
+they share the failure probability evenly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -18,8 +20,9 @@ from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
 from exporter.errors import UserError
 from exporter.linear import Scalar
+from exporter.network import network
 from exporter.paper_exponents import paper_linear46
-from exporter.planner_compact import plan_compact
+from exporter.planner_compact import DEPTHS, plan_compact
 from exporter.planner_linear import plan_linear
 from exporter.planner_small import paper_depth5, plan_depth5, plan_max, plan_tree
 from exporter.schedule import (
@@ -32,7 +35,7 @@ from exporter.schedule import (
     Schedule,
     TreeSchedule,
 )
-from exporter.trace import LayerNames, Node, stack
+from exporter.trace import LayerNames, Node, stack, vector
 
 
 @dataclass(frozen=True)
@@ -69,23 +72,70 @@ def schedule(name: str, d: int, low: int, high: int, ask: Request) -> Schedule:
             return plan_depth5(d, low, high, ask.failure, ask.blocks or "paper", ask.objective)
         case "linear46" if ask.schedule == "paper":
             return paper_linear46(d, low, high)
-        case "linear46":
-            return plan_linear(d, low, high, ask.failure, "linear46", ask.blocks, ask.objective, ask.width)
-        case "linear22":
-            if ask.depth not in (None, 21, 22):
-                raise UserError(f"linear22 has depth 22, or 21 without the clip of its answer, not {ask.depth}")
-            plan = plan_linear(d, low, high, ask.failure, "linear22", ask.blocks, ask.objective, ask.width)
-            return replace(plan, layers=plan.layers[:20]) if ask.depth == 21 else plan
+        case "linear46" | "linear22":
+            return _within(name, ask, _linear(name, d, low, high, ask))
         case "compact":
-            return plan_compact(d, low, high, ask.failure, ask.depth, ask.width, ask.objective)
+            return _within(name, ask, _compact(d, low, high, ask))
         case "linear-max":
             _only_max(name, d, low, high)
-            return plan_max(d, ask.failure, ask.objective, ask.width)
+            return _within(name, ask, iter([plan_max(d, ask.failure, ask.objective)]))
         case "tree-max":
             _only_max(name, d, low, high)
             return plan_tree(d, ask.width, ask.depth)
         case _:
             raise UserError(f"{name} has no schedule")
+
+
+def _linear(name: Literal["linear46", "linear22"], d: int, low: int, high: int, ask: Request) -> Iterator[Schedule]:
+    """The plan for the objective, then the narrowest."""
+    if name == "linear22" and ask.depth not in (None, 21, 22):
+        raise UserError(f"linear22 has depth 22, or 21 without the clip of its answer, not {ask.depth}")
+    for objective in dict.fromkeys((ask.objective, "width")):
+        plan = plan_linear(d, low, high, ask.failure, name, ask.blocks, objective)
+        yield replace(plan, layers=plan.layers[:20]) if ask.depth == 21 else plan
+
+
+def _compact(d: int, low: int, high: int, ask: Request) -> Iterator[Schedule]:
+    """The plan of the depth asked for; within a width of all depths, the shallowest first; else the planner's choice."""
+    refusal: UserError | None = None
+    depths = (ask.depth,) if ask.depth is not None or ask.width is None else tuple(DEPTHS)
+    for depth in depths:
+        try:
+            plan = plan_compact(d, low, high, ask.failure, depth, ask.objective)
+        except UserError as error:
+            refusal = error
+        else:
+            yield plan
+            depths = ()
+    if depths and refusal:
+        raise refusal
+
+
+def _within(name: str, ask: Request, plans: Iterator[Schedule]) -> Schedule:
+    """The first plan within the width asked for, if one was.
+
+    The width is that of the network that is built, as `describe` tells it. A planner searches without a limit, so every
+    width from the narrowest that is found upwards can be had.
+    """
+    narrowest: tuple[int, int] | None = None
+    for plan in plans:
+        if ask.width is None:
+            return plan
+        width = built_width(plan)
+        if width <= ask.width:
+            return plan
+        narrowest = min(narrowest or (width, plan.depth), (width, plan.depth))
+    assert narrowest is not None
+    raise UserError(
+        f"{name} has no provable schedule of width {ask.width} at d = {plan.d}, failure {ask.failure:g}; "
+        f"the narrowest found has width {narrowest[0]}, at depth {narrowest[1]}"
+    )
+
+
+def built_width(plan: Schedule) -> int:
+    """Neurons of the widest layer, counted; neither the grid nor the seed changes it."""
+    x = vector(plan.d)
+    return network(x, formula(x, plan, Fraction(1, 2**24), seed=0)).width
 
 
 def _only_max(name: str, d: int, low: int, high: int) -> None:
@@ -119,14 +169,16 @@ def planned(name: str) -> Callable[..., tuple[Node, float, LayerNames]]:
         u: Node, ranks: Sequence[int], delta: Scalar, seed: int, ask: Request, offsets: bool = True
     ) -> tuple[Node, float, LayerNames]:
         found: dict[int, Node] = {}
-        bound, names = 0.0, LayerNames()
-        for low, high in runs(ranks):
-            plan = schedule(name, u.shape[0], low, high, ask)
+        bounds: list[Decimal] = []  # as they are stated, in decimals: their sum has few digits too
+        names = LayerNames()
+        parts = runs(ranks)
+        for low, high in parts:
+            plan = schedule(name, u.shape[0], low, high, replace(ask, failure=ask.failure / len(parts)))
             values = formula(u, plan, delta, seed, offsets)
-            bound += plan.failure_bound
+            bounds.append(Decimal(repr(plan.failure_bound)))
             for level, layer in enumerate(plan.layers, u.level + 1):
                 names.add(level, layer.module)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
-        return stack([found[r] for r in ranks]), min(1.0, bound), names
+        return stack([found[r] for r in ranks]), min(1.0, float(sum(bounds))), names
 
     return build

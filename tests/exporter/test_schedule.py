@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from fractions import Fraction
+from itertools import combinations, permutations
+from math import comb, perm
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from exporter import tails
-from exporter.constructions.planned import Request, schedule
+from exporter import portable, tails
+from exporter.constructions.linear22 import buckets
+from exporter.constructions.planned import Request, built_width, schedule
 from exporter.errors import UserError
 from exporter.paper_exponents import paper_linear46
 from exporter.planner_compact import plan_compact
-from exporter.planner_linear import plan_linear
+from exporter.planner_linear import first_law, plan_linear
 from exporter.planner_small import paper_depth5, plan_depth5, plan_max, plan_tree
-from exporter.schedule import digits, hash_capacity, median_ranks
+from exporter.schedule import FirstSample, HardRound, HashEnding, LinearSchedule, digits, hash_capacity, median_ranks
 
 _spec = importlib.util.spec_from_file_location("simulate", Path(__file__).with_name("simulate.py"))
 assert _spec
@@ -114,9 +119,121 @@ def test_max() -> None:
     assert plan_tree(1).groups == ()
 
 
+def test_tree_depths() -> None:
+    for d in (1, 2, 3, 5, 16, 33, 64):
+        for depth in range(1 + min(2, (d - 1).bit_length()), 9):
+            plan = plan_tree(d, depth=depth)
+            assert plan.depth <= depth
+            assert plan_tree(d, plan.width if d > 1 else None, depth=depth).depth <= depth
+    with pytest.raises(UserError, match="at least depth 3"):
+        plan_tree(64, depth=2)
+
+
 def test_hash_capacity_separates() -> None:
     assert digits(2048, 47) == 2
     assert hash_capacity(2048, 47, 46) == 10  # 10 * 9 / 2 = 45 pairs, one function each
+
+
+def table(d: int, prime: int, functions: int) -> np.ndarray:
+    """Slots by function and position, read from what the networks are built of."""
+    where = buckets(d, HashEnding(prime, functions, 1), np.arange(d))
+    out = np.full((functions, d + 1), -1)
+    for a in range(functions):
+        for slot in range(prime):
+            out[a, where[a, slot]] = slot
+    return out[:, :d]
+
+
+@pytest.mark.parametrize("prime", [2, 3, 5, 7, 11, 13])
+def test_any_two_positions_collide_under_few_functions(prime: int) -> None:
+    """Hence `hash_capacity`: all pairs of a set of that size together leave a function free."""
+    for d in sorted({prime - 1, prime, prime + 1, prime**2 - 1, prime**2, prime**2 + 1, min(prime**3, 400)}):
+        slots = table(d, prime, prime - 1)
+        assert slots.min() >= 0
+        together = (slots[:, :, None] == slots[:, None, :]).sum(axis=0)
+        np.fill_diagonal(together, 0)
+        assert together.max(initial=0) <= digits(d, prime) - 1
+
+
+@pytest.mark.parametrize(("d", "prime"), [(5, 5), (7, 7), (9, 3), (25, 5), (27, 3), (49, 7)])
+def test_every_small_set_is_separated(d: int, prime: int) -> None:
+    for functions in range(1, prime):
+        slots, size = table(d, prime, functions), min(4, hash_capacity(d, prime, functions))
+        for chosen in combinations(range(d), size):
+            assert any(len(set(row)) == size for row in slots[:, chosen].tolist())
+
+
+def test_the_set_that_refuted_the_capacity() -> None:
+    assert hash_capacity(169, 13, 12) == 5
+    slots = table(169, 13, 12)
+    for shift in (0, 1):  # positions counted from 0 or from 1
+        chosen = np.array([20, 52, 99, 135, 169]) - shift
+        if chosen.max() < 169:
+            assert any(len(set(row)) == 5 for row in slots[:, chosen].tolist())
+
+
+def interval_law(d: int, size: int, lower: int, upper: int) -> dict[int, Fraction]:
+    """P(n live) for the interval between two order statistics of a sample, ends included, by counting samples."""
+    law: dict[int, int] = {}
+    for i in range(1, d + 1) if lower else [0]:
+        for j in range(i + 1, d + 1) if upper <= size else [d + 1]:
+            first = comb(i - 1, lower - 1) if lower else 1
+            last = comb(d - j, size - upper) if upper <= size else 1
+            between = comb(j - i - 1, min(upper, size + 1) - lower - 1)
+            n = j - i - 1 + (lower >= 1) + (upper <= size)
+            law[n] = law.get(n, 0) + first * between * last
+    return {n: Fraction(ways, comb(d, size)) for n, ways in law.items() if ways}
+
+
+def short_block(plan: LinearSchedule, taken: HardRound) -> Fraction:
+    """The exact probability that a block of round 2 holds fewer live entries than it should."""
+    full = [comb(taken.block, j) if j >= taken.entries else 0 for j in range(taken.block + 1)]
+    ways = [comb(plan.d - taken.blocks * taken.block, j) for j in range(plan.d - taken.blocks * taken.block + 1)]
+    for _ in range(taken.blocks):
+        ways = np.convolve(np.array(ways, dtype=object), np.array(full, dtype=object)).tolist()
+    law = interval_law(plan.d, plan.sample.size, plan.sample.lower, plan.sample.upper)
+    assert sum(law.values()) == 1
+    return sum((p * (1 - Fraction(int(ways[n]), comb(plan.d, n))) for n, p in law.items()), Fraction(0))
+
+
+@pytest.mark.parametrize("failure", [1e-2, 1e-3])
+@pytest.mark.parametrize(
+    ("d", "rank"), [(64, 8), (64, 57), (64, 12), (64, 32), (96, 9), (96, 88), (128, 16), (128, 64)]
+)
+def test_short_blocks_are_no_more_likely_than_stated(d: int, rank: int, failure: float) -> None:
+    plan = plan_linear(d, rank, rank, failure, "linear22")
+    for taken in plan.hard:
+        stated = {event.name: event.probability for event in plan.events}["round 2: a block is short"]
+        assert stated * portable.OUTWARD >= short_block(plan, taken)
+
+
+@pytest.mark.parametrize("ends", [(0, 9), (0, 13), (4, 9), (3, 13), (9, 13)])
+def test_the_first_law_bounds_both_tails(ends: tuple[int, int]) -> None:
+    d, size = 60, 12
+    law, exact = first_law(d, FirstSample(size, *ends), 1e-9), interval_law(d, size, *ends)
+    for i, (low, high) in enumerate(zip(law.low.tolist(), law.high.tolist(), strict=True)):
+        above = float(portable.total(law.mass[i:])) + law.beyond
+        assert above * (1 + 1e-9) >= sum(p for n, p in exact.items() if n >= low)
+        assert float(portable.total(law.short[: i + 1])) * (1 + 1e-9) >= sum(p for n, p in exact.items() if n <= high)
+
+
+@pytest.mark.parametrize(("d", "block", "entries"), [(6, 3, 1), (6, 2, 1), (7, 4, 2)])
+def test_a_soft_round_leaves_more_where_more_are_live(d: int, block: int, entries: int) -> None:
+    """The bins of the planner rest on it: by enumeration of all places of n live entries, for every gap and bound."""
+
+    def over(places: tuple[int, ...], gap: int, most: int) -> bool:
+        """Whether more than `most` survive; places[i] is that of the live entry of rank i + 1."""
+        blocks = [sorted(p for p in places if p // block == b) for b in range(-(-d // block))]
+        taken = {p for own in blocks for p in own[:entries]}
+        return sum(p in taken for p in places[: most - 1]) <= gap + len(places) - len(taken) - 1
+
+    for gap in (0, 1):
+        for most in range(2, d - 1):
+            chances = [
+                Fraction(sum(over(places, gap, most) for places in permutations(range(d), n)), perm(d, n))
+                for n in range(most, d)
+            ]
+            assert chances == sorted(chances)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +244,31 @@ def test_hash_capacity_separates() -> None:
         (lambda: plan_linear(256, 128, 129, 1e-3, "linear22", "paper"), "lean"),
         (lambda: schedule("linear22", 256, 128, 129, Request(depth=20)), "21 without the clip"),
         (lambda: plan_compact(2048, 1, 5), "one network per rank"),
-        (lambda: plan_compact(256, 128, 129, 1e-3, None, 1000), "narrowest has width"),
-        (lambda: plan_linear(256, 128, 129, 1e-2, "linear22", None, "width", 2000), "narrowest has width"),
     ],
 )
 def test_refusals_name_the_remedy(call: object, match: str) -> None:
     with pytest.raises(UserError, match=match):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("name", "d", "rank"),
+    [("compact", 256, 128), ("compact", 64, 3), ("linear46", 64, 32), ("linear22", 100, 98), ("linear-max", 64, 64)],
+)
+def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: int, rank: int) -> None:
+    with pytest.raises(UserError, match="narrowest found has width") as refused:
+        schedule(name, d, rank, rank, Request(width=d))
+    width = int(re.findall(r"has width (\d+)", str(refused.value))[0])
+    with pytest.raises(UserError, match=f"narrowest found has width {width}"):
+        schedule(name, d, rank, rank, Request(width=width - 1))
+    free = built_width(schedule(name, d, rank, rank, Request()))
+    for asked in (width, width + 1, free, free + 1, 2 * free):
+        assert built_width(schedule(name, d, rank, rank, Request(width=asked))) <= asked
+
+
+def test_the_failure_that_is_named_can_be_planned() -> None:
+    with pytest.raises(UserError, match="can be planned") as refused:
+        plan_linear(1024, 512, 513, 1e-40, "linear22")
+    named = float(re.findall(r"--failure (\S+)", str(refused.value))[0])
+    assert 1e-40 < named < 1e-9
+    assert plan_linear(1024, 512, 513, named, "linear22").failure_bound <= named

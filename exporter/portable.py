@@ -1,0 +1,141 @@
+"""Arithmetic with the same bits on every processor and in every release of numpy.
+
+exp, log, the logarithms of factorials and sums differ in their last bits from one library or vector instruction to the
+next, and a planner that compares such numbers writes other files there. These are built from what IEEE 754 rounds in one
+way only, entry by entry: + - * / rint, comparisons and bits; their tables come from correctly rounded decimal arithmetic,
+and sums are taken from the first entry to the last. Relative errors: exp and log below 1e-15, log n! below 1e-15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from math import factorial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DIGITS = 50  # of the decimal arithmetic behind the tables
+CHUNK = 1 << 13  # entries of exp and log at once: what stays in a processor's cache
+PARTS = 1 << 8  # steps of the table of exp in a factor of 2
+SMALL = -700.0  # below it exp returns exp(SMALL): never less than the truth, and no subnormal numbers
+OUTWARD = 1 + 2.0**-26  # more than all roundings of a bound: see `outward`
+
+
+def _decimals() -> tuple[list[float], float, float]:
+    """2^(i/PARTS), ln 2 in one float, and the rest of it."""
+    with localcontext(Context(prec=DIGITS)):
+        ln2 = Decimal(2).ln()
+        near = int(ln2 * 2**32) / 2**32  # few bits, so that multiples of it are exact
+        return [float((ln2 * i / PARTS).exp()) for i in range(PARTS)], near, float(ln2 - Decimal(near))
+
+
+_POWERS, LN2, LN2_REST = _decimals()
+_TABLE = np.array(_POWERS)
+
+
+def _by_chunks(function: Callable[[Floats], Floats], x: Floats) -> Floats:
+    out = np.empty(x.shape)
+    flat, source = out.reshape(-1), np.ascontiguousarray(x).reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        part = slice(start, start + CHUNK)
+        flat[part] = function(source[part])
+    return out
+
+
+def exp(x: Floats) -> Floats:
+    """e^x for x <= 700; exactly 0 at minus infinity."""
+    return _by_chunks(_exp, x)
+
+
+def _exp(x: Floats) -> Floats:
+    """x = k ln 2 / PARTS + r with |r| <= 0.00136: a table for k, four terms of the series for r."""
+    near = np.maximum(x, SMALL)
+    k = np.rint(near * (PARTS / LN2))
+    r = (near - k * (LN2 / PARTS)) - k * (LN2_REST / PARTS)
+    whole = k.astype(np.int64)
+    power = _TABLE[whole & (PARTS - 1)]
+    series = r * (r * (r * (r * (1 / 24) + 1 / 6) + 0.5) + 1.0)
+    scale = (((whole >> 8) + 1023) << 52).view(np.float64)
+    return np.where(x == -np.inf, 0.0, (power + power * series) * scale)
+
+
+def log(x: Floats) -> Floats:
+    """ln x for normal x > 0."""
+    return _by_chunks(_log, x)
+
+
+def _log(x: Floats) -> Floats:
+    """x = 2^e m with m near 1; ln m = 2 artanh s, s = (m - 1)/(m + 1), |s| <= 0.172: eleven terms of the series."""
+    m, e = np.frexp(x)
+    low = m < 0.7071
+    m, e = np.where(low, 2 * m, m), (e - low).astype(np.float64)
+    s = (m - 1) / (m + 1)
+    square = s * s
+    series = np.full(s.shape, 2 / 23)
+    for odd in range(21, 1, -2):
+        series = series * square + 2 / odd
+    return np.asarray(e * LN2 + (2 * s + (s * square * series + e * LN2_REST)), dtype=np.float64)
+
+
+def log1p(x: Floats) -> Floats:
+    """ln(1 + x) for x >= 0; what 1 + x rounds away is added to first order."""
+    near = 1 + x
+    return np.asarray(log(near) + (x - (near - 1)) / near, dtype=np.float64)
+
+
+@lru_cache(maxsize=4)
+def log_factorials(largest: int) -> Floats:
+    """ln n! for n = 0 .. largest: in decimals up to 64, by Stirling's series beyond (the next term is below 1e-18)."""
+    n = np.maximum(1.0, np.arange(largest + 1, dtype=np.float64))
+    with localcontext(Context(prec=DIGITS)):
+        first = [float(Decimal(factorial(i)).ln()) for i in range(min(largest, 64) + 1)]
+        half_log_two_pi = 0.9189385332046727  # to the nearest float
+    over = 1 / n
+    square = over * over
+    series = over * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square * (1 / 1680))))
+    out = (n + 0.5) * log(n) - n + (half_log_two_pi + series)
+    out[: len(first)] = first
+    return np.asarray(out, dtype=np.float64)
+
+
+def total(x: NDArray[Any], axis: int = -1) -> Floats:
+    """The sum along an axis, from the first entry to the last."""
+    rows = np.moveaxis(x, axis, 0)
+    if rows.ndim == 1:  # accumulate has no choice of order, unlike sum
+        return np.asarray(np.add.accumulate(rows, dtype=np.float64)[-1] if rows.size else 0.0)
+    out = np.zeros(rows.shape[1:])
+    for row in rows:
+        out += row
+    return out
+
+
+def dot(weights: Floats, values: NDArray[Any]) -> Floats:
+    """sum_i weights_i values_i over the first axis of `values`, from the first to the last."""
+    return total(weights.reshape(-1, *(1 for _ in values.shape[1:])) * values, 0)
+
+
+def evenly(first: int, last: int, cells: int) -> NDArray[np.int64]:
+    """first = a_0 < a_1 < ... = last, whole numbers that cut the range into at most `cells` nearly equal parts."""
+    return np.unique(first + (last - first) * np.arange(cells + 1, dtype=np.int64) // cells)
+
+
+def power(x: int, exponent: Fraction) -> float:
+    """x^exponent to the nearest float, x >= 1."""
+    with localcontext(Context(prec=DIGITS)):
+        return float((Decimal(x).ln() * exponent.numerator / exponent.denominator).exp())
+
+
+def outward(bound: float, digits: int = 3) -> float:
+    """A bound as it is stated: rounded up to a few digits, roundings of its own computation included.
+
+    A bound is a sum of products of numbers >= 0, a few thousand operations in a row at most, each off by 2^-53 of its
+    result, of tails that are bounds themselves: together below 2^-40. OUTWARD is 2^-26.
+    """
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(bound * OUTWARD)
+    return min(1.0, float(rounded))
