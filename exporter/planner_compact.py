@@ -94,6 +94,25 @@ def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int]
     return np.minimum(1.0, total)
 
 
+def dealt_crowds(d: int, size: int, pivots: Sequence[int], live: tails.Ints, blocks: int, entries: int) -> tails.Floats:
+    """P(some block holds more than `entries` live ones), when positions are dealt to the blocks in the sample's order.
+
+    Which ranks the sample holds decides the bracket; then its live entries stand at random places of the sample, and the
+    others at random places outside, independently. A block of s places, o of them the sample's, holds the sum of two
+    hypergeometric counts. How many live ones are sampled is the bracket's gap less 1; the mean is linear in it.
+    """
+    live, gaps = np.maximum(live, 0), np.diff(pivots) - 1
+    least, most = np.minimum(gaps.min(), live), np.minimum(gaps.max(), live)
+    inside = np.stack([least, most])
+    total = np.zeros(live.shape)
+    for first, last in pairwise(sorted({0, d % blocks, size % blocks, blocks})):
+        places, sampled = d // blocks + (first < d % blocks), size // blocks + (first < size % blocks)
+        mean = inside * (sampled / size) + (live - inside) * ((places - sampled) / max(1, d - size))
+        trials = np.minimum(most, sampled) + np.minimum(live - least, places - sampled)
+        total += (last - first) * tails.independent_upper_tail(trials, mean.max(axis=0), entries + 1)
+    return np.minimum(1.0, total)
+
+
 def fit(d: int, low: int, high: int, failure: float, width: int, pivoted: bool, rounds: int) -> CompactSchedule | None:
     """A schedule of at most `width` neurons a layer, if one is found."""
     size = min(isqrt(max(0, width - d)), d)
@@ -118,7 +137,10 @@ def fit(d: int, low: int, high: int, failure: float, width: int, pivoted: bool, 
     for taken_entries in range(1, entries + 1):
         block = -(-d // min(max(1, slots // taken_entries), d))
         blocks = -(-d // block)
-        crowded = np.minimum(1.0, blocks * tails.upper_tail(d, law.high, block, taken_entries + 1))
+        if rounds:
+            crowded = np.minimum(1.0, blocks * tails.upper_tail(d, law.high, block, taken_entries + 1))
+        else:
+            crowded = dealt_crowds(d, sample.size, pivots, law.high - 2, blocks, taken_entries)
         value = law.expected(np.where(law.high > taken_entries, crowded, 0.0))
         if best is None or value < best[0]:
             best = (value, BlockEnding(blocks, block, taken_entries))

@@ -329,22 +329,34 @@ def _spread_out(count: int) -> tails.Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def soft_round(d: int, law: Law, slots: int, entries: int, failure: float) -> tuple[SoftRound, tails.Floats]:
-    """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin."""
+def soft_round(
+    d: int, law: Law, slots: int, entries: int, failure: float, sampled: int = 0
+) -> tuple[SoftRound, tails.Floats]:
+    """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin.
+
+    `sampled`: none of the live entries is among so many positions that were sampled before and dealt to the blocks.
+    """
+    total = d - sampled
+
+    def free(blocks: int) -> int:
+        """Places of a block that can be live: at most; the first blocks have one more of all and of the sampled places."""
+        return max(d // blocks + (j < d % blocks) - sampled // blocks - (j < sampled % blocks) for j in range(blocks))
+
     at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * failure))
     high = law.high[max(0, law.high.size - 1 - at)]
     best: tuple[float, SoftRound] | None = None
     for taken in range(1, max(1, entries) + 1):
         block = -(-d // min(max(1, slots // taken), d))
         blocks = -(-d // block)
-        beyond = np.arange(taken + 1, min(int(high), block) + 1)
-        expected = blocks * float(portable.dot(portable.exp(tails.log_pmf(d, high, block, beyond)), beyond - taken))
+        beyond = np.arange(taken + 1, min(int(high), free(blocks)) + 1)
+        law_of_one = portable.exp(tails.log_pmf(total, high, free(blocks), beyond))
+        expected = blocks * float(portable.dot(law_of_one, beyond - taken))
         if best is None or expected < best[0]:
             best = (expected, SoftRound(blocks, block, taken))
     assert best is not None
     found = best[1]
     most = min(int(law.high[-1]), 12 + int(4 * best[0]))
-    return found, tails.overflow_tails(d, law.high, found.blocks, found.block, found.entries, most)
+    return found, tails.overflow_tails(total, law.high, found.blocks, free(found.blocks), found.entries, most)
 
 
 def fit(

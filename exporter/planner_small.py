@@ -165,8 +165,10 @@ def _fit_max(d: int, failure: float, width: int) -> MaxSchedule | None:
     prime = previous_prime(max(2, min(isqrt(hashed) + 1, slots)))
     functions = max(1, min(prime - 1, hashed // prime))
     ending = HashEnding(prime, functions, hash_capacity(d, prime, functions))
-    law = Law.of(lambda t: tails.lower_tail(d, np.clip(t, 0, d), size, 0), 1, d, 0.005 * failure, FINE)
-    soft, overflow = soft_round(d, law, slots, entries, failure)
+    if size >= d:
+        return None
+    law = Law.of(lambda t: tails.lower_tail(d, np.clip(t, 0, d), size, 0), 1, d - size, 0.005 * failure, FINE)
+    soft, overflow = soft_round(d, law, slots, entries, failure, sampled=size)
     # entries above the shortlist's maximum were all left out: at most u of them, and equal ones are no more
     survive = float(after_soft(law, 0, overflow, np.array([ending.capacity]))[0])
     events = (Event(f"more than {ending.capacity} survivors", survive),)

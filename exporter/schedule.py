@@ -9,8 +9,13 @@
 
 The paper's exponents fit no d that fits in a computer, so the planners take d, the ranks and a failure probability
 and search for the smallest network whose failure they can prove. Every schedule lists its bad events with their
-probabilities; `failure_bound` is their sum. The probability is over the seeded permutations baked into the network, one
-for every round, and holds for every fixed input.
+probabilities; `failure_bound` is their sum, and `failure_law` says what it is a probability over:
+
+    seeds   every round has a permutation of its own, and the seed draws them: the bound holds for every fixed input, over
+            the seeds. On random inputs it holds for the seeds on average, not for each: after round 1 the live entries
+            stand mostly where round 1 did not sample, and the file's own blocks may or may not be even there.
+    file    all rounds share one permutation, and a seed only renames the inputs: the bound holds for every fixed input
+            over the seeds, and just as well for every single file over inputs in random order.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from exporter.portable import outward
 
 Blocks = Literal["paper", "lean"]
 Objective = Literal["width", "size"]
+FailureLaw = Literal["seeds", "file"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,11 @@ class Schedule:
         return outward(fsum(event.probability for event in self.events))
 
     @property
+    def failure_law(self) -> FailureLaw:
+        """What the failure bound is a probability over."""
+        return "file"
+
+    @property
     def width(self) -> int:
         """Neurons of the largest hidden layer."""
         return max(layer.width for layer in self.layers)
@@ -163,6 +174,10 @@ class LinearSchedule(Schedule):
         """Rounds 2 and later."""
         return (*self.hard, *self.soft)
 
+    @property
+    def failure_law(self) -> FailureLaw:
+        return "seeds"
+
 
 @dataclass(frozen=True)
 class CompactSchedule(Schedule):
@@ -172,6 +187,10 @@ class CompactSchedule(Schedule):
     pivots: tuple[int, ...]
     soft: tuple[SoftRound, ...]
     ending: BlockEnding
+
+    @property
+    def failure_law(self) -> FailureLaw:
+        return "seeds" if self.soft else "file"
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,36 @@ def upper_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, least: Arr
     return lower_tail(n, n - k, s, s - m)
 
 
+def independent_upper_tail(trials: ArrayLike, mean: ArrayLike, least: ArrayLike) -> Floats:
+    """A bound of P(X >= least) for every sum X of at most `trials` independent indicators with at most this mean.
+
+    Hoeffding (1956, Theorem 5): from least = mean + 1 on no such sum exceeds more often than the binomial one with equal
+    chances; below that nothing is claimed. A hypergeometric count of k marked in s drawn is such a sum, of min(k, s)
+    indicators (its generating polynomial has real roots only), and so is a sum of independent ones.
+    """
+    n, m, k = np.broadcast_arrays(np.asarray(trials, np.int64), np.asarray(mean, np.float64), np.asarray(least, np.int64))
+    some = (k >= m + 1) & (k <= n) & (m > 0)
+    value = np.where((k > n) | ((m <= 0) & (k > 0)), 0.0, 1.0)
+    if some.any():
+        value[some] = _binomial_terms(n[some], m[some] / n[some], k[some])
+    return np.asarray(value, dtype=np.float64)
+
+
+def _binomial_terms(n: Ints, p: Floats, least: Ints) -> Floats:
+    """An upper bound of P(Bin(n, p) >= least) from the mode on: its largest summands and a geometric series."""
+    f, x = _log_factorials(int(n.max())), least.astype(np.float64)
+    hits, misses = x * portable.log(p), (n - x) * portable.log(1 - p)
+    slack = SLACK * (f[n] + MORE + n - hits)  # p and 1 - p are rounded too
+    term = portable.exp(f[n] - f[least] - f[n - least] + hits + misses + slack)
+    body, ratio = np.zeros_like(term), np.zeros_like(term)
+    for _ in range(TERMS):
+        body += term
+        ratio = np.maximum(0.0, (n - x) * p / ((x + 1) * (1 - p)))
+        term, x = term * ratio, x + 1
+    ratio = ratio * (1 + 1e-15)
+    return np.asarray(np.minimum(1.0, body + term / np.maximum(1 - ratio, 1e-300)), dtype=np.float64)
+
+
 def largest_lower_cut(total: int, marked: int, drawn: int, probability: float) -> int:
     """The largest m >= -1 with P(X <= m) <= probability."""
     m = np.arange(-1, min(marked, drawn) + 1)

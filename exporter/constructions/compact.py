@@ -14,6 +14,7 @@ from fractions import Fraction
 from exporter.constructions.rounds import (
     Entries,
     Interval,
+    dealt,
     first_interval,
     groups,
     lean_ranks,
@@ -77,7 +78,9 @@ def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> 
     """All survivors in slots, compared in all pairs, the targets selected: four layers."""
     ending, outputs = plan.ending, plan.high - plan.low + 1
     x, mask, n, below = at.open_live(e, ending.block, ending.entries)
-    slots, _ = slots_of(x, mask, permutation(e.d, seed, 9), groups(e.d, ending.blocks), ending.entries)
+    # right after the sample its own order, dealt to the blocks; after more rounds an order of its own
+    order = permutation(e.d, seed, 9) if plan.soft else dealt(permutation(e.d, seed, 1), ending.blocks)
+    slots, _ = slots_of(x, mask, order, groups(e.d, ending.blocks), ending.entries)
     m = slots.shape[0]
     # the empty slots are lowest; a target at an end of the interval falls on the zeros or the ceilings
     first = outputs - 1 + m - n + plan.low - below

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from exporter.constructions.linear22 import buckets, hashed_slots
-from exporter.constructions.rounds import groups, permutation, slots_of
+from exporter.constructions.rounds import dealt, groups, permutation, slots_of
 from exporter.linear import Scalar
 from exporter.primitives import compare, like, maximum
 from exporter.schedule import MaxSchedule, TreeSchedule
@@ -61,8 +61,10 @@ def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Nod
     nothing exceeds it, 0 is.
     """
     d, soft, ending = plan.d, plan.soft, plan.ending
-    best = best_of(u.take(permutation(d, seed, 1)[: plan.sample.size]).reshape(1, plan.sample.size), delta).reshape()
-    slots, _ = slots_of(*_excess(u, best, delta), permutation(d, seed, 2), groups(d, soft.blocks), soft.entries)
+    order = permutation(d, seed, 1)
+    best = best_of(u.take(order[: plan.sample.size]).reshape(1, plan.sample.size), delta).reshape()
+    places = dealt(order, soft.blocks)
+    slots, _ = slots_of(*_excess(u, best, delta), places, groups(d, soft.blocks), soft.entries)
     best = assume(best + best_of(slots.reshape(1, slots.shape[0]), delta).reshape(), 0.0, 1.0)
     excess, mask = _excess(u, best, delta)
     where = buckets(d, ending, permutation(d, seed, 9))

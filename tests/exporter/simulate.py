@@ -60,12 +60,19 @@ def linear_succeeds(rng: np.random.Generator, plan: LinearSchedule) -> bool:
 
 
 def compact_succeeds(rng: np.random.Generator, plan: CompactSchedule) -> bool:
-    s = _sample_ends(rng, plan.d, plan.sample)
+    deck = rng.permutation(plan.d) + 1
+    s = np.concatenate([[1], np.sort(deck[: plan.sample.size]), [plan.d]])
     pivots = s[list(plan.pivots)]
     if not pivots[0] <= plan.low <= plan.high <= pivots[-1]:
         return False
     a, b = int(pivots[pivots <= plan.low].max()), int(pivots[pivots >= plan.high].min())
     for soft in plan.soft:
         a, b = soft_round(rng, plan.d, soft, plan.low, plan.high, a, b)
-    live = _blocks(rng, plan.d, plan.ending.block, plan.ending.blocks, a, b)
-    return max(map(len, live)) <= plan.ending.entries
+    if plan.soft:
+        live = _blocks(rng, plan.d, plan.ending.block, plan.ending.blocks, a, b)
+        return max(map(len, live)) <= plan.ending.entries
+    # dealt like cards; the ends of the interval are not live, unless they are those of the range
+    low = a + (plan.sample.lower > 0 or a > 1)
+    high = b - (plan.sample.upper <= plan.sample.size or b < plan.d)
+    hands = [deck[j :: plan.ending.blocks] for j in range(plan.ending.blocks)]
+    return max(((hand >= low) & (hand <= high)).sum() for hand in hands) <= plan.ending.entries
