@@ -136,6 +136,8 @@ def _wrap(graph: onnx.GraphProto, source: str, step: Reduction, dtype: np.dtype[
 
 def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> tuple[Path, dict[str, Any]]:
     """Write the reduced network of an exported file; returns its path and manifest entry."""
+    if seed < 0:
+        raise UserError(f"--seed must be 0 or more, not {seed}")
     proto = load(path)
     about = decode(proto)
     d, rank = _one_rank(about, path)

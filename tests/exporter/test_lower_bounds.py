@@ -386,6 +386,8 @@ def test_refusals(tmp_path: Path) -> None:
     path = exported(tmp_path, "--d", "8", "--construction", "depth3")
     with pytest.raises(UserError, match="--even lower"):
         reduce_file(path, tmp_path)
+    with pytest.raises(UserError, match="--seed must be 0 or more"):
+        reduce_file(path, tmp_path, "l2", -1)
     with pytest.raises(UserError, match="no such file"):
         audit(tmp_path / "nothing.onnx")
     with pytest.raises(UserError, match="rank 9 is out of range"):
