@@ -18,7 +18,7 @@ from exporter.audit import audit, audit_lines
 from exporter.build import Options, lookup
 from exporter.constructions import CONSTRUCTIONS, fastest
 from exporter.constructions.planned import Request
-from exporter.describe import TIES, describe, describe_lines
+from exporter.describe import TIES, describe, describe_lines, promise
 from exporter.errors import UserError, WriteError
 from exporter.grid import Grid
 from exporter.reductions import reduce_file
@@ -291,7 +291,9 @@ def _reduce(args: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parsed = parser.parse_args(args)
     path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, parsed.seed)
-    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {entry['description']['d']} numbers")
+    about = entry["description"]
+    contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
+    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {about['d']} numbers  {contract}")
     return 0
 
 

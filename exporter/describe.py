@@ -52,11 +52,12 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
         lines += [
             f"  computes     {d['op']} of {d['d']} numbers: {outputs}",
             f"  construction {d['construction']} ({d['theorem']})",
+            *([_origin(d["reduced_from"])] if "reduced_from" in d else []),
             f"  contract     {exact}: {d['bits']} bits on [{d['domain'][0]:g}, {d['domain'][1]:g}], step {d['step']:g}, "
             f"{d['dtype']}",
             *([f"  ties         {TIES[d['ties']]}"] if "ties" in d else []),
-            f"  network      depth {d['depth']}, width {d['width']}, size {d['size']}, "
-            f"{d['nnz']} weights, largest {d['max_weight']:g}",
+            f"  network      depth {d['depth']}, width {d['width']}, size {d['size']}"
+            + (f", {d['nnz']} weights, largest {d['max_weight']:g}" if d["nnz"] is not None else ""),
             f"  widths       {_widths(d['widths'])}",
         ]
     ops = ", ".join(f"{n} {op}" for op, n in about["ops"].items())
@@ -72,10 +73,17 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
 def promise(d: dict[str, Any]) -> str:
     """What a file that is not exact on every grid input promises instead."""
     if d["epsilon"] is not None:
-        return f"mean squared error at most {d['epsilon']:g} on uniform inputs"
+        seeds = (
+            " (on average over the seeds of the reduction, and measured for this one)" if "reduced_from" in d else ""
+        )
+        return f"mean squared error at most {d['epsilon']:.3g} on uniform inputs{seeds}"
     if d["failure_bound"] > 0:
         return f"exact on the grid but for a fraction {d['failure_bound']:.3g} of random inputs"
     return "exact order statistics, interpolated with one rounding"
+
+
+def _origin(source: dict[str, Any]) -> str:
+    return f"  reduced from {source['file']}, rank {source['rank']} of {source['d']} (--mode {source['mode']})"
 
 
 def _widths(widths: list[int]) -> str:

@@ -215,7 +215,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "linear22",
             "ours: the modules of Theorem 3.3 in shared layers",
-            "the same guarantee at depth 22 and about half the width",
+            "the same modules in shared layers: depth 22, about half the width; width about 2 d ln(1/failure)",
             _planned("linear22"),
             _few_ranks,
             offsets=True,

@@ -1,4 +1,7 @@
-"""linear22: the guarantee of Theorem 3.3 (thm:linear_width_med_computation_distribution_zeroone) in 21 hidden layers.
+"""linear22: the modules of Theorem 3.3 (thm:linear_width_med_computation_distribution_zeroone) in 21 hidden layers.
+
+Its failure bound is proven by the planner at a width of about 2 d ln(1/failure), where the theorem has O(d) for a failure of
+exp(-d^Ω(1)).
 
 Adjacent modules of the paper share layers. A round enters with the ends of an interval and the carried entries:
     mask      every entry against both ends; counts, ranks and prefix sums are then affine

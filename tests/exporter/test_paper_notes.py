@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction as F
+from math import comb, exp, log, log2, log10, pi, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,14 @@ import pytest
 
 from exporter import primitives as pr
 from exporter.accounting import accounting
+from exporter.build import Options, build
 from exporter.evaluate import evaluate
+from exporter.grid import Grid
+from exporter.lower_bounds import exact_width, maximum_within
 from exporter.network import weights
-from exporter.trace import Node, relu, total
+from exporter.paper_exponents import EXPONENTS, GAMMA, LEFT
+from exporter.task import median
+from exporter.trace import Node, Relu, relu, total
 from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"
@@ -159,3 +165,104 @@ def test_selecting_rank_k_by_the_definition_of_the_paper() -> None:
         return total(terms)
 
     assert run([x], literal) == run([x], lambda v: pr.rank_select(v, [2], EIGHTH)) == [F(3, 8)]
+
+
+# The linear-width network: what its exponents and constants come to
+
+
+def test_the_rounds_of_the_paper_need_a_large_d() -> None:
+    """3^i d^(z' - y') <= 1, with the factor 3^i that the Parameter Properties leave out."""
+    text = NOTES.read_text(encoding="utf-8")
+    for i, (y, z, _) in enumerate(EXPONENTS, 1):
+        assert 1.01 + z - y < 1, "what is compared in the paper"
+        if i > 1:
+            least = i * log10(3) / (y - z)
+            assert f"10^{least:.1f}" in text
+            d = 10 ** (least + 0.01)
+            assert 3**i * d ** (z - y) < 1 < 3**i * (d / 1.1) ** (z - y)
+    assert "10^95.4" in text
+
+
+@pytest.mark.parametrize("d", [2.0**11, 2.0**100])
+def test_the_constant_of_the_hash_width_is_6_to_the_16(d: float) -> None:
+    epsilon, gamma = LEFT + 4 * log(6) / log(d), GAMMA
+    assert d ** (4 * epsilon + 2 * gamma) == pytest.approx(6**16 * d, rel=1e-9)
+    assert 2.8e12 < 6**16 < 2.9e12
+
+
+def test_soft_rounds_leave_the_ceiling_idle_and_offsets_make_weights_large() -> None:
+    """A layer that only carries has x >= 0 as [x]+ and the others as [x]+ - [-x]+; the largest weight is 4 D/δ, not 1/δ."""
+    model = build(median(256), Options("linear46", Grid()))
+    idle = []
+    for layer in model.network.layers:
+        signed = {
+            (g.node.arg.lo, g.node.arg.hi) for g in layer.groups if isinstance(g.node, Relu) and g.node.arg.lo < 0
+        }
+        if all((-high, -low) in signed for low, high in signed):
+            idle.append(layer.name)
+    assert [name for name in idle if "ceiling" in name] == ["round 3: ceiling", "round 4: ceiling"]
+    assert model.accounting.max_weight == 4 * 256 * 2**24
+    assert 4 * 2048 * 2**24 == 2**37 == pytest.approx(1.37439e11, rel=1e-5)
+
+
+# The lower bounds of Section 4
+
+
+def test_the_maximum_of_padded_numbers_has_rank_d_not_r() -> None:
+    """The proof of theorem:exact_median pads d numbers with r - 1 ones; ranks are ascending (Section 2)."""
+    x, r = np.array([0.2, 0.7, 0.4, 0.1, 0.6]), 3
+    padded = np.sort(np.r_[x, np.ones(r - 1)])
+    assert padded[len(x) - 1] == x.max() != padded[r - 1]
+
+
+def test_the_interval_of_the_l2_reduction_and_its_constant_differ() -> None:
+    """[1, 2 - 1/(2d - 1)] scaled to 1 puts the free numbers below (2d - 1)/(4d - 3); d/(2d - 1) belongs to [1, 2 - 1/d]."""
+    for d in range(2, 50):
+        assert 1 / (2 - F(1, 2 * d - 1)) == F(2 * d - 1, 4 * d - 3) != F(d, 2 * d - 1)
+        assert 1 / (2 - F(1, d)) == F(d, 2 * d - 1)
+
+
+def test_the_last_step_of_the_stirling_bound_is_turned_around() -> None:
+    assert 0.88 < exp(-1 / 8) < 0.89
+    assert not exp(-1 / 8) <= 0.5
+    for d in range(2, 200):  # what the line concludes is true
+        hit = comb(2 * d - 1, d) * F(d, 2 * d - 1) ** d * F(d - 1, 2 * d - 1) ** (d - 1)
+        assert hit >= 1 / (2 * sqrt(pi * d))
+
+
+def test_our_reduction_at_a_half_loses_less() -> None:
+    for m in range(1, 300):
+        d = 2 * m - 1
+        assert F(comb(d, m), 2**d) == F(comb(2 * m, m), 4**m) >= 1 / (2 * sqrt(m))
+        assert float(4 * F(2**d, comb(d, m))) <= 8 * sqrt(m) < 8 * sqrt(pi * m)
+
+
+def test_the_width_proof_needs_a_kernel_vector_without_negative_entries() -> None:
+    """d = 4, v = (1, -1, 0, 0)/√2, the second entry among those put above p_1: at x = (1, 0, 0, 0) it is below."""
+    d, v = 4, np.array([1.0, -1.0, 0.0, 0.0]) / sqrt(2)
+    matrix = np.diag([0.0] + [1 - 2 / d] * (d - 1)) / 2
+    matrix[:, 0] = v / (2 * d)
+    start = np.array([1 - 1 / d, 1.0, 1 / d, 1.0]) / 2
+    p = matrix @ np.array([1.0, 0.0, 0.0, 0.0]) + start
+    assert p[1] < p[0]
+    assert np.sort(p)[d // 2 - 1] == p[1] != p[0], "the median is not p_1"
+
+
+def test_the_determinant_of_the_width_proof_is_0_for_two_numbers() -> None:
+    bound = [(1 - F(2, d)) ** (d - 1) for d in range(2, 200)]
+    assert bound[0] == 0
+    assert min(bound[1:]) == bound[1] == F(1, 9)
+
+
+def test_the_exact_median_bound_starts_at_511() -> None:
+    """theorem:max_hierarchy speaks from 256 numbers on, and the median of d holds the maximum of (d + 1)/2."""
+    speaks = [d for d in range(200, 600) if exact_width(maximum_within(median(d).outputs[0], d), 3)]
+    assert speaks[0] == 511
+    assert log2(log2(256)) == 3
+
+
+def test_every_repair_of_section_4_is_listed() -> None:
+    text = NOTES.read_text(encoding="utf-8")
+    labels = ["max_hierarchy", "exact_median", "depthany_lower_bounds", "all_depth_lower_width_bounds"]
+    assert all(f"`theorem:{label}`" in text for label in labels)
+    assert "against med" in text
