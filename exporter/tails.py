@@ -109,7 +109,9 @@ def independent_upper_tail(trials: ArrayLike, mean: ArrayLike, least: ArrayLike)
     chances; below that nothing is claimed. A hypergeometric count of k marked in s drawn is such a sum, of min(k, s)
     indicators (its generating polynomial has real roots only), and so is a sum of independent ones.
     """
-    n, m, k = np.broadcast_arrays(np.asarray(trials, np.int64), np.asarray(mean, np.float64), np.asarray(least, np.int64))
+    n, m, k = np.broadcast_arrays(
+        np.asarray(trials, np.int64), np.asarray(mean, np.float64), np.asarray(least, np.int64)
+    )
     some = (k >= m + 1) & (k <= n) & (m > 0)
     value = np.where((k > n) | ((m <= 0) & (k > 0)), 0.0, 1.0)
     if some.any():
