@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator
+from multiprocessing import parent_process
 from pathlib import Path
 from types import FrameType
 
@@ -64,12 +65,12 @@ def _mark(flag: Path) -> int:
 async def follow_reloads(engine: Engine, flag: Path) -> None:
     """Reload when another worker was asked to. What goes wrong is logged, and tried again."""
     seen = _mark(flag)
-    parent = os.getppid()
+    parent = parent_process()
     pause = FOLLOW_S
     while True:
         await asyncio.sleep(pause)
-        if os.getppid() != parent:
-            log.error("the parent process is gone", extra={"fields": {"pid": parent}})
+        if parent is not None and not parent.is_alive():
+            log.error("the parent process is gone", extra={"fields": {"pid": parent.pid}})
             signal.raise_signal(signal.SIGTERM)
             return
         try:

@@ -43,21 +43,25 @@ class Writer:
                 return
             self.lines.append(line)
             self.size += len(line)
-            if self.thread is None:
-                self._start()
+            self.start()
             self.changed.notify_all()
 
     def flush(self, seconds: float) -> None:
         """Wait until all is written, but not longer than that."""
         with self.changed:
+            if self.size:
+                self.start()
             self.changed.wait_for(lambda: not self.size, seconds)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Have the thread, if it is not there and can be had; else the lines wait, and the next one tries again."""
+        if self.thread is not None:
+            return
         thread = threading.Thread(target=self._run, name="log", daemon=True)
         try:
             thread.start()
         except (RuntimeError, MemoryError):
-            return  # no thread to be had: the lines wait, and the next one tries again
+            return
         self.thread = thread
 
     def _run(self) -> None:
@@ -158,6 +162,7 @@ def write_requests(requests: list[dict[str, object]]) -> None:
 def configure(level: str) -> None:
     """Route the service's, uvicorn's and asyncio's loggers through one JSON handler."""
     _keep_standard_descriptors()
+    _writer.start()  # while there are threads to be had
     # neither is printed by our format, and finding the caller is the dearest part of a log call
     logging.logThreads = logging.logProcesses = False
     logging.raiseExceptions = False

@@ -36,7 +36,18 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
 
 
 VALUES: list[Any] = [None, True, "7", "x", [], {}, [1, 2], -1, 0, 1.5, 1e308, -1e308, HUGE, -HUGE, float("nan"), REMOVE]
-VALUES += [float("inf"), 5e-324, [[[]]], "\ud800", [None, None], [float("nan"), 1], [1, 0], ["0", "1"], [{}], "a" * 9999]
+VALUES += [
+    float("inf"),
+    5e-324,
+    [[[]]],
+    "\ud800",
+    [None, None],
+    [float("nan"), 1],
+    [1, 0],
+    ["0", "1"],
+    [{}],
+    "a" * 9999,
+]
 # what a value in these places would also be a right one for
 RIGHT = {("failure_bound", "None"), ("failure_bound", "0"), ("step", "None"), ("exact_on_grid", "True")}
 TEXTS = {"construction", "op"}
@@ -44,7 +55,19 @@ TEXTS = {"construction", "op"}
 
 @pytest.mark.parametrize(
     "key",
-    ["d", "bits", "dtype", "domain", "width", "failure_bound", "exact_on_grid", "outputs", "construction", "op", "step"],
+    [
+        "d",
+        "bits",
+        "dtype",
+        "domain",
+        "width",
+        "failure_bound",
+        "exact_on_grid",
+        "outputs",
+        "construction",
+        "op",
+        "step",
+    ],
 )
 def test_any_value_in_any_place_costs_one_model(tmp_path: Path, key: str) -> None:
     """The file's own metadata say the same: nothing but the check of the description is in the way."""
@@ -76,9 +99,7 @@ def test_any_value_in_any_place_costs_one_model(tmp_path: Path, key: str) -> Non
 
 @pytest.mark.parametrize("entry", [5, "x", [], None, True, {"file": "\ud800.onnx"}, {"file": {}}, [[]], 1e308, HUGE])
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_an_entry_of_another_type_costs_nothing_else(
-    connect: Connect, tmp_path: Path, entry: Any, place: str
-) -> None:
+def test_an_entry_of_another_type_costs_nothing_else(connect: Connect, tmp_path: Path, entry: Any, place: str) -> None:
     good(tmp_path)
     client = connect(tmp_path, build=False)
     manifest = tmp_path / "manifest.json"
