@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from service import stopping
+
+if __name__ == "__main__":
+    stopping.handle_signals()  # before what takes a second to import
+
 import contextlib
 import logging
 import os
@@ -14,7 +19,7 @@ from pathlib import Path
 import uvicorn
 
 from exporter.errors import UserError
-from service import logs, registry
+from service import logs, registry, sharing, worker
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -30,22 +35,26 @@ def main(arguments: list[str] | None = None) -> int:
     logs.configure(settings.log_level)
     with contextlib.ExitStack() as stack:
         try:
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnx-median-"))
-        except OSError:
-            scratch = ""  # a read-only system: fine as long as nothing has to be built or shared
-        if settings.workers > 1 and not scratch:
-            log.error("several workers need a folder for temporary files")
-            return 2
+            scratch = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
+            )
+            if settings.workers > 1:
+                shared = Path(scratch) / "metrics"
+                shared.mkdir()
+                os.environ[sharing.VARIABLE] = str(shared)
+        except OSError as error:  # a full disk or a read-only system: fine as long as nothing has to be shared
+            scratch = ""
+            if settings.workers > 1:
+                remedy = "make room in the folder for temporary files, or name another in TMPDIR"
+                fields = {"error": str(error), "remedy": remedy}
+                log.error("several workers need a scratch folder", extra={"fields": fields})
+                return 2
         settings = replace(settings, runtime_dir=scratch)
-        if settings.workers > 1:
-            shared = Path(scratch) / "metrics"
-            shared.mkdir()
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
         os.environ.update(settings.to_env())
         if settings.build and not ensure_models(settings):
             return 2
         uvicorn.run(
-            "service.app:create_app",
+            "service.worker:application",
             factory=True,
             host=settings.host,
             port=settings.port,
@@ -56,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
         )
-    return 0
+        return worker.CANNOT_START if scratch and (Path(scratch) / worker.FAILED).exists() else 0
 
 
 def http_protocol() -> str:

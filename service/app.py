@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
 import logging
-import secrets
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from types import FrameType
+from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response, StreamingResponse
 
-from service import bodies, formats, logs, metrics, protocol_v2, registry, schemas
+from service import bodies, formats, life, logs, metrics, protocol_v2, registry, schemas
 from service.engine import Engine
-from service.errors import ProblemError
+from service.entries import UnusableModelError, pieces
+from service.errors import ProblemError, or_shortage
 from service.formats import Headers, Reply
 from service.front import Deadlines, Front, answer_to
 from service.routes import DirectRoute
@@ -104,7 +99,7 @@ def create_app(settings: Settings | None = None) -> Front:
         title="onnx-median",
         version="0.1.0",
         description="Medians by ReLU networks, every answer certified by counting.",
-        lifespan=lambda _: _lifespan(engine),
+        lifespan=lambda _: life.lifespan(engine),
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
@@ -116,6 +111,7 @@ def create_app(settings: Settings | None = None) -> Front:
 
 async def _error(request: Request, error: Exception) -> Response:
     """Whatever ends a request inside the framework, its own refusals (404, 405) included, in one form."""
+    error = or_shortage(error)
     if isinstance(error, ProblemError):
         return answer_to(request.scope, error)
     if isinstance(error, HTTPException):
@@ -140,7 +136,7 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
         response_model=None,
         summary="Medians of vectors of any length",
         tags=["median"],
-        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 504)},
+        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)},
         openapi_extra={"requestBody": schemas.REQUEST_BODY, "parameters": schemas.PARAMETERS},
     )
     app.router.routes.append(median)
@@ -150,11 +146,11 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
         """All models being served, and the files that were left out with the reason."""
         return _model_list(engine)
 
-    @app.post("/models/reload", tags=["models"], responses=schemas.problems(401))
+    @app.post("/models/reload", tags=["models"], responses=schemas.problems(401, 500, 503))
     async def reload() -> schemas.ModelList:
         """Read the manifest again. Requests under way finish on the models they started with."""
-        await reload_models(engine)
-        _tell_workers(engine)
+        await life.reload_models(engine)
+        life.tell_workers(engine)
         return _model_list(engine)
 
     @app.get("/models/{name}", tags=["models"], responses=schemas.problems(401, 404))
@@ -165,18 +161,24 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
     @app.get(
         "/models/{name}/file",
         tags=["models"],
-        response_class=FileResponse,
+        response_class=StreamingResponse,
         responses={
             200: {"content": {bodies.RAW: {"schema": {"type": "string", "format": "binary"}}}},
             **schemas.problems(401, 404),
         },
     )
-    async def model_file(name: str) -> FileResponse:
-        """The .onnx file itself."""
+    async def model_file(name: str) -> StreamingResponse:
+        """The .onnx file itself: the bytes that were checked when it was loaded."""
         found = engine.registry.get(name)
-        if not found.path.is_file():
-            raise ProblemError(404, f"The file of {name!r} has been removed; reload the models.")
-        return FileResponse(found.path, media_type=bodies.RAW, filename=found.path.name)
+        try:
+            content = await engine.in_thread(found.file.content)
+        except UnusableModelError as error:
+            raise ProblemError(404, f"The file of {name!r} is no longer what was loaded: {error}. Reload.") from None
+        headers = {
+            "Content-Length": str(len(content)),
+            "Content-Disposition": f"attachment; filename*=utf-8''{quote(found.path.name)}",
+        }
+        return StreamingResponse(pieces(content), headers=headers, media_type=bodies.RAW)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> schemas.Status:
@@ -185,8 +187,8 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
 
     @app.get("/readyz", tags=["health"], responses=schemas.problems(503))
     async def readyz() -> schemas.Status:
-        """Requests are welcome: models are loaded and no shutdown has begun."""
-        if reason := not_ready(engine):
+        """Requests are welcome: models are loaded and answer, and no shutdown has begun."""
+        if reason := await engine.trouble():
             raise ProblemError(503, reason)
         return schemas.Status(status="ready")
 
@@ -205,13 +207,6 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
     return median
 
 
-def not_ready(engine: Engine) -> str | None:
-    """Why no requests should come, or None."""
-    if engine.draining:
-        return "The service is shutting down."
-    return None if engine.registry.models else "No model is loaded."
-
-
 def _entry(model: registry.Model) -> schemas.ModelEntry:
     return schemas.ModelEntry(name=model.name, sha256=model.sha256, description=model.description)
 
@@ -221,68 +216,3 @@ def _model_list(engine: Engine) -> schemas.ModelList:
         _entry(model) for model in sorted(engine.registry.models.values(), key=lambda model: (model.d, model.name))
     ]
     return schemas.ModelList(models=entries, left_out=engine.registry.left_out)
-
-
-async def reload_models(engine: Engine) -> None:
-    """Load in a thread, swap in the loop."""
-    loop = asyncio.get_running_loop()
-    folders = engine.settings.folders
-    fresh = await loop.run_in_executor(engine.helpers, registry.load, folders, 1, engine.registry)
-    engine.use(fresh)
-    log.info("models loaded", extra={"fields": {"models": sorted(fresh.models), "left_out": fresh.left_out}})
-
-
-def _flag(engine: Engine) -> Path | None:
-    return Path(engine.settings.runtime_dir) / "reload" if engine.settings.runtime_dir else None
-
-
-def _tell_workers(engine: Engine) -> None:
-    """Other workers share nothing but a folder: they look at this file several times a second."""
-    if (flag := _flag(engine)) is not None:
-        flag.write_text(secrets.token_hex(8))
-
-
-async def _follow_reloads(engine: Engine, flag: Path) -> None:
-    seen = flag.read_text() if flag.exists() else ""
-    while True:
-        await asyncio.sleep(0.25)
-        now = flag.read_text() if flag.exists() else ""
-        if now != seen:
-            seen = now
-            await reload_models(engine)
-
-
-@contextlib.asynccontextmanager
-async def _lifespan(engine: Engine) -> AsyncIterator[None]:
-    """Follow reloads asked of other workers, and let readiness drop before the port closes."""
-    flag = _flag(engine)
-    follower = None
-    if flag is not None and engine.settings.workers > 1:
-        follower = asyncio.create_task(_follow_reloads(engine, flag))
-    _drain_on_sigterm(engine)
-    fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
-    log.info("serving", extra={"fields": fields})
-    gc.collect()
-    gc.freeze()  # what is here now stays: no need to look through it again and again
-    yield
-    if follower is not None:
-        follower.cancel()
-    engine.close()
-
-
-def _drain_on_sigterm(engine: Engine) -> None:
-    """On SIGTERM: not ready at once, connections asked to close, and only after `drain_s` uvicorn's own shutdown."""
-    shut_down = signal.getsignal(signal.SIGTERM)
-    if not callable(shut_down):
-        return  # not under uvicorn, as in tests in one process
-    loop = asyncio.get_running_loop()
-
-    def begin(number: int, frame: FrameType | None) -> None:
-        if engine.draining:
-            return
-        engine.draining = True
-        log.info("draining", extra={"fields": {"seconds": engine.settings.drain_s}})
-        loop.call_soon_threadsafe(loop.call_later, engine.settings.drain_s, shut_down, number, frame)
-
-    with contextlib.suppress(ValueError):  # not in the main thread, as in tests
-        signal.signal(signal.SIGTERM, begin)

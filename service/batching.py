@@ -5,6 +5,9 @@ limit, round robin over the waiting requests, so a request of a thousand vectors
 vector. A batch is never larger than what keeps its working set in cache. A call that is expected to be short runs
 right in the event loop, where a thread would cost more than it saves; longer ones run in the pool while the loop goes
 on reading and writing. If a shared call fails, its requests are run again one by one: only the guilty one fails.
+
+Whatever goes wrong (no memory, no thread, a fault of onnxruntime), every request is told exactly once, the slot of the
+call is free again, and `failing` is set until a call succeeds.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
-from service.errors import BusyError
+from service.errors import BusyError, or_shortage
 from service.metrics import WAITING, ModelMetrics, note
 from service.registry import Model
 from service.scaling import REFUTED, Ends, Floats, certify
@@ -61,6 +64,7 @@ class Job:
         "queued",
         "rows",
         "taken",
+        "told",
     )
 
     def __init__(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> None:
@@ -70,9 +74,20 @@ class Job:
         self.queued = time.perf_counter()
         self.taken = 0
         self.done = 0
+        self.told = False
         self.found: list[list[Ends]] | None = None
         self.queue_s = self.inference_s = 0.0
         self.batch_rows = 0
+
+    def tell(self, outcome: Outcome | Exception) -> None:
+        """Hand over the outcome, once. A request that cannot take it harms nobody else in the batch."""
+        if self.told:
+            return
+        self.told = True
+        try:
+            self.deliver(outcome)
+        except Exception:
+            log.exception("an outcome was not taken")
 
 
 Piece = tuple[Job, int, int]
@@ -80,21 +95,50 @@ Result = tuple[dict[int, list[Ends]] | Exception, float]
 
 
 class Gate:
-    """The bounded queue: counts the rows that wait, over all lanes."""
+    """The bounded queue: counts the rows that wait, over all lanes, and those that were let in and are on their way."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.waiting = 0
         self.row_seconds = 0.0
 
-    def admit(self, rows: int) -> None:
+    def admit(self, rows: int) -> Ticket:
         """Let `rows` wait, or refuse: a request larger than the whole queue is still served when nothing else waits."""
         if self.waiting and self.waiting + rows > self.limit:
             raise BusyError(min(60, max(1, ceil(self.waiting * self.row_seconds))))
-        self.waiting += rows
+        ticket = Ticket(self)
+        ticket.add(rows)
+        return ticket
 
-    def leave(self, rows: int) -> None:
-        self.waiting -= rows
+    def move(self, rows: int) -> None:
+        """So many more wait, or fewer."""
+        self.waiting += rows
+        note(WAITING.set, self.waiting)
+
+
+class Ticket:
+    """Rows of one request that were let in, and are not in a lane's queue yet.
+
+    A request is let in or refused as a whole: its vectors of eight lengths, in eight lanes, cannot stand in each
+    other's way, nor can those that have to be run again.
+    """
+
+    __slots__ = ("gate", "rows")
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.rows = 0
+
+    def add(self, rows: int) -> None:
+        """More rows of the request, which nobody can refuse any more."""
+        self.gate.move(rows)
+        self.rows += rows
+
+    def close(self) -> None:
+        """The rows that never came to a queue leave."""
+        rows, self.rows = self.rows, 0
+        if rows:
+            self.gate.move(-rows)
 
 
 class Lane:
@@ -118,8 +162,9 @@ class Lane:
         self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
         self.alone = False
+        self.failing: Exception | None = None  # why the last call failed, if it did
 
-    async def run(self, rows: Floats, columns: tuple[int, ...]) -> Outcome:
+    async def run(self, rows: Floats, columns: tuple[int, ...], ticket: Ticket | None = None) -> Outcome:
         """Wait for some columns of the outputs of `rows`; when cancelled, what has not started leaves the queue."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -131,27 +176,30 @@ class Lane:
             else:
                 future.set_result(outcome)
 
-        job = self.submit(rows, columns, deliver)
+        job = self.submit(rows, columns, deliver, ticket)
         try:
             return await future
         finally:
-            if job.taken < len(rows):
-                self.queue.remove(job)
-                self._left(len(rows) - job.taken)
-                job.taken = len(rows)
+            self._drop(job)
 
-    def submit(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> Job:
-        """Queue `rows` and have the outcome delivered; refused when the queue is full."""
+    def submit(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver, ticket: Ticket | None = None) -> Job:
+        """Queue `rows` and have the outcome delivered; refused when the queue is full, unless a ticket lets them in."""
         job = Job(rows, columns, deliver)
-        self.gate.admit(len(rows))
         loop = asyncio.get_running_loop()
+        count = len(rows)
+        ticket = ticket or self.gate.admit(count)
+        ticket.rows -= count  # from here on they are the lane's to count
         self.queue.append(job)
-        self.queued_rows += len(rows)
-        if self.wakeup is None and self.running < self.slots:
-            self._wake(loop, self.delay if self.queued_rows < self.limit else 0.0)
-        elif self.delay and self.queued_rows >= self.limit and self.wakeup is not None:
-            self.wakeup.cancel()
-            self._wake(loop, 0.0)
+        self.queued_rows += count
+        try:
+            if self.wakeup is None and self.running < self.slots:
+                self._wake(loop, self.delay if self.queued_rows < self.limit else 0.0)
+            elif self.delay and self.queued_rows >= self.limit and self.wakeup is not None:
+                self.wakeup.cancel()
+                self._wake(loop, 0.0)
+        except Exception:
+            self._drop(job)
+            raise
         return job
 
     def is_prompt(self, rows: int) -> bool:
@@ -168,14 +216,10 @@ class Lane:
             self.submit(rows, columns, deliver)
             return
         self.alone = False
-        found, seconds = self._call_rows(rows, columns)
-        if isinstance(found, Exception):
-            self.metrics.failures(1)
-            deliver(found)
-        else:
-            deliver(Outcome(found, 0.0, seconds, len(rows)))
-            self._note_call(len(rows), seconds)
-            note(self.metrics.queue, 0.0)
+        job = Job(rows, columns, deliver)
+        job.taken = len(rows)
+        pieces = [(job, 0, job.taken)]
+        self._finish(pieces, self._call(pieces))
         if not lone:
             asyncio.get_running_loop().call_soon(self._look_for_company)
 
@@ -186,40 +230,69 @@ class Lane:
         return rows * self.row_seconds < self.inline_s
 
     def _wake(self, loop: asyncio.AbstractEventLoop, delay: float) -> None:
+        self.wakeup = None  # should there be no memory for another
         self.wakeup = loop.call_later(delay, self._pump) if delay else loop.call_soon(self._pump)
 
     def _left(self, rows: int) -> None:
         self.queued_rows -= rows
-        self.gate.leave(rows)
+        self.gate.move(-rows)
+
+    def _drop(self, job: Job) -> None:
+        """What a job still has in the queue leaves it."""
+        if left := len(job.rows) - job.taken:
+            job.taken = len(job.rows)
+            self.queue.remove(job)
+            self._left(left)
 
     def _pump(self) -> None:
         """Start as many calls as there are free slots; what is short is done at once."""
         self.wakeup = None
-        loop = asyncio.get_running_loop()
-        while self.queue and self.running < self.slots:
-            pieces = self._take()
-            count = sum(stop - start for _, start, stop in pieces)
-            self.alone = len(pieces) == 1 and not self.queue
-            if not self.running and self._is_short(count):
+        pieces: list[Piece] = []
+        try:
+            loop = asyncio.get_running_loop()
+            while self.queue and self.running < self.slots:
+                pieces = self._take()
+                count = sum(stop - start for _, start, stop in pieces)
+                self.alone = len(pieces) == 1 and not self.queue
+                if self.running or not self._is_short(count):
+                    self._start(loop, pieces)
+                    continue
                 self._finish(pieces, self._call(pieces))
                 if self.queue:
                     self._wake(loop, 0.0)
                     return
-                continue
-            self.running += 1
+        except Exception as error:  # nobody is left in a queue that nothing would wake
+            self._give_up([*pieces, *((job, 0, 0) for job in self.queue)], error)
+
+    def _start(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
+        """A call in the pool.
+
+        A pool that cannot start a thread raises, and may still run what it was given when another of its threads is
+        free: the list that is then empty says that nobody wants it any more.
+        """
+        self.running += 1
+        try:
             self.pool.submit(self._call_in_thread, loop, pieces)
+        except Exception as error:
+            self.running -= 1
+            refused = pieces.copy()
+            pieces.clear()
+            self._give_up(refused, error)
 
     def _take(self) -> list[Piece]:
         """Rows for one call: round robin, so that everybody who waits gets on."""
         pieces: list[Piece] = []
         room = self.limit
         for others in range(len(self.queue), 0, -1):
-            job = self.queue.popleft()
+            job = self.queue[0]
             start = job.taken
-            job.taken = stop = min(len(job.rows), start + max(1, room // others))
+            stop = min(len(job.rows), start + max(1, room // others))
             pieces.append((job, start, stop))
+            job.taken = stop
             if stop < len(job.rows):
-                self.queue.append(job)
+                self.queue.rotate(-1)
+            else:
+                self.queue.popleft()
             room -= stop - start
             if not room:
                 break
@@ -229,32 +302,34 @@ class Lane:
             taken += stop - start
             job.queue_s = max(job.queue_s, now - job.queued)
         self._left(taken)
-        note(WAITING.set, self.gate.waiting)
         return pieces
 
     def _call(self, pieces: list[Piece]) -> Result:
-        """One onnxruntime call for the whole batch, and what its counting proves."""
-        parts = [job.rows[start:stop] for job, start, stop in pieces]
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        columns = sorted({column for job, _, _ in pieces for column in job.columns})
-        found, seconds = self._call_rows(rows, columns)
-        return found if isinstance(found, Exception) else dict(zip(columns, found, strict=True)), seconds
-
-    def _call_rows(self, rows: Floats, columns: Sequence[int]) -> tuple[list[list[Ends]] | Exception, float]:
+        """One onnxruntime call for the whole batch, and what its counting proves; or why there is no answer."""
         model = self.model
-        started = time.perf_counter()
         try:
+            parts = [job.rows[start:stop] for job, start, stop in pieces]
+            rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            columns = pieces[0][0].columns if len(pieces) == 1 else {j for job, _, _ in pieces for j in job.columns}
+            started = time.perf_counter()
             told = model.run(rows)
             seconds = time.perf_counter() - started
-            return [certify(told[j], model.columns[j], model.d, model.grid) for j in columns], seconds
-        except Exception as error:  # whatever onnxruntime raises is a failure of this call, never of the lane
+            return {j: certify(told[j], model.columns[j], model.d, model.grid) for j in columns}, seconds
+        except Exception as error:  # whatever is raised is a failure of this call, never of the lane
             return error, 0.0
 
     def _call_in_thread(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
         result = self._call(pieces)
-        loop.call_soon_threadsafe(self._return, pieces, result)
+        while True:
+            try:
+                loop.call_soon_threadsafe(self._return, pieces, result)
+                return
+            except MemoryError:  # the slot must come back, as soon as there is room for saying so
+                time.sleep(0.01)
 
     def _return(self, pieces: list[Piece], result: Result) -> None:
+        if not pieces:
+            return
         self.running -= 1
         self._finish(pieces, result)
         if self.queue and self.wakeup is None:
@@ -265,6 +340,14 @@ class Lane:
         if isinstance(found, Exception):
             self._failed(pieces, found)
             return
+        try:
+            self._hand_out(pieces, found, seconds)
+        except Exception as error:
+            self._give_up(pieces, error)
+
+    def _hand_out(self, pieces: list[Piece], found: dict[int, list[Ends]], seconds: float) -> None:
+        """To every request its part of what was found."""
+        self.failing = None
         count = sum(stop - start for _, start, stop in pieces)
         self._note_call(count, seconds)
         at = 0
@@ -284,13 +367,23 @@ class Lane:
 
     def _failed(self, pieces: list[Piece], error: Exception) -> None:
         """A failure that was shared is sorted out by running every request on its own."""
-        self.metrics.failures(1)
-        if len(pieces) > 1:
-            for piece in pieces:
-                self.running += 1
-                self.pool.submit(self._call_in_thread, asyncio.get_running_loop(), [piece])
-        else:
-            _hand_over(pieces[0][0], error)
+        if len(pieces) == 1:
+            self._give_up(pieces, error)
+            return
+        note(self.metrics.failures, 1)
+        loop = asyncio.get_running_loop()
+        for piece in pieces:
+            self._start(loop, [piece])
+
+    def _give_up(self, pieces: list[Piece], error: Exception) -> None:
+        """Tell the requests of a call why there is no answer; rows of theirs that still wait are not run any more."""
+        note(self.metrics.failures, 1)
+        error = or_shortage(error)
+        self.failing = error
+        log.error("a call failed", extra={"fields": {"model": self.model.name, "error": repr(error)[:300]}})
+        for job, _, _ in pieces:
+            self._drop(job)
+            job.tell(error)
 
     def _deliver(self, job: Job, start: int, found: list[list[Ends]]) -> None:
         """Hand a job what was found in its rows from `start` on, and wake it when it has all."""
@@ -304,12 +397,4 @@ class Lane:
         if job.done == whole:
             note(self.metrics.queue, job.queue_s)
             complete = found if job.found is None else job.found
-            _hand_over(job, Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))
-
-
-def _hand_over(job: Job, outcome: Outcome | Exception) -> None:
-    """A request that cannot take its outcome harms nobody else in the batch."""
-    try:
-        job.deliver(outcome)
-    except Exception:
-        log.exception("an outcome was not taken")
+            job.tell(Outcome(complete, job.queue_s, job.inference_s, job.batch_rows))

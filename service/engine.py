@@ -13,11 +13,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import nan
+from threading import Barrier
 from typing import Any, TypeVar
 
 import numpy as np
 
-from service.batching import Gate, Lane, Outcome
+from service.batching import Gate, Lane, Outcome, Ticket
 from service.bodies import Group, Options, Request
 from service.errors import BadInputError, ProblemError
 from service.metrics import note, settle
@@ -32,6 +33,7 @@ Place = list[int] | range
 
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
+TRIAL_S = 1.0  # how long readiness waits for a model that failed before
 
 
 @dataclass(eq=False)
@@ -75,8 +77,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
-        self.pool = ThreadPoolExecutor(self.settings.inference_threads, "inference")
-        self.helpers = ThreadPoolExecutor(2, "prepare")
+        self.pool = _pool(self.settings.inference_threads, "inference")
+        self.helpers = _pool(2, "prepare")
         self.use(self.registry)
 
     def use(self, registry: Registry) -> None:
@@ -96,10 +98,13 @@ class Engine:
         """All medians of a request, every one certified."""
         started = time.perf_counter()
         answer = Answer.blank(request.count, request.groups[0].values.dtype)
-        if len(request.groups) == 1:
-            await self._solve(request.groups[0], request.options, answer)
-        else:
-            await _all([self._solve(group, request.options, answer) for group in request.groups])
+        work = [(group, self._choose(group, request.options)) for group in request.groups]
+        ticket = self.gate.admit(sum(len(group.values) * len(choice.layout.rows) for group, choice in work))
+        solve = [self._solve(group, choice, request.options, answer, ticket) for group, choice in work]
+        try:
+            await (solve[0] if len(solve) == 1 else _all(solve))
+        finally:
+            ticket.close()
         answer.total_s = time.perf_counter() - started
         return answer
 
@@ -146,29 +151,30 @@ class Engine:
         lane.submit_prompt(scaled.rows.reshape(-1, model.d), layout.columns, finish, lone)
         return True
 
-    async def _solve(self, group: Group, options: Options, answer: Answer) -> None:
-        """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
-        n = group.values.shape[1]
+    def _choose(self, group: Group, options: Options) -> Choice:
         try:
-            choice = self.registry.median(n, options.even, options.model, options.construction)
+            return self.registry.median(group.values.shape[1], options.even, options.model, options.construction)
         except BadInputError as error:
             raise BadInputError(error.detail, vector=group.positions[0]) from None
-        scaled, found = await self._run(group, choice, answer)
+
+    async def _solve(self, group: Group, choice: Choice, options: Options, answer: Answer, ticket: Ticket) -> None:
+        """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
+        scaled, found = await self._run(group, choice, answer, ticket)
         place: Place = group.positions
         if any(map(refuted, found)):
             misses = np.array([refuted(ends) for ends in found])
             missed, kept = np.flatnonzero(misses), np.flatnonzero(~misses)
             await self._fall_back(
-                Group(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer
+                Group(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer, ticket
             )
             scaled, found, place = scaled.take(kept), [found[i] for i in kept], [group.positions[i] for i in kept]
         await self._finish(answer, place, scaled, found, (choice, options.exact))
 
-    async def _run(self, group: Group, choice: Choice, answer: Answer) -> tuple[Scaled, list[Ends]]:
+    async def _run(self, group: Group, choice: Choice, answer: Answer, ticket: Ticket) -> tuple[Scaled, list[Ends]]:
         """Vectors through a model: both ends of the choice's target for each, NaN where it missed."""
         layout, model = choice.layout, choice.model
         scaled = await self._scale(group, model, layout)
-        outcome = await self._lane(model).run(scaled.rows.reshape(-1, model.d), layout.columns)
+        outcome = await self._lane(model).run(scaled.rows.reshape(-1, model.d), layout.columns, ticket)
         answer.served(outcome)
         return scaled, _ends(outcome, layout)
 
@@ -193,7 +199,7 @@ class Engine:
             answer.models[position] = choice.model.name
         note(self._lane(choice.model).metrics.vectors, len(place))
 
-    async def _fall_back(self, group: Group, options: Options, failed: Choice, answer: Answer) -> None:
+    async def _fall_back(self, group: Group, options: Options, failed: Choice, answer: Answer, ticket: Ticket) -> None:
         """Answer what a model missed by an exact one; if that fails too there is no answer, rather than a wrong one."""
         note(self._lane(failed.model).metrics.misses, len(group.values))
         log.warning("certificate missed", extra={"fields": {"model": failed.model.name, "vectors": len(group.values)}})
@@ -202,7 +208,8 @@ class Engine:
             choice = others.choose(group.values.shape[1], failed.target, exact=True)
         except ProblemError:
             raise _uncertified(failed.model, group.positions[0]) from None
-        scaled, found = await self._run(group, choice, answer)
+        ticket.add(len(group.values) * len(choice.layout.rows))
+        scaled, found = await self._run(group, choice, answer, ticket)
         if any(map(refuted, found)):
             raise _uncertified(choice.model, group.positions[0])
         for position in group.positions:
@@ -214,8 +221,12 @@ class Engine:
         count = len(values)
         layout = all_columns(model.columns)
         answer = Answer(values.dtype, [], [], [model.name] * count, [False] * count)
-        scaled = await self._scale(Group(values, range(count)), model, layout)
-        outcome = await self._lane(model).run(scaled.rows.reshape(count, model.d), layout.columns)
+        ticket = self.gate.admit(count)
+        try:
+            scaled = await self._scale(Group(values, range(count)), model, layout)
+            outcome = await self._lane(model).run(scaled.rows.reshape(count, model.d), layout.columns, ticket)
+        finally:
+            ticket.close()
         answer.served(outcome)
         answer.error_bound = scaled.bound
         outputs = np.empty((count, len(model.columns)), values.dtype)
@@ -231,7 +242,11 @@ class Engine:
     async def _column_elsewhere(self, failed: Choice, value: Floats) -> Any:
         """One number a model missed, from an exact model that has the same rank to offer."""
         own = Answer.blank(1, value.dtype)
-        await self._fall_back(Group(value, [0]), Options(), failed, own)
+        ticket = Ticket(self.gate)
+        try:
+            await self._fall_back(Group(value, [0]), Options(), failed, own, ticket)
+        finally:
+            ticket.close()
         return own.medians[0]
 
     def _lane(self, model: Model) -> Lane:
@@ -241,9 +256,48 @@ class Engine:
 
     async def offload(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
         """Small work at once, large work in a thread."""
-        if size <= SMALL:
-            return function(*arguments)
+        return function(*arguments) if size <= SMALL else await self.in_thread(function, *arguments)
+
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Work that may take its time, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.helpers, function, *arguments)
+
+    async def trouble(self, only: Model | None = None) -> str | None:
+        """Why requests should go elsewhere, or None. A model whose last call failed is tried again: it may work now."""
+        if self.draining:
+            return "The service is shutting down."
+        if not self.registry.models:
+            return "No model is loaded."
+        for model, lane in list(self.lanes.items()):
+            if lane.failing is None or only not in (None, model):
+                continue
+            ticket = Ticket(self.gate)
+            ticket.add(1)
+            try:
+                async with asyncio.timeout(TRIAL_S):
+                    await lane.run(np.full((1, model.d), model.grid.low, model.grid.dtype), (0,), ticket)
+            except TimeoutError:
+                return f"{model.name} failed, and gives no answer now."
+            except Exception as error:
+                return f"{model.name} fails: {error}"
+            finally:
+                ticket.close()
+        return None
+
+
+def _pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool whose threads all exist from the start: later there may be none to be had."""
+    pool = ThreadPoolExecutor(threads, name)
+    together = Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            pool.submit(together.wait)
+        together.wait()
+    except BaseException:
+        together.abort()
+        pool.shutdown(wait=False)
+        raise
+    return pool
 
 
 def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:

@@ -2,13 +2,15 @@
 
 ProblemError         anything the service answers with a 4xx or 5xx on purpose, as RFC 9457 problem details
 ├── BadInputError    the body can be read but not answered (422); names the vector and the index at fault
-└── BusyError        the queue is full (429); says when to come back
+├── BusyError        the queue is full (429); says when to come back
+└── ShortageError    memory, threads or files ran out (503); it may pass
 
 A problem carries what a caller needs to repair the request: `vector` and `index` point at the number at fault.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -46,6 +48,32 @@ class BusyError(ProblemError):
         super().__init__(
             429, f"The queue is full; repeat the request in {retry_after} s.", headers={"Retry-After": str(retry_after)}
         )
+
+
+class ShortageError(ProblemError):
+    """The machine ran out of something: nothing is wrong with the request, and it may be repeated as it is."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            503, f"The service ran out of {what}; repeat the request in a moment.", headers={"Retry-After": "1"}
+        )
+
+
+# how onnxruntime and the standard library speak of it, where there is no class to tell by
+_SHORTAGES = {"bad_alloc": "memory", "allocate memory": "memory", "start new thread": "threads"}
+_SHORT_OF = {errno.ENOMEM: "memory", errno.EMFILE: "files", errno.ENFILE: "files", errno.ENOSPC: "room on a disk"}
+
+
+def or_shortage(error: Exception) -> Exception:
+    """The error itself, or the shortage that it is."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, MemoryError):
+        return ShortageError("memory")
+    if isinstance(error, OSError):
+        return ShortageError(_SHORT_OF[error.errno]) if error.errno in _SHORT_OF else error
+    text = str(error)
+    return next((ShortageError(what) for said, what in _SHORTAGES.items() if said in text), error)
 
 
 def problem_response(problem: ProblemError, instance: str) -> Response:

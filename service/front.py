@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service import formats, logs, metrics, protocol_v2
 from service.engine import Answer, Engine
-from service.errors import ProblemError, problem_response
+from service.errors import ProblemError, or_shortage, problem_response
 from service.formats import Head, Headers, Reply
 from service.scaling import NotFiniteError
 
@@ -153,12 +153,14 @@ class Front:
                 await self.app(scope, receive, send_with_id)
         except ProblemError as problem:
             await answer_to(scope, problem)(scope, receive, send_with_id)
-        except Exception:
+        except Exception as error:
             log.exception(
                 "request failed", extra={"fields": {"request_id": scope["request_id"], "path": scope["path"]}}
             )
             if not status:  # else the answer has begun, and cannot be taken back
-                failure = ProblemError(500, "The service failed; the log has the details under this request id.")
+                failure = or_shortage(error)
+                if not isinstance(failure, ProblemError):
+                    failure = ProblemError(500, "The service failed; the log has the details under this request id.")
                 await answer_to(scope, failure)(scope, receive, send_with_id)
         finally:
             self._answered(scope, request_id, status, started)

@@ -1,14 +1,124 @@
-"""One JSON object a line on standard error: time, level, message, and whatever fields the caller gave."""
+"""One JSON object a line on standard error: time, level, message, and whatever fields the caller gave.
+
+Logging never holds up serving. Lines are handed to a thread that writes them; when nobody reads them, or the disk behind
+them is full, they are lost, counted, and the count is logged as soon as lines can be written again.
+"""
 
 from __future__ import annotations
 
+import atexit
+import json
 import logging
-import sys
+import os
+import threading
+from collections import deque
 from datetime import UTC, datetime
 
 import orjson
 
+STDERR = 2
+WAITING_AT_MOST = 1 << 20  # bytes of lines that are not written yet
+AT_ONCE = 1 << 16  # bytes of one write
 LINE = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
+
+
+class Writer:
+    """Writes lines to a file descriptor in a thread of its own."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.lines: deque[bytes] = deque()
+        self.size = 0  # bytes of lines that are not written yet
+        self.lost = 0  # lines, since the start
+        self.reported = 0  # of them, in the log
+        self.torn = False  # the last line was written in part
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+
+    def write(self, line: bytes) -> None:
+        """Have a line written some time; never waits."""
+        with self.changed:
+            if self.size + len(line) > WAITING_AT_MOST:
+                self.lost += 1
+                return
+            self.lines.append(line)
+            self.size += len(line)
+            self.start()
+            self.changed.notify_all()
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all is written, but not longer than that."""
+        with self.changed:
+            if self.size:
+                self.start()
+            self.changed.wait_for(lambda: not self.size, seconds)
+
+    def start(self) -> None:
+        """Have the thread, if it is not there and can be had; else the lines wait, and the next one tries again."""
+        if self.thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name="log", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            return
+        self.thread = thread
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.lines)
+                chunk, count = self._take()
+            written = self._put(chunk)
+            with self.changed:
+                self.size -= len(chunk)
+                if not written:
+                    self.lost += count
+                self.changed.notify_all()
+            if written and self.lost > self.reported:
+                self._report()
+
+    def _take(self) -> tuple[bytes, int]:
+        lines = [self.lines.popleft()]
+        size = len(lines[0])
+        while self.lines and (size := size + len(self.lines[0])) <= AT_ONCE:
+            lines.append(self.lines.popleft())
+        return b"".join(lines), len(lines)
+
+    def _report(self) -> None:
+        lost = self.lost
+        fields = {"time": datetime.now(UTC), "level": "warning", "logger": "service", "message": "log lines lost"}
+        if self._put(orjson.dumps({**fields, "lines": lost - self.reported, "in_all": lost}, option=LINE)):
+            self.reported = lost
+
+    def _put(self, chunk: bytes) -> bool:
+        """Whether all of it was written. What stood half written gets an end first."""
+        rest = memoryview(b"\n" + chunk if self.torn else chunk)
+        whole = len(rest)
+        try:
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
+        except OSError:
+            self.torn = self.torn or len(rest) < whole
+            return False
+        self.torn = False
+        return True
+
+
+_writer = Writer(STDERR)
+
+
+def lost() -> int:
+    """Lines that could not be written, since the start."""
+    return _writer.lost
+
+
+def flush(seconds: float = 1.0) -> None:
+    """Wait for the lines to be written, but not longer than that: nobody may be reading."""
+    _writer.flush(seconds)
+
+
+atexit.register(flush)
 
 
 class JsonFormatter(logging.Formatter):
@@ -26,25 +136,51 @@ class JsonFormatter(logging.Formatter):
             line.update(fields)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+        try:
+            return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+        except TypeError:  # text that is no UTF-8, such as a file name may be
+            return json.dumps(line, default=str)
+
+
+class Handler(logging.Handler):
+    """Hands formatted records to the writer."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _writer.write(self.format(record).encode(errors="backslashreplace") + b"\n")
+        except Exception:  # a line that cannot be made is lost, like one that cannot be written
+            _writer.lost += 1
 
 
 def write_requests(requests: list[dict[str, object]]) -> None:
     """One line for each request, in the same form. Written directly: a log record costs more than a median."""
     common = {"time": datetime.now(UTC), "level": "info", "logger": "service", "message": "request"}
-    sys.stderr.write("".join(orjson.dumps(common | fields, option=LINE).decode() for fields in requests))
-    sys.stderr.flush()
+    for fields in requests:
+        _writer.write(orjson.dumps(common | fields, option=LINE))
 
 
 def configure(level: str) -> None:
-    """Route the service's and uvicorn's loggers through one JSON handler."""
+    """Route the service's, uvicorn's and asyncio's loggers through one JSON handler."""
+    _keep_standard_descriptors()
+    _writer.start()  # while there are threads to be had
     # neither is printed by our format, and finding the caller is the dearest part of a log call
     logging.logThreads = logging.logProcesses = False
-    handler = logging.StreamHandler(sys.stderr)
+    logging.raiseExceptions = False
+    handler = Handler()
     handler.setFormatter(JsonFormatter())
-    for name in ("service", "uvicorn", "uvicorn.error"):
+    for name in ("service", "uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name != "uvicorn.error" else []
         logger.propagate = name == "uvicorn.error"
         logger.setLevel(level.upper())
     logging.getLogger("uvicorn.access").disabled = True
+
+
+def _keep_standard_descriptors() -> None:
+    """Where standard error was closed, its number must not become that of a client's socket: nothing is behind it then."""
+    for descriptor in range(STDERR + 1):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # takes the lowest free number, which is this one; the workers get it as well
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

@@ -6,10 +6,14 @@ PROMETHEUS_MULTIPROC_DIR before this module is imported, which is when the libra
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable
 
-from prometheus_client import (
+from service import logs, sharing
+
+sharing.reserve()
+
+from prometheus_client import (  # noqa: E402, it opens its files when it is imported
     CONTENT_TYPE_LATEST,
     REGISTRY,
     CollectorRegistry,
@@ -33,28 +37,45 @@ FAILURES = Counter("median_failures_total", "onnxruntime calls that failed.", ["
 MISSES = Counter(
     "median_certificate_misses_total", "Answers refuted by counting and given by another model.", ["model"]
 )
+LINES_LOST = Counter("median_log_lines_lost_total", "Log lines that could not be written.")
 WAITING = Gauge("median_queue_rows", "Rows waiting for a call.", multiprocess_mode="livesum")
 
 
+log = logging.getLogger("service")
 Record = Callable[[float], None]
 # Counting takes longer than answering is worth: what happened waits here until the answer is on its way.
 _noted: list[tuple[Record, float]] = []
 NOTED_AT_MOST = 4096
+_lines_lost = 0  # of them, counted
 
 
 def note(record: Record, value: float) -> None:
-    """Keep an observation for the next `settle`. From the event loop's thread only."""
-    _noted.append((record, value))
+    """Keep an observation for the next `settle`. From the event loop's thread only. Never fails."""
+    try:
+        _noted.append((record, value))
+    except MemoryError:
+        return
     if len(_noted) > NOTED_AT_MOST:
         settle()
 
 
 def settle() -> None:
-    """Hand all that was noted to prometheus_client."""
+    """Hand all that was noted to prometheus_client. An observation it cannot take is lost; no answer is."""
+    global _lines_lost  # noqa: PLW0603, like the list above it belongs to the process
+    lost = logs.lost()
+    if lost > _lines_lost:
+        _noted.append((LINES_LOST.inc, lost - _lines_lost))
+        _lines_lost = lost
     noted = _noted.copy()
     _noted.clear()
+    failed: Exception | None = None
     for record, value in noted:
-        record(value)
+        try:
+            record(value)
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        log.error("figures were not counted", extra={"fields": {"error": repr(failed)}})
 
 
 class ModelMetrics:
@@ -71,8 +92,13 @@ class ModelMetrics:
 
 def exposition() -> tuple[bytes, str]:
     """The text Prometheus scrapes, over all workers, and its media type."""
-    registry: CollectorRegistry = REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    shared = sharing.folder()
+    if shared is not None:
+        try:
+            sharing.forget_the_dead(shared)
+            registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+            return generate_latest(registry), CONTENT_TYPE_LATEST
+        except (OSError, ValueError) as error:  # the folder is gone: what this worker knows is better than nothing
+            log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
+    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

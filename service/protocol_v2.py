@@ -64,8 +64,8 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
         return _json({"live": True})
 
     async def ready(request: Request) -> Response:
-        """Models are loaded and no shutdown has begun."""
-        is_ready = bool(engine.registry.models) and not engine.draining
+        """Models are loaded and answer, and no shutdown has begun."""
+        is_ready = await engine.trouble() is None
         return _json({"ready": is_ready}, 200 if is_ready else 503)
 
     async def metadata(request: Request) -> Response:
@@ -73,8 +73,10 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
         return _json(model_metadata(model_of(request)))
 
     async def model_ready(request: Request) -> Response:
-        """The model is loaded."""
-        return _json({"name": model_of(request).name, "ready": True})
+        """The model is loaded and answers."""
+        model = model_of(request)
+        is_ready = await engine.trouble(model) is None
+        return _json({"name": model.name, "ready": is_ready}, 200 if is_ready else 503)
 
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
@@ -111,8 +113,8 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
     add("GET", "/v2/health/ready", ready, 503)
     for path in ("/v2/models/{name}", "/v2/models/{name}" + version):
         add("GET", path, metadata, 401, 404)
-        add("GET", path + "/ready", model_ready, 401, 404)
-        add("POST", path + "/infer", infer, 400, 401, 404, 408, 413, 415, 429, 500, 504)
+        add("GET", path + "/ready", model_ready, 401, 404, 503)
+        add("POST", path + "/infer", infer, 400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
     return routes
 
 

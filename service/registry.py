@@ -6,7 +6,6 @@ and is swapped in at once. Requests finish on the snapshot they started with. A 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +20,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from service.errors import BadInputError, ProblemError
+from service.entries import MANIFEST, CheckedFile, Description, Entry, UnusableModelError, checked, label, raw_entries
+from service.errors import BadInputError, ProblemError, or_shortage
 from service.one_row import for_one_row
-from service.ranks import EVEN, Even, Layout, Target, layout, median_target
-from service.scaling import Floats, Grid
+from service.ranks import EVEN, Even, Layout, Target, all_columns, layout, median_target
+from service.scaling import Floats, Grid, certify, scale
 from service.serving import OUTPUT, with_counting
 
 log = logging.getLogger("service")
-MANIFEST = "manifest.json"
-Description = dict[str, Any]
-
-
-class UnusableModelError(Exception):
-    """A manifest entry that is left out; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +35,7 @@ class Model:
     """One loaded network with its contract."""
 
     name: str
-    path: Path
-    sha256: str
+    file: CheckedFile
     description: Description
     grid: Grid
     columns: tuple[Target, ...]
@@ -52,6 +44,14 @@ class Model:
     input_name: str
     output_name: str
     row_seconds: float = 0.0
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def sha256(self) -> str:
+        return self.file.sha256
 
     @property
     def d(self) -> int:
@@ -167,76 +167,46 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
     left_out: dict[str, str] = {}
     kept = {} if previous is None else {model.sha256: model for model in previous.models.values()}
     for folder in folders:
-        for number, entry in enumerate(_entries(folder, left_out)):
-            label = str(entry["file"]) if isinstance(entry, dict) and "file" in entry else f"{MANIFEST} entry {number}"
+        try:
+            found = raw_entries(folder)
+        except UnusableModelError as error:
+            left_out[MANIFEST] = str(error)
+            log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
+            continue
+        for number, raw in enumerate(found):
             try:
-                path, digest = _checked_file(folder, entry)
-                old = kept.get(digest)
-                if old is not None and old.path == path and old.description == entry["description"]:
-                    models[path.stem] = old
-                else:
-                    models[path.stem] = _open(path, digest, entry["description"], threads)
-            except UnusableModelError as error:
-                left_out[label] = str(error)
-                log.warning("model left out", extra={"fields": {"file": label, "reason": str(error)}})
+                entry = checked(folder, raw)
+                old = kept.get(entry.file.sha256)
+                same = old is not None and old.path == entry.file.path and old.description == entry.description
+                models[entry.file.path.stem] = old if old is not None and same else _open(entry, threads)
+            except Exception as error:  # a class that no check foresaw still costs one model, not the service
+                reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {_line(error)}"
+                left_out[label(raw, number)] = reason
+                log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
     return Registry(models, left_out)
 
 
-def _entries(folder: Path, left_out: dict[str, str]) -> list[Any]:
-    path = folder / MANIFEST
-    if not path.exists():
-        return []
-    try:
-        manifest = json.loads(path.read_bytes())
-        if manifest["format"] != 1:
-            raise ValueError(f"format {manifest['format']!r} is unknown, 1 is expected")
-        return list(manifest["models"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        left_out[MANIFEST] = f"the manifest cannot be read: {error}"
-        log.error("manifest unreadable", extra={"fields": {"file": str(path), "reason": str(error)}})
-        return []
-
-
-def _checked_file(folder: Path, entry: Any) -> tuple[Path, str]:
-    """The entry's file, if it is a plain name inside the folder and its bytes are the ones that were exported."""
-    if not isinstance(entry, dict) or not all(key in entry for key in ("file", "sha256", "description")):
-        raise UnusableModelError("the manifest entry lacks file, sha256 or description")
-    name = entry["file"]
-    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx") or not name.isprintable():
-        raise UnusableModelError("the file is not a plain .onnx name inside the models folder")
-    path = folder / name
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UnusableModelError(f"the file cannot be read: {error.strerror}") from None
-    if digest != entry["sha256"]:
-        raise UnusableModelError("its sha256 differs from the manifest: the file is damaged or was replaced")
-    return path, digest
-
-
-def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
+def _open(entry: Entry, threads: int) -> Model:
     """A session with explicit threads, its contract compared with the file's own metadata, and one trial run."""
+    description, grid, columns = entry.description, entry.grid, entry.columns
     try:
-        grid, columns = _contract(description)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UnusableModelError(f"its description is not one of ours: {error!r}") from None
-    try:
-        proto = onnx.load_model_from_string(path.read_bytes())
+        proto = onnx.load_model_from_string(entry.data)
     except Exception as error:  # protobuf has classes of its own for damage
         raise _unloadable(error) from None
-    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    metadata = {each.key: each.value for each in proto.metadata_props}
     for key, value in description.items():
         text = value if isinstance(value, str) else json.dumps(value)
         stored = metadata.get(key)
         if stored != text and (stored is None or isinstance(value, str) or not _same_json(stored, value)):
-            raise UnusableModelError(f"its metadata says {key} = {stored!r}, the manifest {text!r}")
+            raise UnusableModelError(f"its metadata says {key} = {_short(stored)}, the manifest {_short(text)}")
     inputs, outputs = proto.graph.input, proto.graph.output
     if len(inputs) != 1 or len(outputs) != 1:
         raise UnusableModelError("it has not exactly one input and one output")
     d, dims = int(description["d"]), [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim]
     if dims[1:] != [d]:
-        raise UnusableModelError(f"its input has the shape {dims}, which is not a batch of {d} numbers each")
+        raise UnusableModelError(f"its input has the shape {dims[:9]}, which is not a batch of {d} numbers each")
+    if _reaches_out(proto.graph):
+        raise UnusableModelError("it has weights in other files, which nothing vouches for")
     try:
         graph = with_counting(proto, d, columns, grid)
         one, many = (
@@ -246,16 +216,44 @@ def _open(path: Path, digest: str, description: Any, threads: int) -> Model:
     except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
         raise _unloadable(error) from None
     names = inputs[0].name, outputs[0].name
-    model = Model(path.stem, path, digest, description, grid, columns, one, many, *names)
+    model = Model(entry.file.path.stem, entry.file, description, grid, columns, one, many, *names)
     try:
-        model.run(np.full((2, model.d), grid.low, grid.dtype))
+        _try(model)
         return replace(model, row_seconds=_time_one_row(model))
     except Exception as error:
-        raise UnusableModelError(f"its trial run fails: {str(error).splitlines()[0][:200]}") from None
+        raise UnusableModelError(f"its trial run fails: {_line(error)}") from None
+
+
+def _reaches_out(graph: Any) -> bool:
+    """Whether a tensor of a graph, or of one inside its nodes, is kept in another file."""
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    tensors = [*graph.initializer, *(tensor for each in attributes for tensor in (each.t, *each.tensors))]
+    inner = [part for each in attributes for part in (*([each.g] if each.HasField("g") else []), *each.graphs)]
+    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors) or any(map(_reaches_out, inner))
+
+
+def _try(model: Model) -> None:
+    """The whole way of two vectors, as a request would go: whatever is raised there is raised here first."""
+    values = np.linspace(-1.0, 1.0, 2 * model.d).reshape(2, model.d)
+    scaled = scale(values, all_columns(model.columns), model.d, model.grid)
+    told = model.run(scaled.rows.reshape(2, model.d))
+    for numbers, target in zip(told, model.columns, strict=True):
+        scaled.back(certify(numbers, target, model.d, model.grid), target)
+
+
+def _line(error: Exception) -> str:
+    """What an error says, on one line."""
+    error = or_shortage(error)
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _short(value: str | None) -> str:
+    return repr(value if value is None else value[:100])
 
 
 def _unloadable(error: Exception) -> UnusableModelError:
-    return UnusableModelError(f"onnxruntime cannot load it: {str(error).splitlines()[0][:200]}")
+    return UnusableModelError(f"onnxruntime cannot load it: {_line(error)}")
 
 
 def _time_one_row(model: Model) -> float:
@@ -283,49 +281,8 @@ def session_options(threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised; onnxruntime itself writes nothing, which could block
     return options
-
-
-def _contract(description: Any) -> tuple[Grid, tuple[Target, ...]]:
-    """The numeric contract and the output columns, from a description that is complete."""
-    for key in ("construction", "failure_bound", "exact_on_grid", "width", "op"):
-        if key not in description:
-            raise KeyError(key)
-    low, high = map(float, description["domain"])
-    d, bits = int(description["d"]), int(description["bits"])
-    dtypes: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
-    dtype = dtypes[description["dtype"]]
-    if d < 1 or not 1 <= bits <= 50 or not low < high:
-        raise ValueError(f"d = {d}, bits = {bits}, domain = [{low}, {high}]")
-    columns = tuple(_column(output["ranks"], output["weights"], d) for output in description["outputs"])
-    if not columns:
-        raise ValueError("no outputs")
-    return _grid(bits, low, high, description.get("step"), dtype), columns
-
-
-def _grid(bits: int, low: float, high: float, step: float | None, dtype: np.dtype[Any]) -> Grid:
-    """The grid a model is fed: 2^b multiples of its step, as many as its domain holds.
-
-    The step of an exported model is a power of two, so a domain such as 0 to 255 holds fewer than 2^bits of them.
-    """
-    if step is None:
-        return Grid(bits, low, high, dtype)
-    first = floor(low / step)
-    used = (ceil(high / step) - first).bit_length() - 1
-    return Grid(used, first * step, (first + 2**used) * step, dtype)
-
-
-def _column(ranks: list[int], weights: list[float], d: int) -> Target:
-    if not all(1 <= rank <= d for rank in ranks):
-        raise ValueError(f"ranks {ranks} are not within 1..{d}")
-    match ranks, weights:
-        case [int(rank)], [1]:
-            return Target.rank(rank)
-        case [int(low), int(high)], [first, second] if high == low + 1 and abs(first + second - 1) < 1e-9:
-            if 0 <= second <= 1:
-                return Target(low, high, float(second))
-    raise ValueError(f"an output of ranks {ranks} with weights {weights} cannot be certified")
 
 
 def name_of_even(value: str) -> Even:

@@ -98,9 +98,11 @@ def client(models: Path) -> Iterator[InProcess]:
 
 
 class Server:
-    """`python -m service` as its users start it."""
+    """`python -m service` as its users start it; `how` is for subprocess.Popen."""
 
-    def __init__(self, folder: Path, log: Path, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, log: Path, *arguments: str, how: dict[str, Any] | None = None, **environment: str
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -108,7 +110,8 @@ class Server:
         self.log_path = log
         command = [sys.executable, "-m", "service", "--models", str(folder), "--port", str(self.port), *arguments]
         with log.open("w") as stream:
-            self.process = subprocess.Popen(command, stderr=stream, env={**os.environ, **environment})
+            options = {"stderr": stream, "env": {**os.environ, **environment}, **(how or {})}
+            self.process = subprocess.Popen(command, **options)
 
     def wait(self, seconds: float = 60) -> Server:
         end = time.monotonic() + seconds
@@ -134,9 +137,9 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
     """Start servers; whatever still runs at the end is stopped."""
     started: list[Server] = []
 
-    def start(folder: Path, *arguments: str, **environment: str) -> Server:
+    def start(folder: Path, *arguments: str, how: dict[str, Any] | None = None, **environment: str) -> Server:
         log = tmp_path_factory.mktemp("log") / "service.log"
-        started.append(Server(folder, log, *arguments, **environment))
+        started.append(Server(folder, log, *arguments, how=how, **environment))
         return started[-1]
 
     yield start

@@ -14,7 +14,8 @@ import pytest
 
 from service import registry
 from service.batching import Gate, Lane, Outcome
-from service.errors import BusyError
+from service.errors import BusyError, ShortageError
+from service.metrics import WAITING, settle
 from service.registry import Model
 from service.scaling import Floats
 from service.settings import Settings
@@ -174,3 +175,108 @@ def test_a_cancelled_request_leaves_the_queue(play: Callable[..., None]) -> None
         assert right(await lane.run(rows(1), (0,)), rows(1))
 
     play(scenario, slow=150, inline_ms=0, max_batch=1)
+
+
+class Refusing(ThreadPoolExecutor):
+    """A pool that has no thread to give when told so; like the real one it has queued the work by then."""
+
+    refusals = 0
+
+    def submit(self, *arguments: Any, **options: Any) -> Any:
+        future = super().submit(*arguments, **options)
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("can't start new thread")
+        return future
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_pool_without_threads_costs_the_requests_of_that_moment(play: Callable[..., None], refusals: int) -> None:
+    async def scenario(lane: Lane, spy: Spy) -> None:
+        with Refusing(1) as pool:
+            lane.pool = pool
+            pool.refusals = refusals
+            for i in range(refusals):
+                with pytest.raises(ShortageError, match="threads"):
+                    await asyncio.wait_for(lane.run(rows(3, i), (0,)), 10)
+                assert isinstance(lane.failing, ShortageError)
+            for i in range(5):
+                assert right(await asyncio.wait_for(lane.run(rows(2, i), (0,)), 10), rows(2, i))
+            assert lane.failing is None
+            assert lane.running == 0
+
+    play(scenario, inline_ms=0)
+
+
+def test_a_shared_call_that_fails_when_there_are_no_threads_answers_everybody(play: Callable[..., None]) -> None:
+    async def scenario(lane: Lane, spy: Spy) -> None:
+        with Refusing(1) as pool:
+            lane.pool = pool
+            pool.refusals = 2
+            spy.poison = 0.75
+            bad = np.full((1, D), 0.75, np.float32)
+            asked = (lane.run(part, (0,)) for part in (rows(1, 1), rows(1, 2), rows(1, 3), bad))
+            told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+            assert [type(each) for each in told] == [ShortageError, ShortageError, Outcome, RuntimeError]
+            assert lane.running == 0
+            assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
+
+    play(scenario, inline_ms=1000)
+
+
+@pytest.mark.parametrize("inline_ms", [0.0, 1e18])
+def test_rows_that_no_memory_holds_cost_only_their_requests(play: Callable[..., None], inline_ms: float) -> None:
+    async def scenario(lane: Lane, spy: Spy) -> None:
+        endless = np.broadcast_to(rows(1), (2**42, D))  # joining two of them needs 160 TiB
+        for _ in range(2):
+            asked = (lane.run(part, (0,)) for part in (endless, endless))
+            told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+            assert [type(each) for each in told] == [ShortageError, ShortageError]
+        assert lane.running == 0
+        assert right(await asyncio.wait_for(lane.run(rows(2), (0,)), 10), rows(2))
+
+    play(scenario, max_batch=2**50, cache_kib=2**50, queue=2**60, inline_ms=inline_ms)
+
+
+@pytest.mark.parametrize("inline_ms", [0.0, 1000.0])
+def test_a_request_that_cannot_take_its_outcome_harms_nobody(play: Callable[..., None], inline_ms: float) -> None:
+    async def scenario(lane: Lane, spy: Spy) -> None:
+        def refuse(outcome: Outcome | Exception) -> None:
+            raise MemoryError
+
+        lane.submit(rows(1, 1), (0,), refuse)
+        assert right(await asyncio.wait_for(lane.run(rows(2, 2), (0,)), 10), rows(2, 2))
+        lane.submit_prompt(rows(1, 1), (0,), refuse, lone=True)
+        assert right(await asyncio.wait_for(lane.run(rows(2, 2), (0,)), 10), rows(2, 2))
+        assert lane.running == 0
+
+    play(scenario, inline_ms=inline_ms)
+
+
+def test_a_request_that_fails_in_parts_is_told_once(play: Callable[..., None]) -> None:
+    async def scenario(lane: Lane, spy: Spy) -> None:
+        spy.poison = 0.75
+        told: list[Outcome | Exception] = []
+        lane.submit(np.full((40, D), 0.75, np.float32), (0,), told.append)
+        assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
+        while lane.running:
+            await asyncio.sleep(0.001)
+        assert len(told) == 1
+        assert sum(spy.calls) < 40
+
+    play(scenario, max_batch=4, inline_ms=0, threads=2)
+
+
+def test_what_leaves_the_queue_leaves_the_gauge(play: Callable[..., None]) -> None:
+    async def scenario(lane: Lane, spy: Spy) -> None:
+        waiting = [asyncio.create_task(lane.run(rows(3), (0,))) for _ in range(4)]
+        await asyncio.sleep(0)
+        settle()
+        assert WAITING._value.get() == 12
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        settle()
+        assert WAITING._value.get() == 0
+
+    play(scenario, batch_delay_ms=60000, max_batch=64)

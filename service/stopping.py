@@ -1,0 +1,31 @@
+"""Signals that end the service: it stops in order, leaves nothing behind, and exits with 0.
+
+uvicorn has handlers of its own while it serves, and raises the signal again when it is done; before that, while models
+are built and loaded, and after it, these are in force. It imports nothing heavy, to be there before what is.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def handle_signals() -> None:
+    """Have SIGTERM and SIGINT end the process by SystemExit, and SIGHUP, where it is not ignored, like SIGTERM."""
+    for number in ENDING:
+        signal.signal(number, _stop)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for each in ENDING:  # what is left to do is cleaning up, which nothing should interrupt
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(0)
+
+
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGTERM)

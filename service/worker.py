@@ -1,0 +1,37 @@
+"""What uvicorn starts in every worker: the application, or one line that says why there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from pathlib import Path
+
+from service import logs
+from service.errors import or_shortage
+from service.settings import Settings
+
+log = logging.getLogger("service")
+CANNOT_START = 3  # uvicorn's own status: its parent process gives up instead of starting the same again and again
+FAILED = "failed"  # a file in the scratch folder: the last worker that was started could not
+
+
+def application() -> object:
+    """The application over the settings in the environment."""
+    settings = Settings.from_env()
+    logs.configure(settings.log_level)
+    failed = Path(settings.runtime_dir or "/nonexistent") / FAILED
+    try:
+        from service.app import create_app  # noqa: PLC0415, it loads prometheus_client, which may find no room
+
+        app = create_app(settings)
+    except Exception as error:
+        reason = or_shortage(error)
+        fields = {"error": f"{type(reason).__name__}: {reason}"}
+        log.error("the service cannot start", extra={"fields": fields}, exc_info=reason is error)
+        with contextlib.suppress(OSError):
+            failed.touch()
+        sys.exit(CANNOT_START)
+    with contextlib.suppress(OSError):
+        failed.unlink()
+    return app
