@@ -6,6 +6,7 @@ A simulation that draws the permutations anew for every input averages over seed
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_dealing_spreads_every_prefix_evenly(d: int, size: int, blocks: int) -> 
     hands = dealt(order, blocks)
     assert sorted(hands) == list(range(d))
     ends = np.cumsum([0] + [d // blocks + (j < d % blocks) for j in range(blocks)])
-    sampled = [np.isin(hands[a:b], order[:size]).sum() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    sampled = [np.isin(hands[a:b], order[:size]).sum() for a, b in pairwise(ends)]
     assert max(sampled) - min(sampled) <= 1
 
 
