@@ -249,26 +249,23 @@ def hard_round(
     shortest, longest = int(law.low[1]), int(law.high[-1])
     best: tuple[float, HardRound, Law, tuple[Event, ...]] | None = None
     largest = 0
+    usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
     for entries in sorted(range(1, limit.entries + 1), reverse=True):
         blocks, short = _most_blocks(d, law, min(limit.slots // entries, d), entries, shares.shortage * failure)
         size = blocks * entries
         if size < 8 or size > shortest or size < 0.9 * largest:
             continue
         largest = max(largest, size)
-        # the few long intervals may miss more often: they are rare
-        usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
-        rare = float(portable.total(law.mass[law.high > usual])) + law.beyond
         more = 1 + ceil(gap * size / shortest)
         asked = [(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
         if best is not None and min(size + 1, sum(least_margin(*one) for one in asked) + more) / size >= best[0]:
             continue
-        margins = [smallest_margin(*one) for one in asked]
-        if margins[0] is None or margins[1] is None:
+        window = _window(law, usual, size, shares.second * failure) or _window(
+            law, longest, size, shares.second * failure
+        )
+        if window is None:
             continue
-        (below, miss_low), (above, miss_high) = margins[0], margins[1]
-        for margin, side in ((below, "below"), (above, "above")):
-            bound = window_miss(usual, longest, size, margin, side, 3 * shares.second * failure)
-            miss_high += rare * (1.0 if bound is None else bound)
+        below, above, miss = window
         spacings = min(size + 1, below + above + more)
         average = spacings / size
         if best is None or average < best[0]:
@@ -278,10 +275,27 @@ def hard_round(
             found = HardRound(blocks, d // blocks, entries, below, above)
             events = (
                 Event("round 2: a block is short", short),
-                Event("round 2: the window misses", miss_low + miss_high + float(law.short[0])),
+                Event("round 2: the window misses", miss + float(law.short[0])),
             )
             best = (average, found, after, events)
     return None if best is None else best[1:]
+
+
+def _window(law: Law, usual: int, size: int, failure: float) -> tuple[int, int, float] | None:
+    """Margins for up to `usual` live entries, and how often they miss; longer intervals are rare and may miss more often."""
+    shortest, longest = int(law.low[1]), int(law.high[-1])
+    margins = [smallest_margin(shortest, usual, size, side, failure / 2) for side in SIDES]
+    if margins[0] is None or margins[1] is None:
+        return None
+    miss = margins[0][1] + margins[1][1]
+    if usual < longest:
+        rare = float(portable.total(law.mass[law.high > usual])) + law.beyond
+        for (margin, _), side in zip((margins[0], margins[1]), SIDES, strict=True):
+            bound = window_miss(usual, longest, size, margin, side, 3 * failure)
+            if bound is None:
+                return None
+            miss += rare * bound
+    return margins[0][0], margins[1][0], miss
 
 
 def _most_blocks(d: int, law: Law, most: int, entries: int, failure: float) -> tuple[int, float]:
@@ -509,12 +523,8 @@ def plan_linear(
 
 def _search(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> LinearSchedule | None:
     """Bisection over the width, to half a percent; above 400 d nothing is gained over depth 3 at these d."""
-    narrow, wide = 5.0 * d, 8.0 * d
-    best = None
-    while best is None and wide <= 400 * d:
-        best = fit(d, low, high, failure, int(wide), family, blocks)
-        if best is None:
-            narrow, wide = wide, 1.5 * wide
+    best, wide = _wide(d, low, high, failure, family, blocks)
+    narrow = wide / 1.6
     while best is not None and wide > 1.02 * narrow:
         middle = (narrow + wide) / 2
         found = fit(d, low, high, failure, int(middle), family, blocks)
@@ -528,6 +538,18 @@ def _search(d: int, low: int, high: int, failure: float, family: Family, blocks:
     return best
 
 
+def _wide(
+    d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks
+) -> tuple[LinearSchedule | None, float]:
+    """The first schedule within 8 d, 12 d, 18 d ..., and that width."""
+    wide = 8.0 * d
+    while wide <= 400 * d:
+        if found := fit(d, low, high, failure, int(wide), family, blocks):
+            return found, wide
+        wide *= 1.5
+    return None, wide
+
+
 def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> str:
     """Why nothing was found, and a failure probability near it for which a schedule was."""
     asked = (
@@ -536,7 +558,7 @@ def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks
     found, decades = None, [e for e in range(1, 301) if float(f"1e-{e}") > failure]
     while decades:
         middle = len(decades) // 2
-        if _search(d, low, high, float(f"1e-{decades[middle]}"), family, blocks):
+        if _wide(d, low, high, float(f"1e-{decades[middle]}"), family, blocks)[0]:
             found, decades = decades[middle], decades[middle + 1 :]
         else:
             decades = decades[:middle]

@@ -253,7 +253,7 @@ def test_refusals_name_the_remedy(call: object, match: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "d", "rank"),
-    [("compact", 256, 128), ("compact", 64, 3), ("linear46", 64, 32), ("linear22", 100, 98), ("linear-max", 64, 64)],
+    [("compact", 100, 50), ("compact", 64, 3), ("linear46", 64, 32), ("linear22", 64, 62), ("linear-max", 64, 64)],
 )
 def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: int, rank: int) -> None:
     with pytest.raises(UserError, match="narrowest found has width") as refused:
@@ -262,13 +262,13 @@ def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: i
     with pytest.raises(UserError, match=f"narrowest found has width {width}"):
         schedule(name, d, rank, rank, Request(width=width - 1))
     free = built_width(schedule(name, d, rank, rank, Request()))
-    for asked in (width, width + 1, free, free + 1, 2 * free):
+    for asked in (width, width + 1, free, 2 * free):
         assert built_width(schedule(name, d, rank, rank, Request(width=asked))) <= asked
 
 
 def test_the_failure_that_is_named_can_be_planned() -> None:
     with pytest.raises(UserError, match="can be planned") as refused:
-        plan_linear(1024, 512, 513, 1e-40, "linear22")
+        plan_linear(256, 128, 129, 1e-60, "linear22")
     named = float(re.findall(r"--failure (\S+)", str(refused.value))[0])
-    assert 1e-40 < named < 1e-9
-    assert plan_linear(1024, 512, 513, named, "linear22").failure_bound <= named
+    assert 1e-60 < named < 1e-9
+    assert plan_linear(256, 128, 129, named, "linear22").failure_bound <= named
