@@ -18,6 +18,7 @@ from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
 from exporter.errors import UserError
 from exporter.linear import Scalar
+from exporter.options import checked
 from exporter.paper_exponents import paper_linear46
 from exporter.planner_compact import plan_compact
 from exporter.planner_linear import plan_linear
@@ -46,6 +47,11 @@ class Request:
     gamma: float | None = None
     depth: int | None = None
     width: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None:
+                checked(name, value)
 
 
 def runs(ranks: Sequence[int]) -> list[tuple[int, int]]:
