@@ -55,7 +55,10 @@ COLUMNS = (
 )  # fmt: skip
 FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family
 TABLE = "atlas.csv"
-NO_MATPLOTLIB = "matplotlib is not installed; pip install matplotlib, then python -m exporter atlas --plots-only --out {} draws them"
+NO_MATPLOTLIB = (
+    "matplotlib is not installed; pip install matplotlib, and then "
+    "python -m exporter atlas --plots-only --out {} draws them"
+)
 
 
 @dataclass(frozen=True)

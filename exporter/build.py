@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
+from math import ceil
 from typing import Any, Literal
 
 import exporter
@@ -267,10 +268,15 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
         fits = _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
         works, beyond = (bits, beyond) if fits else (works, bits)
     remedy = f"--bits {works} is the most that works" if works else "no number of bits works"
+    if step.bits == float("inf"):
+        need = "with a weight that no floating-point number holds"
+        remedy += "; --method lower, higher, midpoint or nearest has no such weight"
+    else:
+        need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
     other = ", or use --dtype float64" if asked == "float32" else ""
     return (
-        f"{construction.name} at d = {task.d}, {grid.bits} bits{profile} would be silently wrong in {asked}: "
-        f"{step.where} needs {step.bits:.0f} bits of mantissa, {asked} has {MANTISSA[asked]}; {remedy}{other}"
+        f"{construction.name} at d = {task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
+        f"{step.where}, {need}; {remedy}{other}"
     )
 
 

@@ -18,7 +18,7 @@ from exporter.api import Exported, checked_all, export, question, requests
 from exporter.atlas import TABLE, atlas, redraw
 from exporter.audit import audit, audit_lines
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
-from exporter.describe import TIES, describe, describe_lines
+from exporter.describe import TIES, describe, describe_lines, promise
 from exporter.errors import UserError, WriteError
 from exporter.options import OPTIONS, nearest, whole_number
 from exporter.reductions import reduce_file
@@ -93,10 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _no_command(word: str) -> str:
-    known = f"the commands are {spoken(list(COMMANDS))}; an export begins with --d D --out DIR"
+    known = f"The commands are {spoken(list(COMMANDS))}; an export begins with --d D --out DIR"
     if Path(word).suffix == ".onnx":
-        return f"what about {word}? A command comes first, as in python -m exporter describe {word}: {known}"
-    return f"unknown command {word!r}{nearest(word, COMMANDS)} {known[0].upper()}{known[1:]}"
+        return f"{word}: a command comes first, as in python -m exporter describe {word}. {known}"
+    return f"unknown command {word!r}{nearest(word, COMMANDS) or '.'} {known}"
 
 
 def _number(text: str) -> int | float | str:
@@ -112,7 +112,8 @@ def _export_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m exporter",
         usage="python -m exporter --d D --out DIR [options]\n       python -m exporter COMMAND ... [options]",
-        description="Write ReLU networks that compute medians and other order statistics as ONNX files.",
+        description="Write ReLU networks that compute medians and other order statistics as ONNX files.\n"
+        "Names in brackets are the constructions that take an option; every other option is for all of them.",
         epilog=EXPORT.format(
             commands="\n".join(f"  {name:{wide}}  {command.summary}" for name, command in COMMANDS.items()),
             constructions="\n".join(f"  {c.name:{wide}}  {c.summary}" for c in CONSTRUCTIONS.values()),
@@ -185,7 +186,7 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
         print(f"skipped {line}", file=sys.stderr)
     for w in written:
         about = w.entry["description"]
-        contract = "exact on the grid" if about["exact_on_grid"] else f"failure bound {about['failure_bound']:.2g}"
+        contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
         print(
             f"{w.path}  {w.entry['bytes'] / 1024:.0f} kB  depth {about['depth']}  width {about['width']}  "
             f"{about['dtype']}  {about['profile']}  {contract}"

@@ -123,9 +123,8 @@ def tuned_radix(d: int, tune: Tune) -> int:
 
 def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
     if (choice.radix or 2) > 2**choice.bits:
-        raise UserError(
-            f"--radix {choice.radix}: {choice.bits} bits have {2**choice.bits} values, so no digit has more bins"
-        )
+        values = 2**choice.bits
+        raise UserError(f"--radix {choice.radix}: {choice.bits} bits have {values} values, so no digit has more bins")
     bins = min(choice.radix or tuned_radix(x.size, choice.tune), 2**choice.bits)
     digits = Digits(
         even_digits(choice.bits, bins),
@@ -169,7 +168,8 @@ def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
 
 
 _PLANNED_ONLY = "the numbers are the paper's, and the failure bound is what they give"
-_GRIDLESS = Idle("epsilon", None, ("bits",), "its slopes are 12 d^4/E, in place of a grid")
+_FIXED_WIDTH = Idle("width", None, ("objective",), "a width that is given is not searched")
+_GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c
@@ -225,16 +225,17 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _few_ranks,
             offsets=True,
             takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
-            idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY),),
+            idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY), _FIXED_WIDTH),
         ),
         Construction(
             "linear22",
             "ours: the modules of Theorem 3.3 in shared layers",
-            "the same guarantee at depth 22 and about half the width",
+            "the modules of linear46 in shared layers: depth 22, about half the width; fails with at most --failure",
             _planned("linear22"),
             _few_ranks,
             offsets=True,
             takes=("failure", "objective", "blocks", "depth", "width", "seed"),
+            idle=(_FIXED_WIDTH,),
         ),
         Construction(
             "compact",
@@ -282,13 +283,10 @@ def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
     name = construction.name
     for option in given:
         if (others := takers(option)) and option not in construction.takes:
-            own = (
-                f"takes {spoken([f'--{o}' for o in construction.takes])}"
-                if construction.takes
-                else "has no options of its own"
-            )
+            own = spoken([f"--{o}" for o in construction.takes]) if construction.takes else "no options of its own"
             raise UserError(
-                f"{name} does not use --{option}, which would change nothing: it is an option of {spoken(others)}; {name} {own}"
+                f"{name} does not use --{option}, which would change nothing: it is an option of {spoken(others)}; "
+                f"{name} has {own}"
             )
     for rule in construction.idle:
         unread = [o for o in rule.unread if o in given]
