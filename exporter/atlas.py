@@ -196,12 +196,15 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of atlas.csv as they were measured: numbers as numbers, and what is empty as None."""
     try:
         with path.open(newline="") as file:
-            rows = [_row(raw) for raw in csv.DictReader(file, strict=True)]
+            reader = csv.DictReader(file, strict=True)
+            if missing := set(COLUMNS) - set(reader.fieldnames or ()):
+                raise ValueError(f"no column {min(missing)}")
+            rows = [_row(raw) for raw in reader]
     except FileNotFoundError:
         raise UserError(
             f"{path}: no such file; python -m exporter atlas --d 256 --out {path.parent} makes one"
         ) from None
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError, KeyError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         raise UserError(f"{path} is not a table of the atlas: {error}") from None
     return rows
 
@@ -209,8 +212,11 @@ def read_table(path: Path) -> list[dict[str, Any]]:
 def _row(raw: dict[str, str]) -> dict[str, Any]:
     words = ("construction", "op", "reason")
     row: dict[str, Any] = {c: raw[c] if c in words else float(raw[c]) if raw[c] else None for c in COLUMNS}
-    row |= {c: int(row[c]) for c in ("d", "depth", "width", "size") if row[c] is not None}
-    row["families"] = {c.removeprefix(FAMILY): float(v) for c, v in raw.items() if c.startswith(FAMILY) and v}
+    needed = ("d", "depth", "width", "size") if row["width"] else ("d",)
+    if lacking := [c for c in (*needed, *(("mse_bound",) if row["width"] else ())) if row[c] is None]:
+        raise ValueError(f"a row without {lacking[0]}")
+    row |= {c: int(row[c]) for c in needed}
+    row["families"] = {c.removeprefix(FAMILY): float(v) for c, v in raw.items() if c and c.startswith(FAMILY) and v}
     return row
 
 

@@ -56,7 +56,9 @@ BAD = {
     "negative seed of verify": (["verify", "file.onnx", "--seed", "-1"], "must be a whole number, 0 or more, not '-1'"),
     "seed of an exact reduction": (["reduce", "file.onnx", "--seed", "1"], "--mode l2"),
     "atlas without d": (["atlas"], "--d (or --plots-only)"),
-    "atlas of a failure that nothing uses": (["atlas", "--d", "9", "--construction", "radix", "--failure", "0.1"], "--failure"),
+    "atlas of a failure that nothing uses": (
+        ["atlas", "--d", "9", "--construction", "radix", "--failure", "0.1"], "none of these uses --failure",
+    ),
     "atlas at no failure": (["atlas", "--d", "9", "--failure", "nan"], "--failure must be a probability"),
     "atlas of no time": (["atlas", "--d", "9", "--seconds", "nan"], "--seconds must be a number above 0"),
     "atlas of pictures and more": (["atlas", "--plots-only", "--trials", "9"], "--trials changes nothing"),

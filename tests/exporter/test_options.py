@@ -215,21 +215,21 @@ def test_options_are_checked_without_a_front_door() -> None:
 
 def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None:
     """The same bytes under the same names."""
-    for i, (given, words) in enumerate(
-        [
-            ({"d": 6, "construction": "batcher", "even": "lower"}, "--d 6 --construction batcher --even lower"),
-            ({"d": 9, "quantile": [0.25, 0.75], "method": "lower"}, "--d 9 --quantile .25 --quantile .75 --method lower"),
-            ({"d": 64, "construction": "fastest", "certificate": True}, "--d 64 --construction fastest --certificate"),
-            ({"d": 64, "construction": "depth5", "gamma": 0.05}, "--d 64 --construction depth5 --gamma 5e-2"),
-            ({"d": 20, "construction": "compact", "failure": 0.2, "seed": 3, "depth": 7},
-             "--d 20 --construction compact --failure 0.2 --seed 3 --depth 7"),
-            ({"d": np.int64(5), "op": "max", "domain": np.array([-1e6, 1e6]), "bits": 12}, "--d 5 --op max --domain -1e6 1E+6 --bits 12"),
-            ({"d": 5, "profile": None, "certificate": False}, "--d 5"),
-        ]
-    ):  # fmt: skip
+    sampled = {"construction": "compact", "failure": 0.2, "seed": 3, "depth": 7}
+    signed = {"op": "max", "domain": np.array([-1e6, 1e6]), "bits": 12}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"d": 6, "construction": "batcher", "even": "lower"}, "--d 6 --construction batcher --even lower"),
+        ({"d": 9, "quantile": [0.25, 0.75], "method": "lower"}, "--d 9 --quantile .25 --quantile .75 --method lower"),
+        ({"d": 64, "construction": "fastest", "certificate": True}, "--d 64 --construction fastest --certificate"),
+        ({"d": 64, "construction": "depth5", "gamma": 0.05}, "--d 64 --construction depth5 --gamma 5e-2"),
+        ({"d": 20, **sampled}, "--d 20 --construction compact --failure 0.2 --seed 3 --depth 7"),
+        ({"d": np.int64(5), **signed}, "--d 5 --op max --domain -1e6 1E+6 --bits 12"),
+        ({"d": 5, "profile": None, "certificate": False}, "--d 5"),
+    ]
+    for i, (given, words) in enumerate(cases):
         path = export_model(out=tmp_path / f"{i}", **given)
-        words = words if "--construction" in words else f"{words} --construction radix"
-        assert main([*words.split(), "--out", str(tmp_path / f"{i}-cli")]) == 0
+        named = [] if "--construction" in words else ["--construction", "radix"]
+        assert main([*words.split(), *named, "--out", str(tmp_path / f"{i}-cli")]) == 0
         assert (tmp_path / f"{i}-cli" / path.name).read_bytes() == path.read_bytes()
 
 
@@ -263,7 +263,10 @@ def test_without_names_an_option_that_nothing_takes_is_refused(
 
 def test_refusals_say_which_step_needs_how_many_bits() -> None:
     for options, parts in (
-        (Options("depth3", dtype="float32"), ("layer 2", "float32 has 24", "--dtype float64")),
+        (
+            Options("depth3", dtype="float32"),
+            ("layer ", "adds up 64 numbers", "takes 30 bits", "float32 has 24", "--dtype float64"),
+        ),
         (Options("compact", dtype="float32"), ("adds up", "bits to be exact", "is the most that works")),
         (Options("depth3", dtype="float32", profile="dense"), ("in one Gemm", "--bits")),
     ):
