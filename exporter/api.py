@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from exporter import task as tasks
 from exporter.build import Model, Options, build
+from exporter.constructions import CONSTRUCTIONS, Construction, fastest, lookup, refuse_unread, takers
+from exporter.constructions.planned import Request
+from exporter.errors import UserError
 from exporter.grid import Grid
 from exporter.onnx_file import to_onnx, write
-from exporter.task import Task, median
+from exporter.options import OPTIONS, checked, in_python, nearest, whole_number
+from exporter.task import Task
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,107 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
 
 
 def export_model(
-    d: int = 2048, construction: str = "radix", out: Path | str = "models", task: Task | None = None, **options: Any
+    d: int | None = None,
+    construction: str = "radix",
+    out: Path | str = "models",
+    task: Task | None = None,
+    **options: Any,
 ) -> Path:
-    """One model in a call: `export_model(d=2048, construction="batcher", out="models", bits=16)`.
+    """One model in a call: `export_model(d=25, construction="batcher", out="models", domain=(0, 255), bits=8)`.
 
-    `options` are the fields of `Options`, and `bits` and `domain` for the grid.
+    `options` are those of the command line by name (`python -m exporter --help`), with the same checks: op, rank, quantile,
+    method, even, bits, domain, failure, profile and so on; None is an option not given. d is 2048 by default. A `task`
+    (exporter.task) is a question of its own, in place of d, op, rank, quantile, method and even.
     """
-    lo, hi = options.pop("domain", (0.0, 1.0))
-    grid = Grid(lo, hi, options.pop("bits", 24))
-    return export(task or median(d), Options(construction=construction, grid=grid, **options), Path(out)).path
+    try:
+        if not isinstance(out, str | os.PathLike):
+            raise UserError(f"--out must be a directory, not {out!r}")
+        if not isinstance(task, Task | None):
+            raise UserError(f"task must be one of exporter.task, such as median(9), not {task!r}")
+        given = checked_all(options)
+        if task is None:
+            task = question(2048 if d is None else whole_number("d", d), given)
+        elif asked := [name for name in ("op", "rank", "quantile", "method", "even") if name in given]:
+            raise UserError(f"the task says what is computed: leave --{asked[0]} out")
+        elif d not in (None, task.d):
+            raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
+        (wanted,) = requests(task, [construction], given)
+        return export(task, wanted, Path(out)).path
+    except UserError as error:
+        raise type(error)(in_python(str(error))) from None
+
+
+def checked_all(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, with good values."""
+    for name in options:
+        if name not in OPTIONS:
+            raise UserError(f"unknown option {name!r}{nearest(name, OPTIONS)} (there are {', '.join(OPTIONS)})")
+    return {name: checked(name, value) for name, value in options.items() if value is not None and value is not False}
+
+
+def question(d: int, given: Mapping[str, Any]) -> Task:
+    """What is computed, from --op, --rank, --quantile, --method and --even."""
+    kinds = [name for name in ("op", "rank", "quantile") if name in given]
+    if len(kinds) > 1:
+        raise UserError(f"--{kinds[0]} and --{kinds[1]} ask for different things: give one of them")
+    if "method" in given and "quantile" not in given:
+        raise UserError("--method says how a quantile between two ranks is meant: it needs a --quantile")
+    op = given.get("op", "median")
+    if "even" in given and (kinds not in ([], ["op"]) or op != "median"):
+        asked = f"--op {op}" if kinds == ["op"] else f"--{kinds[0]}"
+        raise UserError(f"--even says which median of an even number is meant: it changes nothing with {asked}")
+    if "rank" in given:
+        return tasks.rank(d, given["rank"])
+    if "quantile" in given:
+        return tasks.quantile(d, given["quantile"], given.get("method", "linear"))
+    if op in ("max", "min"):
+        return tasks.extremum(d, op)
+    if op == "sort":
+        return tasks.sort(d)
+    task = tasks.median(d, given.get("even", "mean"))
+    if "even" in given and d % 2:
+        raise UserError(f"--even says which median of an even number is meant: {d} is odd, so leave it out")
+    return task
+
+
+def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) -> list[Options]:
+    """What to build: the named constructions, each with all that was given, or every one with what it takes of it.
+
+    Without names, those that take most of the options come first, and an option that nothing built can take is refused.
+    """
+    if names is not None:
+        return list(dict.fromkeys(_named(task, name, given) for name in names))
+    able = [c for c in CONSTRUCTIONS.values() if c.cannot(task.d, task.ranks) is None]
+    for option in given:
+        if (who := takers(option)) and not any(option in c.takes for c in able):
+            reasons = [f"{name}: {CONSTRUCTIONS[name].cannot(task.d, task.ranks)}" for name in who]
+            raise UserError(f"nothing that can be built here takes --{option} ({'; '.join(reasons)})")
+    ordered = sorted(CONSTRUCTIONS.values(), key=lambda c: -len(set(c.takes) & set(given)))
+    return [_options(c.name, _own(c, given)) for c in ordered]
+
+
+def _named(task: Task, name: str, given: Mapping[str, Any]) -> Options:
+    if name == "fastest":
+        tune = given.get("tune", "throughput")
+        if tune not in ("throughput", "latency"):
+            raise UserError(f"fastest is meant for --tune throughput or --tune latency, not {tune}")
+        name, profile = fastest(task.d, tune)
+        if given.get("profile", "auto") == "auto":
+            given = {**given, "profile": profile}
+        if "tune" not in CONSTRUCTIONS[name].takes:  # it has said which construction is meant
+            given = {option: value for option, value in given.items() if option != "tune"}
+    construction = lookup(name)
+    refuse_unread(construction, given)
+    return _options(name, given)
+
+
+def _own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {o: value for o, value in given.items() if o in construction.takes or not takers(o)}
+
+
+def _options(name: str, given: Mapping[str, Any]) -> Options:
+    lo, hi = given.get("domain", (0.0, 1.0))
+    grid = Grid(lo, hi, given.get("bits", Grid.bits))
+    plan = {f.name: given[f.name] for f in fields(Request) if f.name in given}
+    rest = {f.name: given[f.name] for f in fields(Options) if f.name in given}
+    return Options(name, grid, ask=Request(**plan), **rest)

@@ -2,7 +2,8 @@
 
 DIR/cells/NAME-dD.json   one finished measurement each; what exists is not measured again, so a run can be resumed
 DIR/atlas.csv, atlas.md  the table
-DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family
+DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family;
+                         drawn from the table, so `--plots-only` can draw them again
 
 A network whose tensors outgrow memory is counted and not run. A run ends after `seconds`, with as many vectors as it had;
 the table says how many.
@@ -13,10 +14,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,14 @@ from tqdm import tqdm
 
 from exporter import task as tasks
 from exporter.accounting import Accounting, accounting
-from exporter.atlas_plots import plots
-from exporter.build import Options, build, lookup, trace
-from exporter.constructions import CONSTRUCTIONS
+from exporter.atlas_plots import can_plot, plots
+from exporter.build import Options, build, trace
+from exporter.constructions import CONSTRUCTIONS, lookup, spoken, takers
 from exporter.constructions.planned import Request
 from exporter.errors import UserError
 from exporter.families import UNITS
 from exporter.onnx_file import replace_file, to_onnx, writable
+from exporter.options import checked
 from exporter.verify import Session
 
 # depth, exponent of the width and power of d in the weights c d^k/eps that the theorems claim; None where nothing is claimed
@@ -50,6 +53,12 @@ COLUMNS = (
     "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "claimed_exponent", "exponent", "size",
     "nnz", "max_weight", "theorem_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "reason",
 )  # fmt: skip
+FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family
+TABLE = "atlas.csv"
+NO_MATPLOTLIB = (
+    "matplotlib is not installed; pip install matplotlib, and then "
+    "python -m exporter atlas --plots-only --out {} draws them"
+)
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,9 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
     depth, exponent, power = CLAIMS.get(cell.construction, (None, None, None))
     row |= {"claimed_depth": depth, "claimed_exponent": exponent}
-    # at its claimed depth, as left free compact turns deeper where it would be wide
-    ask = Request(failure=effort.failure, depth=depth if cell.construction == "compact" else None)
+    ask = Request(failure=effort.failure) if cell.construction in takers("failure") else Request()
+    if cell.construction == "compact":  # at its claimed depth, as left free it turns deeper where it would be wide
+        ask = replace(ask, depth=depth)
     options = Options(cell.construction, ask=ask)
     try:
         if cell.construction in COUNTED and (reason := lookup(cell.construction).cannot(cell.d, task.ranks)):
@@ -137,7 +147,7 @@ def atlas(
     out: Path,
     names: Sequence[str] | None = None,
     trials: int = 200,
-    failure: float = 1e-3,
+    failure: float | None = None,
     seconds: float = 30.0,
 ) -> Path:
     """Measure what is missing, then write the table and the plots; interrupted runs lose nothing."""
@@ -146,7 +156,11 @@ def atlas(
         lookup(name)
     if trials < 1:
         raise UserError(f"--trials must be 1 or more, not {trials}")
-    effort = Effort(trials, failure, seconds)
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise UserError(f"--seconds must be a number above 0, not {seconds}")
+    if failure is not None and not set(chosen) & set(takers("failure")):
+        raise UserError(f"none of these uses --failure: it is an option of {spoken(takers('failure'))}")
+    effort = Effort(trials, 1e-3 if failure is None else checked("failure", failure), float(seconds))
     cells = out / "cells"
     with writable(cells):
         with tqdm([Cell(n, d) for d in sorted(ds) for n in chosen], desc="atlas", unit="cell", disable=None) as bar:
@@ -158,12 +172,52 @@ def atlas(
         rows = [json.loads(path.read_text()) for path in sorted(cells.glob("*.json"))]
         rows.sort(key=lambda r: (list(CONSTRUCTIONS).index(r["construction"]), r["d"]))
         _exponents(rows)
-        table = out / "atlas.csv"
+        table = out / TABLE
         replace_file(table, _csv(rows).encode())
         replace_file(out / "atlas.md", _markdown(rows).encode())
+    if can_plot():
+        redraw(out)
+    else:
+        print(f"note: no pictures: {NO_MATPLOTLIB.format(out)}", file=sys.stderr)
+    return table
+
+
+def redraw(out: Path) -> None:
+    """Draw the pictures of the table in DIR."""
+    rows = read_table(out / TABLE)
+    if not can_plot():
+        raise UserError(NO_MATPLOTLIB.format(out))
+    with writable(out):
         for name, picture in plots(rows).items():
             replace_file(out / name, picture)
-    return table
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """The rows of atlas.csv as they were measured: numbers as numbers, and what is empty as None."""
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            if missing := set(COLUMNS) - set(reader.fieldnames or ()):
+                raise ValueError(f"no column {min(missing)}")
+            rows = [_row(raw) for raw in reader]
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; python -m exporter atlas --d 256 --out {path.parent} makes one"
+        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise UserError(f"{path} is not a table of the atlas: {error}") from None
+    return rows
+
+
+def _row(raw: dict[str, str]) -> dict[str, Any]:
+    words = ("construction", "op", "reason")
+    row: dict[str, Any] = {c: raw[c] if c in words else float(raw[c]) if raw[c] else None for c in COLUMNS}
+    needed = ("d", "depth", "width", "size") if row["width"] else ("d",)
+    if lacking := [c for c in (*needed, *(("mse_bound",) if row["width"] else ())) if row[c] is None]:
+        raise ValueError(f"a row without {lacking[0]}")
+    row |= {c: int(row[c]) for c in needed}
+    row["families"] = {c.removeprefix(FAMILY): float(v) for c, v in raw.items() if c and c.startswith(FAMILY) and v}
+    return row
 
 
 def _finished(path: Path, effort: Effort) -> bool:
@@ -182,9 +236,9 @@ def _exponents(rows: Iterable[dict[str, Any]]) -> None:
 
 def _csv(rows: Iterable[dict[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="")
+    writer = csv.DictWriter(text, [*COLUMNS, *(FAMILY + name for name in UNITS)], extrasaction="ignore", restval="")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(row | {FAMILY + name: error for name, error in row["families"].items()} for row in rows)
     return text.getvalue()
 
 

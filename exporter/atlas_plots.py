@@ -1,12 +1,13 @@
 """The pictures of the atlas: depth against width with the lower bounds, growth with d, error by input family.
 
-Without matplotlib there are none, and the table says the same.
+Medians and maxima are different questions and have panels of their own. matplotlib is optional; the table says the same.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import cycle
 from math import log2
 from typing import Any
@@ -15,138 +16,177 @@ import numpy as np
 
 Row = dict[str, Any]
 ZERO = 1e-18  # drawn where an error is exactly 0
+ASKED = {"median": "medians", "max": "maxima"}
+GREY, HATCH = {"facecolor": "0.85"}, {"facecolor": "none", "edgecolor": "0.5", "hatch": "////", "linewidth": 0.5}
+
+
+def can_plot() -> bool:
+    return find_spec("matplotlib") is not None
 
 
 def plots(rows: Sequence[Row]) -> dict[str, bytes]:
-    """PNG files by name."""
-    built = [r for r in rows if r.get("width")]
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - the plots are optional
+    """PNG files by name; the rows are those of the table, with the errors by family in `families`."""
+    import matplotlib as mpl  # noqa: PLC0415 - the plots are optional
 
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt  # noqa: PLC0415
-    except ImportError:
-        return {}
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    built = [r for r in rows if r.get("width")]
     if not built:
         return {}
     names = list(dict.fromkeys(r["construction"] for r in built))
     colours = dict(zip(names, cycle(plt.get_cmap("tab10").colors), strict=False))  # type: ignore[attr-defined]
-    return {
-        "depth-width.png": _depth_width(plt, built, colours),
-        "size.png": _growth(plt, built, colours),
-        "error.png": _errors(plt, built),
-    }
+    pictures = {"depth-width.png": _depth_width(plt, built, colours), "size.png": _growth(plt, built, colours)}
+    if run := [r for r in built if r["families"]]:
+        pictures["error.png"] = _errors(plt, run)
+    return pictures
 
 
-def forbidden(d: int) -> list[tuple[int, float, str]]:
-    """(depth, width, theorem): medians of that depth and less than that width are not accurate, or not exact."""
-    found = [(2, float("inf"), "cor:depth2_lower_bounds"), (3, d * d / 20, "cor:depth3_lower_bounds")]
+def forbidden(d: int) -> list[tuple[int, float, str, bool]]:
+    """(depth, width, theorem, exact): medians of that depth and less than that width are not exact, or not even accurate."""
+    found = [(2, float("inf"), "Corollary 4.6", False), (3, d * d / 20, "Corollary 4.8", False)]
     for depth in range(3, int(log2(max(2.0, log2(d)))) + 1):
-        found.append((depth, d ** (1 + 1 / (2 ** (depth - 2) - 1)) / 40, "theorem:exact_median"))
-    return found
+        found.append((depth, d ** (1 + 1 / (2 ** (depth - 2) - 1)) / 40, "Theorem 4.2", True))
+    return [bound for bound in found if bound[1] > 1.1 * d]  # Theorem 4.9 says more than the others
 
 
-LEGEND = (
-    "dots: networks as built, with width / d; rings: the order that their theorem claims, constant 1.\n"
-    "grey: no median is accurate there: first layer below d at any depth (theorem:all_depth_lower_width_bounds), up to "
-    "d²/20 at depth 3 (cor:depth3_lower_bounds), at depth 2 (cor:depth2_lower_bounds).\n"
-    "hatched: none is exact: up to d^(1 + 1/(2^(k - 2) - 1))/40 at depth k <= log2 log2 d (theorem:exact_median)."
-)
+def _by_question(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {op: mine for op in ASKED if (mine := [r for r in rows if r["op"] == op])}
 
 
 def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> bytes:
-    """A panel for a middle d and one for the largest: points are networks, shaded is what the paper rules out."""
-    ds = sorted({r["d"] for r in rows})
-    shown = list(dict.fromkeys([ds[(len(ds) - 1) // 2], ds[-1]]))
-    figure, panels = plt.subplots(1, len(shown), figsize=(7 * len(shown), 7), squeeze=False)
-    for axes, d in zip(panels[0], shown, strict=True):
-        here = [r for r in rows if r["d"] == d]
+    """Medians at a middle d and at the largest, with what the paper rules out; maxima at the largest."""
+    shown: list[tuple[str, int, list[Row]]] = []
+    for op, mine in _by_question(rows).items():
+        ds = sorted({r["d"] for r in mine})
+        picked = dict.fromkeys([ds[(len(ds) - 1) // 2], ds[-1]]) if op == "median" else [ds[-1]]
+        shown += [(op, d, [r for r in mine if r["d"] == d]) for d in picked]
+    figure, panels = plt.subplots(1, len(shown), figsize=(6.5 * len(shown), 7.4), squeeze=False)
+    for axes, (op, d, here) in zip(panels[0], shown, strict=True):
         left, right = d / 8, 60 * max(r["width"] for r in here)
         top = 2.2 * max(r["depth"] for r in here)
-        axes.axvspan(left, d, color="0.85", zorder=0)
-        axes.text(
-            d * 0.93, top / 1.15, "theorem:all_depth_lower_width_bounds\nnot accurate, first layer below d", rotation=90,
-            ha="right", va="top", fontsize=8,
-        )  # fmt: skip
-        for depth, width, label in forbidden(d):
-            exact = label == "theorem:exact_median"
-            thick = 1.09 if exact else 1.2
-            axes.fill_between(
-                [d, min(width, right)], depth / thick, depth * thick, facecolor="none" if exact else "0.85",
-                hatch="////" if exact else None, edgecolor="0.5" if exact else "0.85", linewidth=0.5, zorder=1 + exact,
-            )  # fmt: skip
-            # inside its bar where there is room, else above it
-            place = depth * 1.3 if label == "cor:depth3_lower_bounds" else depth * 1.15 if depth > 3 else depth
-            behind = {"facecolor": "w", "edgecolor": "none", "alpha": 0.8, "pad": 1} if exact and depth == 3 else None
-            axes.text(d * 1.15, place, label, fontsize=8, va="center", zorder=4, color="0.15", bbox=behind)
+        if op == "median":
+            _lower_bounds(axes, d, left, right, top)
         for r in here:
-            name = r["construction"]
-            axes.plot(r["width"], r["depth"], "o", color=colours[name], markersize=8, zorder=5)
-            near = any(1 <= o["depth"] / r["depth"] < 1.2 and r["width"] < o["width"] < 8 * r["width"] for o in here)
-            axes.annotate(
-                f"{name}  {_times(r['width'] / d)}", (r["width"], r["depth"]), textcoords="offset points",
-                xytext=(8, -12 if near else 3), fontsize=9, color=colours[name], zorder=6,
-            )  # fmt: skip
-            if r.get("claimed_exponent"):
-                claimed, depth = d ** r["claimed_exponent"], r["claimed_depth"] or r["depth"]
-                axes.plot(claimed, depth, "o", mfc="none", color=colours[name], markersize=8, zorder=5)
-                axes.plot([claimed, r["width"]], [depth, r["depth"]], ":", color=colours[name], zorder=5)
+            _network(axes, r, here, colours[r["construction"]])
         axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(1.6, top), xlabel="width", ylabel="depth")
-        ticks = [2, 3, 5, 9, 14, 22, 46, 100]
+        ticks = [t for t in (2, 3, 5, 9, 14, 22, 46, 100) if t < top]
         axes.set_yticks(ticks, [str(t) for t in ticks])
         axes.minorticks_off()
-        axes.set_title(f"depth against width, d = {d}")
-    figure.tight_layout(rect=(0, 0.12, 1, 1))
-    figure.text(0.02, 0.015, LEGEND, fontsize=9, va="bottom")
+        axes.set_title(f"{ASKED[op]}: depth against width, d = {d}")
+    line, patch = plt.Line2D, plt.Rectangle
+    keys = {
+        "a network as built, with its width / d": line([], [], marker="o", linestyle="", color="0.3"),
+        "the order that its theorem claims, constant 1": line(
+            [], [], marker="o", mfc="none", linestyle=":", color="0.3"
+        ),
+    }
+    if any(op == "median" for op, _, _ in shown):
+        keys |= {
+            "no median is accurate: first layer below d at any depth (Theorem 4.9), any width at depth 2 (Corollary 4.6),\n"
+            "width up to d²/20 at depth 3 (Corollary 4.8)": patch((0, 0), 1, 1, **GREY),
+            "no median is exact: width up to d^(1 + 1/(2^(k-2) - 1))/40 at depth k ≤ log2 log2 d (Theorem 4.2)": patch(
+                (0, 0), 1, 1, **HATCH
+            ),
+        }
+    figure.tight_layout(rect=(0, 0.16, 1, 1))
+    figure.legend(keys.values(), keys.keys(), loc="lower left", bbox_to_anchor=(0.02, 0.0), fontsize=9, frameon=False)
     return _png(plt, figure)
+
+
+def _lower_bounds(axes: Any, d: int, left: float, right: float, top: float) -> None:
+    """Shaded: what the paper rules out for medians."""
+    axes.axvspan(left, d, zorder=0, **GREY)
+    axes.text(d * 0.93, top / 1.15, "Theorem 4.9", rotation=90, ha="right", va="top", fontsize=8)
+    for depth, width, label, exact in forbidden(d):
+        thick = 1.09 if exact else 1.2
+        style = HATCH if exact else GREY
+        axes.fill_between(
+            [d, max(d, min(width, right))], depth / thick, depth * thick, zorder=1 + exact, **style
+        )  # fmt: skip
+        # inside its bar where there is room, else above it
+        place = depth * 1.3 if label == "Corollary 4.8" else depth * 1.15 if depth > 3 else depth
+        behind = {"facecolor": "w", "edgecolor": "none", "alpha": 0.8, "pad": 1} if exact and depth == 3 else None
+        axes.text(d * 1.15, place, label, fontsize=8, va="center", zorder=4, color="0.15", bbox=behind)
+
+
+def _network(axes: Any, r: Row, others: Sequence[Row], colour: Any) -> None:
+    """A point for the network, a ring for the order that its theorem claims."""
+    name, d = r["construction"], r["d"]
+    axes.plot(r["width"], r["depth"], "o", color=colour, markersize=8, zorder=5)
+    near = any(1 <= o["depth"] / r["depth"] < 1.2 and r["width"] < o["width"] < 8 * r["width"] for o in others)
+    axes.annotate(
+        f"{name}  {_times(r['width'] / d)}", (r["width"], r["depth"]), textcoords="offset points",
+        xytext=(8, -12 if near else 5), fontsize=9, color=colour, zorder=6,
+    )  # fmt: skip
+    if r.get("claimed_exponent"):
+        claimed, depth = d ** r["claimed_exponent"], r["claimed_depth"] or r["depth"]
+        axes.plot(claimed, depth, "o", mfc="none", color=colour, markersize=8, zorder=5)
+        axes.plot([claimed, r["width"]], [depth, r["depth"]], ":", color=colour, zorder=5)
 
 
 def _growth(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> bytes:
-    """Width and size against d; dashed, the growth that a theorem claims, from the first network on."""
-    figure, panels = plt.subplots(1, 2, figsize=(15, 6))
-    for axes, column in zip(panels, ("width", "size"), strict=True):
-        for name, colour in colours.items():
-            mine = [r for r in rows if r["construction"] == name]
-            d, value = np.array([r["d"] for r in mine], float), np.array([r[column] for r in mine], float)
-            label = name
-            if len(mine) > 1:
-                label += f"  d^{np.polyfit(np.log(d), np.log(value), 1)[0]:.2f}"
-            claimed = mine[0].get("claimed_exponent")
-            if column == "width" and claimed:
-                axes.plot(d, value[0] * (d / d[0]) ** claimed, "--", color=colour, linewidth=1)
-                label += f", claimed d^{claimed:.3g}"
-            axes.plot(d, value, "o-", color=colour, label=label, markersize=4)
-        axes.set(xscale="log", yscale="log", xlabel="d", ylabel=f"{column}, neurons", title=f"{column} against d")
-        ticks = sorted({r["d"] for r in rows})
-        axes.set_xticks(ticks, [str(t) for t in ticks], rotation=30)
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    """Width and size against d, a row of panels for medians and one for maxima."""
+    asked = _by_question(rows)
+    figure, panels = plt.subplots(len(asked), 2, figsize=(16, 5.5 * len(asked)), squeeze=False)
+    for row, (op, mine) in zip(panels, asked.items(), strict=True):
+        for axes, column in zip(row, ("width", "size"), strict=True):
+            _growth_panel(plt, axes, column, op, mine, colours)
     figure.tight_layout()
     return _png(plt, figure)
+
+
+def _growth_panel(plt: Any, axes: Any, column: str, op: str, rows: Sequence[Row], colours: dict[str, Any]) -> None:
+    dashed = False
+    for name in dict.fromkeys(r["construction"] for r in rows):
+        mine = [r for r in rows if r["construction"] == name]
+        d, value = np.array([r["d"] for r in mine], float), np.array([r[column] for r in mine], float)
+        label = name
+        if len(mine) > 1:
+            label += f": as d^{np.polyfit(np.log(d), np.log(value), 1)[0]:.2f}"
+            claimed = mine[0].get("claimed_exponent")
+            if column == "width" and claimed:
+                axes.plot(d, value[0] * (d / d[0]) ** claimed, "--", color=colours[name], linewidth=1)
+                label += f", claimed d^{claimed:.3g}"
+                dashed = True
+        axes.plot(d, value, "o-", color=colours[name], label=label, markersize=4)
+    handles, labels = axes.get_legend_handles_labels()
+    if dashed:
+        handles.append(plt.Line2D([], [], linestyle="--", color="0.3", linewidth=1))
+        labels.append("dashed: the growth that\nits theorem claims")
+    axes.legend(handles, labels, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    title = f"{ASKED[op]}: {'widest layer' if column == 'width' else 'all neurons'} against d"
+    axes.set(xscale="log", yscale="log", xlabel="d", ylabel=f"{column}, neurons", title=title)
+    ticks = sorted({r["d"] for r in rows})
+    axes.set_xticks(ticks, [str(t) for t in ticks], rotation=30)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
 
 
 def _errors(plt: Any, rows: Sequence[Row]) -> bytes:
     """Mean squared error of every construction on every family, at the largest d that was run; its bound on the right."""
-    run = [r for r in rows if r["families"]]
-    last = {r["construction"]: r for r in sorted(run, key=lambda r: int(r["d"]))}
-    families = list(next(iter(last.values()))["families"]) if last else []
-    table = np.array([[r["families"][f] for f in families] + [r["mse_bound"]] for r in last.values()])
-    figure, axes = plt.subplots(figsize=(12, 1.6 + 0.45 * len(last)))
-    if last:
+    tables = {
+        op: {r["construction"]: r for r in sorted(mine, key=lambda r: int(r["d"]))}
+        for op, mine in _by_question(rows).items()
+    }
+    heights = [len(table) + 0.7 for table in tables.values()]
+    figure, panels = plt.subplots(
+        len(tables), 1, figsize=(12, 1.8 + 0.5 * sum(heights)), squeeze=False, sharex=True, layout="constrained",
+        height_ratios=heights,
+    )  # fmt: skip
+    families = list(dict.fromkeys(f for r in rows for f in r["families"]))
+    for axes, (op, last) in zip(panels[:, 0], tables.items(), strict=True):
+        table = np.array([[r["families"].get(f, np.nan) for f in families] + [r["mse_bound"]] for r in last.values()])
         shade = np.log10(np.maximum(table, ZERO))
         picture = axes.imshow(shade, cmap="YlOrRd", vmin=np.log10(ZERO), vmax=0, aspect="auto")
-        figure.colorbar(picture, label="log10 of the mean squared error", pad=0.01)
         for (i, j), value in np.ndenumerate(table):
-            dark = np.log10(max(value, ZERO)) > -4
-            axes.text(
-                j, i, f"{value:.0e}" if value else "0", ha="center", va="center", color="w" if dark else "k", fontsize=8
-            )
+            text = "" if np.isnan(value) else f"{value:.0e}" if value else "0"
+            axes.text(j, i, text, ha="center", va="center", color="w" if shade[i, j] > -4 else "k", fontsize=8)
         axes.axvline(len(families) - 0.5, color="k", linewidth=1)
         axes.set_xticks(range(len(families) + 1), [*families, "bound\n(uniform)"], rotation=30, ha="right")
         axes.set_yticks(range(len(last)), [f"{name}, d = {r['d']}" for name, r in last.items()])
-    axes.set_title("mean squared error by input family")
-    figure.tight_layout()
+        axes.set_title(f"{ASKED[op]}: mean squared error by input family")
+    figure.colorbar(picture, ax=panels[:, 0], label="log10 of the mean squared error", pad=0.01)
     return _png(plt, figure)
 
 

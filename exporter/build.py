@@ -8,16 +8,17 @@ from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
 from math import ceil, log2
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import exporter
 from exporter.accounting import Accounting, accounting
-from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune
+from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune, lookup, refuse_unread
 from exporter.constructions.planned import Request
 from exporter.contract import MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
 from exporter.errors import ContractError, UserError
 from exporter.grid import GUARD, Grid
 from exporter.network import Network, network
+from exporter.options import OPTIONS, checked
 from exporter.patterns import guard_of
 from exporter.primitives import compare, compare_saturating, like
 from exporter.task import Task
@@ -49,10 +50,16 @@ class Options:
     inputs: Inputs = "any"
 
     def __post_init__(self) -> None:
-        if self.batch is not None and self.batch < 1:
-            raise UserError(f"--batch must be 1 or more, not {self.batch}; leave it out for any number of vectors")
-        if self.inputs not in get_args(Inputs):
-            raise UserError(f"--inputs {self.inputs}: choose from {', '.join(get_args(Inputs))}")
+        for name, value in vars(self).items():
+            if name in OPTIONS and value is not None:
+                checked(name, value)
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not what they are by default."""
+        default = Options()
+        pairs = [*vars(self).items(), *vars(self.ask).items(), ("bits", self.grid.bits)]
+        usual = {**vars(default), **vars(default.ask), "bits": default.grid.bits}
+        return {name: value for name, value in pairs if name in OPTIONS and value != usual[name]}
 
     @property
     def delta(self) -> Fraction:
@@ -135,6 +142,7 @@ class Model:
 def build(task: Task, options: Options) -> Model:
     """Build the network and settle profile and dtype, or raise UserError with the reason and the nearest that works."""
     construction = lookup(options.construction)
+    refuse_unread(construction, options.given())
     if reason := construction.cannot(task.d, task.ranks):
         raise UserError(f"{construction.name}: {reason}")
     if options.epsilon is not None:
@@ -145,12 +153,6 @@ def build(task: Task, options: Options) -> Model:
     net, bound, step = found.network, found.failure_bound, found.step
     exact = step.exact_in(found.dtype) and not task.rounds and bound == 0 and found.ties == "exact"
     return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, bound, found.ties)
-
-
-def lookup(name: str) -> Construction:
-    if name not in CONSTRUCTIONS:
-        raise UserError(f"unknown construction {name!r}: choose from {', '.join(CONSTRUCTIONS)}")
-    return CONSTRUCTIONS[name]
 
 
 def trace(
@@ -290,10 +292,15 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
         fits = _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
         works, beyond = (bits, beyond) if fits else (works, bits)
     remedy = f"--bits {works} is the most that works" if works else "no number of bits works"
+    if step.bits == float("inf"):
+        need = "with a weight that no floating-point number holds"
+        remedy += "; --method lower, higher, midpoint or nearest has no such weight"
+    else:
+        need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
     other = ", or use --dtype float64" if asked == "float32" else ""
     return (
-        f"{construction.name} at d = {task.d}, {grid.bits} bits{profile} would be silently wrong in {asked}: "
-        f"{step.where} needs {step.bits:.0f} bits of mantissa, {asked} has {MANTISSA[asked]}; {remedy}{other}"
+        f"{construction.name} at d = {task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
+        f"{step.where}, {need}; {remedy}{other}"
     )
 
 
@@ -324,10 +331,6 @@ def least_epsilon(d: int, dtype: DType, profile: str) -> float:
 def _with_epsilon(construction: Construction, task: Task, options: Options) -> Model:
     """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
     assert options.epsilon is not None
-    if construction.name != "depth3":
-        raise UserError(f"--epsilon is the accuracy of depth3's theorem; {construction.name} has none")
-    if not 0 < options.epsilon <= 1:
-        raise UserError(f"--epsilon must be above 0 and at most 1, not {options.epsilon:g}")
     slope = 12 * task.d**4 / options.epsilon
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     for dtype in dtypes:

@@ -1,58 +1,83 @@
-"""The command line: `python -m exporter --d 2048 --out models/`, `describe FILE`, `verify FILE`."""
+"""The command line: `python -m exporter --d 2048 --out models/`, and the commands describe, verify, audit, reduce, atlas."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from exporter import task as tasks
-from exporter.api import Exported, export
-from exporter.atlas import atlas
+from exporter.api import Exported, checked_all, export, question, requests
+from exporter.atlas import TABLE, atlas, redraw
 from exporter.audit import audit, audit_lines
-from exporter.build import Options, lookup
-from exporter.constructions import CONSTRUCTIONS, fastest
-from exporter.constructions.planned import Request
+from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.describe import TIES, describe, describe_lines, promise
 from exporter.errors import UserError, WriteError
-from exporter.grid import Grid
+from exporter.options import OPTIONS, nearest, whole_number
 from exporter.reductions import reduce_file
 from exporter.verify import verify
 
-EPILOG = """\
+EXPORT = """\
+commands, each with --help of its own:
+{commands}
+
 constructions:
 {constructions}
 
 examples:
-  python -m exporter --d 2048 --out models/
-      every construction that can be built at d = 2048, as models/median-NAME-d2048.onnx
-  python -m exporter --d 25 --domain 0 255 --bits 8 --profile dense --out models/
-      a 5 x 5 median filter on 8-bit pixels as a bare Gemm/Relu chain
-  python -m exporter --d 101 --quantile 0.25 --quantile 0.5 --quantile 0.75 --out models/
-      quartiles, three outputs in one file
-  python -m exporter describe models/median-depth3-d2048.onnx
-      depth, width, contract and operators of a file
-  python -m exporter verify models/median-depth3-d2048.onnx
-      run it against numpy on ten families of inputs
+  python -m exporter --d 25 --domain 0 255 --bits 8 --construction batcher --profile dense --out models/
+      a 5 x 5 median filter on 8-bit pixels: one Gemm/Relu chain, models/median-batcher-d25-b8-from0to255-dense.onnx
+  python -m exporter --d 101 --quantile 0.25 --quantile 0.5 --quantile 0.75 --construction radix --out models/
+      quartiles: three outputs in one file, models/q0.25-0.5-0.75-radix-d101.onnx
+  python -m exporter --d 25 --out models/
+      every construction that can be built at d = 25, as models/median-NAME-d25.onnx
+  python -m exporter verify models/median-batcher-d25-b8-from0to255-dense.onnx
+      run a file against numpy
 """
+GROUPS = {
+    "what": "what is computed",
+    "data": "the data",
+    "file": "the file",
+    "plan": "schedules of the sampled networks",
+}
+NUMBER = re.compile(r"^-(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|infinity|nan)$", re.IGNORECASE)
 
 
 class _Parser(argparse.ArgumentParser):
+    """Errors are ours, one line each; -1e6 is a number and not an option; what was not given is not there."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        more |= {"argument_default": argparse.SUPPRESS, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(*args, **more)
+        self._negative_number_matcher = NUMBER
+
     def error(self, message: str) -> Any:
-        raise UserError(f"{message} (python -m exporter --help explains the options)")
+        raise UserError(f"{message} ({self.prog} --help explains the options)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            hint = nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            if unknown[0] in COMMANDS:
+                hint = f": a command comes first, as in python -m exporter {unknown[0]} FILE"
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
-    commands = {"describe": _describe, "verify": _verify, "audit": _audit, "reduce": _reduce, "atlas": _atlas}
     try:
-        if args and args[0] in commands:
-            return commands[args[0]](args[1:])
+        if args and args[0] in COMMANDS:
+            return COMMANDS[args[0]].run(args[1:])
+        if args and not args[0].startswith("-"):
+            raise UserError(_no_command(args[0]))
         return _export(args)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -67,150 +92,90 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _no_command(word: str) -> str:
+    known = f"The commands are {spoken(list(COMMANDS))}; an export begins with --d D --out DIR"
+    if Path(word).suffix == ".onnx":
+        return f"{word}: a command comes first, as in python -m exporter describe {word}. {known}"
+    return f"unknown command {word!r}{nearest(word, COMMANDS) or '.'} {known}"
+
+
+def _number(text: str) -> int | float | str:
+    """A number as it is written; what is none is left for the check of its option to name."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
 def _export_parser() -> argparse.ArgumentParser:
-    width = max(map(len, CONSTRUCTIONS))
-    listed = "\n".join(f"  {c.name:{width}}  {c.summary}" for c in CONSTRUCTIONS.values())
+    wide = max(map(len, [*CONSTRUCTIONS, *COMMANDS]))
     parser = _Parser(
         prog="python -m exporter",
-        usage="python -m exporter --d D --out DIR [options]\n       python -m exporter describe|verify FILE [--json]",
-        description="Write ReLU networks that compute medians and other order statistics as ONNX files.",
-        epilog=EPILOG.format(constructions=listed),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="python -m exporter --d D --out DIR [options]\n       python -m exporter COMMAND ... [options]",
+        description="Write ReLU networks that compute medians and other order statistics as ONNX files.\n"
+        "Names in brackets are the constructions that take an option; every other option is for all of them.",
+        epilog=EXPORT.format(
+            commands="\n".join(f"  {name:{wide}}  {command.summary}" for name, command in COMMANDS.items()),
+            constructions="\n".join(f"  {c.name:{wide}}  {c.summary}" for c in CONSTRUCTIONS.values()),
+        ),
     )
-    parser.add_argument("--d", type=int, required=True, metavar="D", help="how many numbers go in")
+    parser.add_argument("--d", type=_number, required=True, metavar="D", help="how many numbers go in")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(
         "--construction", action="append", metavar="NAME",
         help="which network, repeatable (default: every one that can be built at this d); "
         "`fastest`: the exact one that onnxruntime runs fastest at this d",
     )  # fmt: skip
-    what = parser.add_argument_group("what is computed")
-    what.add_argument("--op", choices=tasks.OPS, default=None, help="default: median")
-    what.add_argument("--rank", type=int, action="append", metavar="K", help="the K-th smallest, repeatable")
-    what.add_argument(
-        "--quantile", type=float, action="append", metavar="Q", help="the quantile Q in [0, 1], repeatable"
-    )
-    what.add_argument(
-        "--method", choices=["linear", "lower", "higher", "midpoint", "nearest"], default="linear",
-        help="how a quantile between two ranks is meant, by numpy's names (default: linear)",
-    )  # fmt: skip
-    what.add_argument(
-        "--even", choices=["mean", "lower", "upper"], default="mean",
-        help="the median of an even number of values: mean of the middle two as in numpy (default), or one of them",
-    )  # fmt: skip
-    what.add_argument(
-        "--certificate", action="store_true",
-        help="two more outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer",
-    )  # fmt: skip
-    data = parser.add_argument_group("the data")
-    data.add_argument(
-        "--bits", type=int, default=24, metavar="B", help="values are told apart on a grid of 2^B steps (default: 24)"
-    )
-    data.add_argument(
-        "--domain", type=float, nargs=2, default=(0.0, 1.0), metavar=("LO", "HI"),
-        help="the range of the data (default: 0 1); it goes in and comes out as it is",
-    )  # fmt: skip
-    data.add_argument(
-        "--epsilon", type=float, metavar="E",
-        help="depth3 as in its theorem, with slopes 12 d^4/E: mean squared error at most E on uniform inputs",
-    )  # fmt: skip
-    form = parser.add_argument_group("the file")
-    form.add_argument(
-        "--dtype", choices=["auto", "float32", "float64"], default="auto",
-        help="auto: the smallest that is exact at these bits (default)",
-    )  # fmt: skip
-    form.add_argument(
-        "--profile", choices=["auto", "dense", "matmul", "structured", "fused"], default="auto",
-        help="dense: one Gemm/Relu chain; matmul: the same with MatMul and Add; structured: Relu and affine nodes, small "
-        "at any d; fused: with Clip and ReduceMax, for speed; "
-        "auto: dense where it is small and as exact (default)",
-    )  # fmt: skip
-    form.add_argument(
-        "--tune", choices=["throughput", "latency", "depth", "width"], default="throughput",
-        help="which radix network: for large batches (default), single vectors, few layers or few neurons a layer",
-    )  # fmt: skip
-    form.add_argument(
-        "--radix",
-        type=int,
-        metavar="T",
-        help="bins per digit of radix, a power of two; more bins: less depth, more width",
-    )
-    form.add_argument("--batch", type=int, metavar="N", help="exactly N vectors in a run (default: any number)")
-    plan = parser.add_argument_group("schedules (depth5, linear46, linear22, compact, linear-max)")
-    plan.add_argument(
-        "--failure", type=float, default=1e-3, metavar="P",
-        help="the failure probability that the planner must prove (default: 1e-3)",
-    )  # fmt: skip
-    plan.add_argument(
-        "--schedule", choices=["tuned", "paper"], default="tuned",
-        help="the planner's numbers (default) or the paper's exponents where they fit",
-    )  # fmt: skip
-    plan.add_argument("--objective", choices=["width", "size"], default="width", help="what the planner keeps small")
-    plan.add_argument("--blocks", choices=["paper", "lean"], help="the paper's own building blocks or lean ones")
-    plan.add_argument("--gamma", type=float, metavar="G", help="depth5 with the paper's blocks and window d^(1/3 + G)")
-    plan.add_argument("--depth", type=int, metavar="H", help="the depth of compact, linear22 or a tree of maxima")
-    plan.add_argument("--width", type=int, metavar="W", help="neurons a layer at most; compact takes the shallowest")
-    form.add_argument("--seed", type=int, default=0, help="of whatever a construction draws at random (default: 0)")
-    form.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
+    for option in OPTIONS.values():
+        of = f" [{', '.join(takers(option.name))}]" if takers(option.name) else ""
+        about: dict[str, Any] = {"help": option.help + of}
+        if option.flag:
+            about |= {"action": "store_true"}
+        elif option.choices:
+            about |= {"metavar": f"{{{','.join(option.choices)}}}"}
+        else:
+            about |= {"type": _number, "metavar": option.metavar}
+        if option.pair:
+            about |= {"nargs": 2, "metavar": ("LO", "HI")}
+        if option.many:
+            about |= {"action": "append"}
+        groups[option.group].add_argument(f"--{option.name}", **about)
     return parser
 
 
 def _export(args: Sequence[str]) -> int:
-    parsed = _export_parser().parse_args(args)
-    task = _task(parsed)
-    grid = Grid(parsed.domain[0], parsed.domain[1], parsed.bits)
-    names = list(dict.fromkeys(parsed.construction or CONSTRUCTIONS))
-    profiles = dict.fromkeys(names, parsed.profile)
-    if "fastest" in names:
-        name, profile = fastest(parsed.d, parsed.tune)
-        names = list(dict.fromkeys(name if n == "fastest" else n for n in names))
-        profiles[name] = profile if parsed.profile == "auto" else parsed.profile
-    for name in names:
-        lookup(name)
+    parsed = vars(_export_parser().parse_args(args))
+    given = checked_all({name: value for name, value in parsed.items() if name in OPTIONS})
+    task = question(whole_number("d", parsed["d"]), given)
+    named = parsed.get("construction")
+    wanted = requests(task, named, given)
     written: list[Exported] = []
-    skipped: list[str] = []
-    with tqdm(names, desc="exporting", unit="model", disable=None, leave=False) as bar:
-        for name in bar:
-            options = Options(
-                name, grid, parsed.dtype, profiles[name], parsed.epsilon, parsed.certificate,
-                parsed.radix, parsed.tune, parsed.seed, parsed.batch, _request(parsed),
-            )  # fmt: skip
+    skipped: dict[str, str] = {}
+    with tqdm(wanted, desc="exporting", unit="model", disable=None, leave=False) as bar:
+        for options in bar:
+            name = options.construction
 
             def on_stage(stage: str, name: str = name) -> None:
                 bar.set_postfix_str(f"{stage} {name}")
 
             try:
-                written.append(export(task, options, parsed.out, on_stage))
+                written.append(export(task, options, parsed["out"], on_stage))
             except UserError as error:
-                if parsed.construction or isinstance(error, WriteError):
+                if named or isinstance(error, WriteError):
                     raise
-                skipped.append(str(error))
+                skipped[name] = str(error)
+                for option in given:
+                    if (who := takers(option)) and set(who) <= set(skipped):
+                        reasons = "; ".join(skipped[name] for name in who)
+                        raise UserError(f"nothing that can be built here takes --{option} ({reasons})") from None
     if not written:
-        raise UserError("; ".join(skipped))
-    _report(written, skipped, parsed.json)
+        raise UserError("; ".join(skipped.values()))
+    order = list(CONSTRUCTIONS)
+    written.sort(key=lambda w: order.index(w.model.options.construction))
+    _report(written, [skipped[name] for name in order if name in skipped], "json" in parsed)
     return 0
-
-
-def _request(parsed: argparse.Namespace) -> Request:
-    names = ("failure", "schedule", "objective", "blocks", "gamma", "depth", "width")
-    return Request(**{name: getattr(parsed, name) for name in names})
-
-
-def _task(parsed: argparse.Namespace) -> tasks.Task:
-    asked = [name for name in ("op", "rank", "quantile") if getattr(parsed, name)]
-    if len(asked) > 1:
-        raise UserError(f"--{asked[0]} and --{asked[1]} ask for different things: give one of them")
-    if parsed.rank:
-        return tasks.rank(parsed.d, parsed.rank)
-    if parsed.quantile:
-        return tasks.quantile(parsed.d, parsed.quantile, parsed.method)
-    match parsed.op:
-        case "max" | "min":
-            return tasks.extremum(parsed.d, parsed.op)
-        case "sort":
-            return tasks.sort(parsed.d)
-        case _:
-            return tasks.median(parsed.d, parsed.even)
 
 
 def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
@@ -221,7 +186,7 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
         print(f"skipped {line}", file=sys.stderr)
     for w in written:
         about = w.entry["description"]
-        contract = "exact on the grid" if about["exact_on_grid"] else f"failure bound {about['failure_bound']:.2g}"
+        contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
         print(
             f"{w.path}  {w.entry['bytes'] / 1024:.0f} kB  depth {about['depth']}  width {about['width']}  "
             f"{about['dtype']}  {about['profile']}  {contract}"
@@ -230,25 +195,42 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
             print(f"note: {w.path.name}: {TIES['capacity']}", file=sys.stderr)
 
 
-def _file_parser(name: str, about: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"python -m exporter {name}", description=about)
+def _parser(name: str) -> argparse.ArgumentParser:
+    """The parser of a command: what it does, and an example that runs as it stands."""
+    command = COMMANDS[name]
+    return _Parser(prog=f"python -m exporter {name}", description=command.about, epilog=f"example:\n{command.example}")
+
+
+def _file_parser(name: str) -> argparse.ArgumentParser:
+    parser = _parser(name)
     parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", default=False, help="print JSON")
     return parser
 
 
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = _number(text)
+        if not isinstance(number, int) or number < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more, not {text!r}")
+        return number
+
+    return parse
+
+
 def _describe(args: Sequence[str]) -> int:
-    parser = _file_parser("describe", "What a file says of itself, what its graph proves, and its operators.")
-    parsed = parser.parse_args(args)
+    parsed = _file_parser("describe").parse_args(args)
     about = describe(parsed.file)
     print(json.dumps(about, indent=1) if parsed.json else "\n".join(describe_lines(about)))
     return 0
 
 
 def _verify(args: Sequence[str]) -> int:
-    parser = _file_parser("verify", "Run a file in onnxruntime against numpy on named families of inputs.")
-    parser.add_argument("--trials", type=int, default=100, metavar="N", help="vectors per family (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser = _file_parser("verify")
+    parser.add_argument(
+        "--trials", type=_at_least(1), default=100, metavar="N", help="vectors per family (default: 100)"
+    )
+    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="of the random inputs (default: 0)")
     parsed = parser.parse_args(args)
     result = verify(
         parsed.file, parsed.trials, parsed.seed,
@@ -269,11 +251,11 @@ def _verify(args: Sequence[str]) -> int:
 
 
 def _audit(args: Sequence[str]) -> int:
-    parser = _Parser(prog="python -m exporter audit", description="What the paper's lower bounds prove about a file.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--op", choices=["median", "max", "min"], help="what the file claims, when it does not say")
-    parser.add_argument("--rank", type=int, metavar="K", help="it claims the K-th smallest")
-    parser.add_argument("--json", action="store_true")
+    parser = _file_parser("audit")
+    parser.add_argument(
+        "--op", choices=["median", "max", "min"], default=None, help="what the file claims, when it does not say"
+    )
+    parser.add_argument("--rank", type=_at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
     parsed = parser.parse_args(args)
     found = audit(parsed.file, parsed.op, parsed.rank)
     print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
@@ -281,16 +263,19 @@ def _audit(args: Sequence[str]) -> int:
 
 
 def _reduce(args: Sequence[str]) -> int:
-    parser = _Parser(prog="python -m exporter reduce", description="A network for a rank as one for the maximum.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--to", choices=["max"], default="max")
+    parser = _parser("reduce")
+    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of ours for one rank")
+    parser.add_argument("--to", choices=["max"], default="max", help="what it becomes (default: max)")
     parser.add_argument(
-        "--mode", choices=["exact", "l2"], default="exact", help="theorem:exact_median or the L2 reduction"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the fixed entries and the permutation of l2")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+        "--mode", choices=["exact", "l2"], default="exact",
+        help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=_at_least(0), metavar="S", help="of what l2 draws (default: 0)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the file and manifest.json go")
     parsed = parser.parse_args(args)
-    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, parsed.seed)
+    if "seed" in parsed and parsed.mode != "l2":
+        raise UserError(f"--seed is of what --mode l2 draws: with --mode {parsed.mode} it changes nothing")
+    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, getattr(parsed, "seed", 0))
     about = entry["description"]
     contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
     print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {about['d']} numbers  {contract}")
@@ -298,19 +283,77 @@ def _reduce(args: Sequence[str]) -> int:
 
 
 def _atlas(args: Sequence[str]) -> int:
-    parser = _Parser(prog="python -m exporter atlas", description="Every construction at every d, measured; resumable.")
-    parser.add_argument("--d", type=int, nargs="+", required=True, metavar="D")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser = _parser("atlas")
+    parser.add_argument("--d", type=_at_least(1), nargs="+", metavar="D", help="how many numbers go in")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the table and the pictures go")
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
-    parser.add_argument("--trials", type=int, default=200, help="uniform vectors per cell (default: 200)")
-    parser.add_argument("--failure", type=float, default=1e-3, metavar="P", help="what the planner must prove")
+    parser.add_argument("--trials", type=_at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
     parser.add_argument(
-        "--seconds",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="a run ends after S seconds, however far it is (default: 30)",
+        "--failure", type=_number, metavar="P",
+        help=f"what the planner must prove (default: 1e-3) [{', '.join(takers('failure'))}]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=_number, metavar="S", help="a run ends after S seconds, however far it is (default: 30)"
     )
-    parsed = parser.parse_args(args)
-    print(atlas(parsed.d, parsed.out, parsed.construction, parsed.trials, parsed.failure, parsed.seconds))
+    parser.add_argument("--plots-only", action="store_true", help="draw the pictures of DIR/atlas.csv again")
+    parsed = vars(parser.parse_args(args))
+    out = parsed.pop("out")
+    if parsed.pop("plots_only", False):
+        if parsed:
+            raise UserError(f"--plots-only measures nothing, so --{next(iter(parsed))} changes nothing: leave it out")
+        redraw(out)
+    elif "d" not in parsed:
+        parser.error("the following arguments are required: --d (or --plots-only)")
+    else:
+        atlas(parsed.pop("d"), out, parsed.pop("construction", None), **parsed)
+    print(out / TABLE)
     return 0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A word before the options: what it does in a line, at more length, and by example."""
+
+    run: Callable[[Sequence[str]], int]
+    summary: str
+    about: str
+    example: str
+
+
+COMMANDS = {
+    "describe": Command(
+        _describe,
+        "FILE: what it computes and promises, its depth, width and operators",
+        "What a file says of itself, what its graph proves, and its operators.",
+        "  python -m exporter --d 9 --construction batcher --out models/\n"
+        "  python -m exporter describe models/median-batcher-d9.onnx",
+    ),
+    "verify": Command(
+        _verify,
+        "FILE: run it against numpy; exit status 1 if its promise is broken",
+        "Run a file in onnxruntime against numpy on named families of inputs.",
+        "  python -m exporter --d 9 --construction batcher --out models/\n"
+        "  python -m exporter verify models/median-batcher-d9.onnx --trials 50",
+    ),
+    "audit": Command(
+        _audit,
+        "FILE: which lower bounds rule out a Gemm/Relu chain, with a witness",
+        "What the paper's lower bounds prove about a file.",
+        "  python -m exporter --d 9 --construction depth3 --profile dense --out models/\n"
+        "  python -m exporter audit models/median-depth3-d9-dense.onnx",
+    ),
+    "reduce": Command(
+        _reduce,
+        "FILE: a network for a rank becomes one for the maximum (Section 4)",
+        "A network for rank k of d numbers as one for the maximum of k numbers, by fixing the other inputs.",
+        "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
+        "  python -m exporter reduce models/rank5-batcher-d9.onnx --to max --out models/",
+    ),
+    "atlas": Command(
+        _atlas,
+        "every construction at every d: claimed, counted, measured, plotted",
+        "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
+        "  python -m exporter atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
+        "  python -m exporter atlas --plots-only --out atlas/",
+    ),
+}

@@ -33,7 +33,10 @@ EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a mul
 
 @dataclass(frozen=True)
 class Step:
-    """The operation that needs most mantissa bits, and how many; `bits` is infinite when a weight is no dyadic number."""
+    """The operation that needs most mantissa bits, and how many; `bits` is infinite when a weight is no dyadic number.
+
+    `where` is a clause for the user: which layer, and what it does to how many numbers.
+    """
 
     bits: float
     where: str
@@ -62,16 +65,31 @@ def structured_bits(net: Network, quantum: float) -> Step:
             largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
         bits = _bits(largest, quanta[node])
         if bits > worst.bits:
-            worst = replace(
-                worst, bits=bits, where=f"a {type(node).__name__.lower()} after {max(node.level, 0)} ReLU layers"
-            )
+            worst = replace(worst, bits=bits, where=_told(node))
     return worst
+
+
+def _told(node: Node) -> str:
+    """What a node does, for people."""
+    layer = f"layer {max(node.level, 0) + 1}"
+    match node:
+        case Input():
+            return "the data has values"
+        case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) > 1:
+            return f"{layer} adds up {len(terms) + (offset != 0)} numbers"
+        case Apply(linear=Along(_, matrix)):
+            most = int(np.diff(sp.csr_array(matrix.astype(np.float64)).indptr).max(initial=0))
+            return f"{layer} adds up {most} numbers" if most > 1 else f"{layer} multiplies numbers by weights"
+        case Sum() | Apply(linear=Weigh()):
+            return f"{layer} multiplies numbers by weights"
+        case _:
+            return f"{layer} has values"
 
 
 def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
     """The input itself, and the guard's claim to round it."""
     bits = _bits(net.input.magnitude, quantum)
-    return Step(bits, "the input", None if guard is None else _rounds_to_grid(guard, quantum))
+    return Step(bits, "the data has values", None if guard is None else _rounds_to_grid(guard, quantum))
 
 
 def _rounds_to_grid(guard: Guard, quantum: float) -> int:
@@ -117,7 +135,8 @@ def dense_bits(net: Network, quantum: float) -> Step:
         for node in dict.fromkeys(node for node, _ in net.roots(level)):
             bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
             if bits > worst.bits:
-                worst = replace(worst, bits=bits, where=f"the Gemm of layer {level + 1}")
+                where = f"layer {level + 1} adds up to {parts.of(node).terms} numbers in one Gemm"
+                worst = replace(worst, bits=bits, where=where)
     return worst
 
 

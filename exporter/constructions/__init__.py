@@ -6,9 +6,9 @@ entries of those ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from exporter.constructions.batcher import batcher
 from exporter.constructions.depth3 import depth3
@@ -17,6 +17,7 @@ from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.errors import UserError
 from exporter.linear import Scalar
+from exporter.options import nearest
 from exporter.trace import LayerNames, Node
 
 Tune = Literal["throughput", "latency", "depth", "width"]
@@ -47,9 +48,20 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """Options that a construction does not read once `option` is given (with `value`, if one is named), and why."""
+
+    option: str
+    value: str | None
+    unread: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
 class Construction:
     """One entry of the catalogue.
 
+    `takes` are the options that this construction reads and others may not; `idle` says which of them exclude each other.
     `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
     preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.
     `offsets`: it tells equal entries apart by index offsets, where the dtype has bits for them; without, ties count against
@@ -64,6 +76,8 @@ class Construction:
     forms: tuple[Form, ...] = ("pair",)
     form_first: bool = False
     offsets: bool = False
+    takes: tuple[str, ...] = ()
+    idle: tuple[Idle, ...] = ()
 
 
 MAX_PAIRS = 8192
@@ -109,10 +123,10 @@ def tuned_radix(d: int, tune: Tune) -> int:
 
 
 def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
-    bins = choice.radix or tuned_radix(x.size, choice.tune)
-    if bins < 2 or bins & (bins - 1) or bins > 256:
-        raise UserError(f"--radix {bins}: bins per digit must be a power of two from 2 to 256")
-    bins = min(bins, 2**choice.bits)
+    if (choice.radix or 2) > 2**choice.bits:
+        values = 2**choice.bits
+        raise UserError(f"--radix {choice.radix}: {choice.bits} bits have {values} values, so no digit has more bins")
+    bins = min(choice.radix or tuned_radix(x.size, choice.tune), 2**choice.bits)
     digits = Digits(
         even_digits(choice.bits, bins),
         choice.form,
@@ -169,6 +183,10 @@ def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
     return _few_ranks(d, ranks)
 
 
+_PLANNED_ONLY = "the numbers are the paper's, and the failure bound is what they give"
+_FIXED_WIDTH = Idle("width", None, ("objective",), "a width that is given is not searched")
+_GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
+
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c
     for c in (
@@ -179,6 +197,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _radix,
             _no_radix,
             ("pair", "saturating", "bounded"),
+            takes=("radix", "tune"),
         ),
         Construction(
             "depth3",
@@ -188,6 +207,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _no_depth3,
             ("pair", "saturating"),
             form_first=True,
+            takes=("epsilon",),
+            idle=(_GRIDLESS,),
         ),
         Construction(
             "batcher",
@@ -203,6 +224,12 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("depth5"),
             _no_depth5,
             offsets=True,
+            takes=("failure", "schedule", "objective", "blocks", "gamma", "seed"),
+            idle=(
+                Idle("schedule", "paper", ("failure", "objective"), _PLANNED_ONLY),
+                Idle("gamma", None, ("failure", "objective"), _PLANNED_ONLY),
+                Idle("schedule", "tuned", ("gamma",), "the planner chooses the window itself"),
+            ),
         ),
         Construction(
             "linear46",
@@ -211,6 +238,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("linear46"),
             _few_ranks,
             offsets=True,
+            takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
+            idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY), _FIXED_WIDTH),
         ),
         Construction(
             "linear22",
@@ -219,6 +248,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("linear22"),
             _few_ranks,
             offsets=True,
+            takes=("failure", "objective", "blocks", "depth", "width", "seed"),
+            idle=(_FIXED_WIDTH,),
         ),
         Construction(
             "compact",
@@ -226,6 +257,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "depth 9 at about 24 d, or what --depth and --width ask for",
             _planned("compact"),
             _few_ranks,
+            takes=("failure", "depth", "width", "seed"),
         ),
         Construction(
             "linear-max",
@@ -233,6 +265,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "the maximum by two sparsification rounds and hashing: depth 13, width O(d)",
             _planned("linear-max"),
             _only_sampled_max,
+            takes=("failure", "width", "seed"),
         ),
         Construction(
             "tree-max",
@@ -240,6 +273,42 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "the exact maximum: depth about log2(d) at width d, depth 7 at 2 d with --width or --depth",
             _planned("tree-max"),
             _only_max,
+            takes=("depth", "width"),
+            idle=(Idle("depth", None, ("width",), "the tree of a given depth is as narrow as it can be"),),
         ),
     )
 }
+
+
+def lookup(name: str) -> Construction:
+    if not isinstance(name, str) or name not in CONSTRUCTIONS:
+        known = [*CONSTRUCTIONS, "fastest"]
+        raise UserError(f"unknown construction {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
+    return CONSTRUCTIONS[name]
+
+
+def takers(option: str) -> list[str]:
+    """The constructions that take an option; none are named for an option of every export."""
+    return [c.name for c in CONSTRUCTIONS.values() if option in c.takes]
+
+
+def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
+    """Refuse an option that would change nothing, so that no file is named after what it does not have."""
+    name = construction.name
+    for option in given:
+        if (others := takers(option)) and option not in construction.takes:
+            own = spoken([f"--{o}" for o in construction.takes]) if construction.takes else "no options of its own"
+            raise UserError(
+                f"{name} does not use --{option}, which would change nothing: it is an option of {spoken(others)}; "
+                f"{name} has {own}"
+            )
+    for rule in construction.idle:
+        unread = [o for o in rule.unread if o in given]
+        if unread and rule.option in given and rule.value in (None, given[rule.option]):
+            with_value = f"--{rule.option}" + (f" {rule.value}" if rule.value else "")
+            raise UserError(f"{name} with {with_value} does not use --{unread[0]}: {rule.why}; leave one of them out")
+
+
+def spoken(words: Sequence[str]) -> str:
+    """`a, b and c`"""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -21,6 +21,7 @@ from exporter.constructions.linear_max import sampled_max, tree_max
 from exporter.errors import UserError
 from exporter.linear import Scalar
 from exporter.network import network
+from exporter.options import checked
 from exporter.paper_exponents import paper_linear46
 from exporter.planner_compact import DEPTHS, plan_compact
 from exporter.planner_linear import plan_linear
@@ -49,6 +50,11 @@ class Request:
     gamma: float | None = None
     depth: int | None = None
     width: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None:
+                checked(name, value)
 
 
 def runs(ranks: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from exporter import atlas as module
+from exporter import atlas_plots
 from exporter.cli import main
 
 
@@ -75,3 +78,70 @@ def test_exact_networks_never_fail(tmp_path: Path) -> None:
     with (tmp_path / "atlas.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(r["failure_rate"], r["mse"]) for r in rows] == [("0.0", "0.0")] * 2
+
+
+def test_pictures_are_drawn_again_from_the_table(tmp_path: Path) -> None:
+    args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--construction", "tree-max", "--trials", "20"]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.png")}
+    for name in before:
+        (tmp_path / name).unlink()
+    (tmp_path / "cells" / "depth3-d16.json").unlink()
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 0
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.png")} == before
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "construction,op,d\nradix,median,many\n", "\x00"])
+def test_a_table_that_is_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "atlas.csv").write_text(text)
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 2
+    assert "is not a table of the atlas" in capsys.readouterr().err
+
+
+def test_without_matplotlib_it_says_that_there_are_no_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["atlas", "--d", "9", "--construction", "batcher", "--trials", "5", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().err
+    assert "matplotlib is not installed; pip install matplotlib" in said
+    assert f"--plots-only --out {tmp_path}" in said
+    assert not list(tmp_path.glob("*.png"))
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 2
+    assert "matplotlib is not installed" in capsys.readouterr().err
+
+
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures of a small atlas of medians and maxima."""
+    figures: list[Figure] = []
+
+    def keep(plt: object, figure: Figure) -> bytes:
+        figures.append(figure)
+        return b""
+
+    monkeypatch.setattr(atlas_plots, "_png", keep)
+    names = [word for name in ("depth3", "depth5", "linear-max", "tree-max") for word in ("--construction", name)]
+    args = ["atlas", "--d", "16", "64", *names, "--trials", "5", "--seconds", "1", "--out", str(tmp_path)]
+    assert main(args) == 0
+    return figures
+
+
+def test_pictures_speak_to_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No labels of the paper's source, medians and maxima apart, and a legend that names the dashed lines."""
+    from matplotlib.text import Text
+
+    figures = drawn(tmp_path, monkeypatch)
+    assert len(figures) == 3
+    for figure in figures:
+        words = [text.get_text() for text in figure.findobj(Text)]
+        assert not [w for w in words if "theorem:" in w or "cor:" in w or "_" in w]
+        for axes in figure.axes:
+            inside = " ".join(text.get_text() for text in axes.findobj(Text))
+            if axes.get_title().startswith("medians"):
+                assert "depth3" in inside
+                assert "max" not in inside
+            if axes.get_title().startswith("maxima"):
+                assert "tree-max" in inside
+                assert "depth" not in inside.replace("depth against width", "").replace("depth", "", 1)
+        if any(line.get_linestyle() == "--" for axes in figure.axes for line in axes.lines):
+            assert any("dashed: " in word for word in words)

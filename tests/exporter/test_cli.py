@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import exporter
-from exporter.cli import main
+from exporter.cli import COMMANDS, main
+from exporter.constructions import CONSTRUCTIONS
 
 DESCRIPTION = {
     "construction", "theorem", "op", "d", "ranks", "bits", "dtype", "domain", "exact_on_grid", "depth", "width", "size",
@@ -79,7 +81,6 @@ def test_every_construction_by_default(tmp_path: Path) -> None:
         (["--dtype", "float64"], "median-batcher-d6-float64"),
         (["--profile", "dense"], "median-batcher-d6-dense"),
         (["--profile", "fused", "--certificate"], "median-batcher-d6-certificate-fused"),
-        (["--seed", 3], "median-batcher-d6-seed3"),
     ],
 )
 def test_other_choices_are_in_the_name(tmp_path: Path, options: list[object], name: str) -> None:
@@ -109,11 +110,12 @@ def test_json_of_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_cannot_be_built_is_skipped_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--epsilon is of depth3 alone: the others are left out and say so."""
-    export(tmp_path, "--d", 3, "--epsilon", 0.1)
+    """And an option is for those that take it: --epsilon is of depth3 alone."""
+    names = export(tmp_path, "--d", 3, "--epsilon", 0.1)
     printed = capsys.readouterr()
-    assert "skipped --epsilon is the accuracy of depth3's theorem; batcher has none" in printed.err.splitlines()
-    assert [p.name for p in tmp_path.glob("*.onnx")] == ["median-depth3-d3-eps0.1.onnx"]
+    assert "skipped depth5: 3 entries are too few to sample from: use depth3" in printed.err.splitlines()
+    assert "mean squared error at most 0.1" in printed.out
+    assert names == ["median-batcher-d3.onnx", "median-depth3-d3-eps0.1.onnx", "median-radix-d3.onnx"]
 
 
 def test_exports_are_the_same_bytes_every_time(tmp_path: Path) -> None:
@@ -239,20 +241,69 @@ def test_exporting_again_replaces_the_entry(tmp_path: Path) -> None:
     assert len(manifest(tmp_path)) == 2
 
 
-def test_help_lists_the_constructions(capsys: pytest.CaptureFixture[str]) -> None:
+def shown_help(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     with pytest.raises(SystemExit) as caught:
-        main(["--help"])
+        main([*args, "--help"])
     assert caught.value.code == 0
-    text = capsys.readouterr().out
-    assert "depth3 " in text
-    assert "batcher " in text
+    return capsys.readouterr().out
+
+
+def test_help_lists_the_commands_and_constructions(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line.split() for line in shown_help(capsys).splitlines() if line.startswith("  ")]
+    for name in [*COMMANDS, *CONSTRUCTIONS]:
+        assert [line for line in lines if line[0] == name and len(line) > 4], name
+
+
+EXAMPLES = {
+    "": {"median-batcher-d25-b8-from0to255-dense", "q0.25-0.5-0.75-radix-d101"}
+    | {f"median-{name}-d25" for name in ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "compact")},
+    "describe": {"median-batcher-d9"},
+    "verify": {"median-batcher-d9"},
+    "audit": {"median-depth3-d9-dense"},
+    "reduce": {"rank5-batcher-d9", "max-from-rank5-batcher-d9"},
+    "atlas": set(),
+}
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_examples_of_the_help_run(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They write what they say, the 5 x 5 filter one small file."""
+    monkeypatch.chdir(tmp_path)
+    text = shown_help(capsys, *command.split())
+    examples = [
+        line.split()[3:] for line in text.partition("example")[2].splitlines() if line.startswith("  python -m")
+    ]
+    assert examples
+    for number, line in enumerate(examples):
+        assert main(line) == 0, line
+        if command == "" and number == 0:
+            (pixels,) = Path("models").glob("*.onnx")
+            assert pixels.stat().st_size < 100_000
+    assert {path.stem for path in Path("models").glob("*.onnx")} == EXAMPLES[command]
+    for name in re.findall(r"models/\S+\.onnx", text):
+        assert Path(name).exists() or "NAME" in name, name
+
+
+def test_the_pixel_filter_of_the_help_is_a_median_filter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = next(line for line in shown_help(capsys).splitlines() if line.startswith("  python -m") and "255" in line)
+    assert main(first.split()[3:]) == 0
+    (path,) = Path("models").glob("*.onnx")
+    assert {node.op_type for node in onnx.load(path).graph.node} == {"Gemm", "Relu"}
+    x = np.random.default_rng(0).integers(0, 256, (500, 25)).astype(np.float32)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert (session.run(None, {"x": x})[0][:, 0] == np.median(x, axis=1)).all()
 
 
 @pytest.mark.parametrize(
     ("d", "tune", "name"),
     [
-        (9, "latency", "median-depth3-d9-latency-dense.onnx"),
-        (25, "latency", "median-depth3-d25-latency-fused.onnx"),
+        (9, "latency", "median-depth3-d9-dense.onnx"),
+        (25, "latency", "median-depth3-d25-fused.onnx"),
         (25, "throughput", "median-batcher-d25-dense.onnx"),
         (64, "throughput", "median-radix-d64-fused.onnx"),
     ],

@@ -75,7 +75,7 @@ def test_epsilon_out_of_range(epsilon: float) -> None:
 
 
 def test_epsilon_is_of_depth3_alone() -> None:
-    with pytest.raises(UserError, match="batcher has none"):
+    with pytest.raises(UserError, match="batcher does not use --epsilon"):
         build(tasks.median(3), Options(construction="batcher", epsilon=0.1))
 
 
