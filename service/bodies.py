@@ -33,7 +33,7 @@ NPY_MEMBER = re.compile(_MEMBER)
 NPY_LITERAL = re.compile(rf"\{{\s*+(?:{_MEMBER}(?:,\s*+|(?=\}})))++\}}")
 NPY_DTYPE = re.compile(r"[<>|=]?(?:f[48]|[iu][1248])")
 NPY_SHAPE = re.compile(r"\(\s*([0-9]{1,15})\s*,\s*(?:([0-9]{1,15})\s*,?\s*)?\)")
-WHOLE = 1 << 17  # bytes of JSON that are parsed in one go
+WHOLE = 1 << 16  # bytes of JSON that are parsed in one go
 FEW = 8  # so many brackets are looked for one by one, which is faster than counting
 LENGTH = re.compile(r"0*[1-9][0-9]{0,8}\Z")
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}

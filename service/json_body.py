@@ -15,7 +15,9 @@ import json
 import re
 import threading
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,8 +31,10 @@ Path = tuple[str | int, ...]
 Result = TypeVar("Result")
 Reading = Generator[None, None, Result]
 
-PIECE = 1 << 16  # bytes
+PIECE = 1 << 15  # bytes
 REST = 1 << 14  # bytes beside the numbers
+DEEP = 32
+FEW = 256  # tokens at a time
 BOM = b"\xef\xbb\xbf"
 SPACE = rb"[ \t\n\r]*+"
 TOKEN = re.compile(SPACE + rb'([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[^ \t\n\r{}\[\],:"]++)', re.DOTALL)
@@ -40,7 +44,7 @@ SEPARATOR = re.compile(SPACE + rb"([,\]])")
 ROWS = re.compile(rb"(?:[^\]]*+\]" + SPACE + rb",)*+")  # each followed by another
 LAST_ROW = re.compile(rb"([^\]]*+\])" + SPACE + rb"\]")
 NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-BIG = re.compile(rb"(?<![0-9.eE+-])-?[1-9][0-9]{18,}+(?![.eE])")  # integers that may need more than 64 bits
+LONG = re.compile(rb"[-+.eE0-9]{19,}+")
 KINDS = {b'"': "A string", b"[": "An array", b"{": "An object"}
 WORDS = {b"true": "A boolean", b"false": "A boolean", b"null": "Null"}
 NOT_FINITE = frozenset({b"NaN", b"Infinity", b"-Infinity"})
@@ -90,22 +94,28 @@ def in_one_go(reading: Reading[Result]) -> Result:
 
 
 def read(body: Body, numeric: Mapping[Path, Limits]) -> Reading[tuple[Any, dict[Path, Numbers]]]:
-    """The document with the arrays at the paths `numeric` taken out of it (a 0 is left there), and these arrays."""
+    """The document with the arrays at the paths `numeric` taken out of it ({} is left there), and these arrays."""
     found: dict[Path, Numbers] = {}
     kept: list[bytes] = []
     cuts: list[tuple[int, int]] = []  # where in the rest so many bytes were taken out
     room, path = REST, list[Any]()
     start = at = len(BOM) if body.startswith(BOM) else 0
-    while token := TOKEN.match(body, at, start + room):
+    for number in count():
+        if (token := TOKEN.match(body, at, start + room)) is None:
+            break
+        if number % FEW == 0:
+            yield
         text, at = bytes(token[1]), token.end()
         if text == b"[" and (here := tuple(path)) in numeric:
-            kept.append(bytes(body[start : at - 1]) + b"0")
+            kept.append(bytes(body[start : at - 1]) + b"{}")
             room -= len(kept[-1])
             found[here], end = yield from _array(body, at, numeric[here])
             cuts.append((REST - room, end - at))
             start = at = end
         elif text in (b"{", b"["):
             path.append(None if text == b"{" else 0)
+            if len(path) > DEEP:
+                raise _malformed("it is nested too deeply")
         elif text in (b"}", b"]"):
             del path[-1:]
         elif text == b"," and path:
@@ -280,16 +290,20 @@ def _flat(text: bytes) -> Floats:
     return values
 
 
+def _with_floats(text: bytes) -> bytes:
+    """The same numbers, integers that may need more than 64 bits as floats, which are read whatever their size."""
+    return LONG.sub(lambda found: found[0] + b"e0" if found[0].removeprefix(b"-").isdigit() else found[0], text)
+
+
 def _parse_items(text: bytes, vector: int, first: int) -> Floats:
     """Numbers with commas between them; if there is something else, its place."""
-    try:
-        return _flat(text)
-    except REFUSED:
-        items = BIG.sub(rb"\g<0>e0", text).split(b",")
-    good = _most(len(items), lambda count: len(_flat(b",".join(items[:count]))))
-    if good < len(items):
-        raise _no_number(items[good].strip(), vector, first + good)
-    return _flat(b",".join(items))
+    for change in (bytes, _with_floats):
+        text = change(text)
+        with suppress(*REFUSED):
+            return _flat(text)
+    items = text.split(b",")
+    good = _most(len(items) - 1, lambda count: _flat(b",".join(items[:count])))
+    raise _no_number(items[good].strip(), vector, first + good)
 
 
 def _most(count: int, attempt: Callable[[int], Any]) -> int:
@@ -318,15 +332,16 @@ def _no_number(item: bytes, vector: int, index: int) -> BadInputError:
 
 def _parse_rows(text: bytes, first: int, limits: Limits) -> tuple[Floats, list[int]]:
     """Whole rows with commas between them; if something is wrong, its place."""
-    for attempt in (text, BIG.sub(rb"\g<0>e0", text)):
+    for change in (bytes, _with_floats):
+        text = change(text)
         try:
-            rows = parse(b"[" + attempt + b"]")
+            rows = parse(b"[" + text + b"]")
         except REFUSED:
             continue
         if first + len(rows) > limits.vectors:
             raise too_many(limits.vectors)
         return _checked_rows(rows, text.count(b"["), first, limits)
-    pieces = attempt.split(b"]")[:-1]
+    pieces = text.split(b"]")[:-1]
     good = _most(len(pieces), lambda count: parse(b"[" + b"]".join(pieces[:count]) + b"]]"))
     if first + good >= limits.vectors:
         raise too_many(limits.vectors)

@@ -86,7 +86,7 @@ def router(engine: Engine, with_body: WithBody) -> APIRouter:
         header, binary = _split(body, length)
         most = Limits(engine.settings.max_vectors, model.d)
         document, found = await engine.in_steps(_read(header, most))
-        call = Call(model, document, found, binary, most.vectors)
+        call = await engine.offload(len(body) // 16, Call, model, document, found, binary, most.vectors)
         outputs, served = await engine.columns(model, call.values)
         parameters = {
             "certified": True,

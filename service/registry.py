@@ -175,6 +175,7 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
                 if old is not None and old.path == path and old.description == entry["description"]:
                     models[path.stem] = old
                 else:
+                    log.info("loading a model", extra={"fields": {"file": label, "bytes": path.stat().st_size}})
                     models[path.stem] = _open(path, digest, entry["description"], threads)
             except UnusableModelError as error:
                 left_out[label] = str(error)
