@@ -54,10 +54,10 @@ browser: $(HEAVY)/.installed
 	cp $(addprefix $(HEAVY)/node_modules/onnxruntime-web/dist/,ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm) models/browser/ort/
 
 # The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.
-versions: $(SETUP)
+versions:
 	for which in lowest highest; do \
 	  rm -rf .venv-$$which && $(PYTHON) -m venv .venv-$$which && \
-	  $(BIN)/python -m tests.versions.requirements $$which > .venv-$$which/requirements.txt && \
+	  $(PYTHON) -m tests.versions.requirements $$which > .venv-$$which/requirements.txt && \
 	  .venv-$$which/bin/python -m pip --disable-pip-version-check -q install -U -r .venv-$$which/requirements.txt && \
 	  .venv-$$which/bin/python -m tests.versions.start || exit 1; done
 
