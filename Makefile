@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
-.PHONY: setup demo test lint types tests runtimes models browser clean
+.PHONY: setup demo test lint types tests runtimes versions models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -53,10 +53,18 @@ browser: $(HEAVY)/.installed
 	mkdir -p models/browser/ort
 	cp $(addprefix $(HEAVY)/node_modules/onnxruntime-web/dist/,ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm) models/browser/ort/
 
+# The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.
+versions:
+	for which in lowest highest; do \
+	  rm -rf .venv-$$which && $(PYTHON) -m venv .venv-$$which && \
+	  $(PYTHON) -m tests.versions.requirements $$which > .venv-$$which/requirements.txt && \
+	  .venv-$$which/bin/python -m pip --disable-pip-version-check -q install -U -r .venv-$$which/requirements.txt && \
+	  .venv-$$which/bin/python -m tests.versions.start || exit 1; done
+
 # The committed reference models; tests hold them to what the exporter writes.
 models: $(SETUP)
 	rm -rf models/reference
 	$(BIN)/python -m exporter.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

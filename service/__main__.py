@@ -10,16 +10,18 @@ if __name__ == "__main__":
 import contextlib
 import logging
 import os
+import resource
+import socket
 import sys
 import tempfile
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import uvicorn
 
 from exporter.errors import UserError
 from service import logs, registry, sharing, worker
+from service.direct import DirectProtocol
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
                 return 2
         settings = replace(settings, runtime_dir=scratch)
         os.environ.update(settings.to_env())
-        if settings.build and not ensure_models(settings):
+        if not ensure_models(settings) or not port_is_free(settings) or not enough_files(settings.max_connections):
             return 2
         uvicorn.run(
             "service.worker:application",
@@ -59,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
-            http=http_protocol(),
+            http=DirectProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
@@ -68,9 +71,33 @@ def main(arguments: list[str] | None = None) -> int:
         return worker.CANNOT_START if scratch and (Path(scratch) / worker.FAILED).exists() else 0
 
 
-def http_protocol() -> str:
-    """Ours, with its short way for medians, where httptools is installed."""
-    return "service.direct:DirectProtocol" if find_spec("httptools") else "auto"
+def port_is_free(settings: Settings) -> bool:
+    """Whether the service can listen where it should; better known before the models are loaded once more."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        fields = {"host": settings.host, "port": settings.port, "error": error.strerror}
+        log.error("cannot listen there: choose another --host or --port", extra={"fields": fields})
+        return False
+    return True
+
+
+def enough_files(connections: int) -> bool:
+    """Have the system allow as many open files as there may be connections: it closes the door in its own way else."""
+    needed = connections * 2 + 256  # those beyond the limit are told so
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            fields = {"max_connections": connections, "files": hard, "needed": needed}
+            log.error("the system allows too few open files: lower --max-connections", extra={"fields": fields})
+            return False
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return True
 
 
 def ensure_models(settings: Settings) -> bool:
@@ -78,9 +105,15 @@ def ensure_models(settings: Settings) -> bool:
 
     A model of even d answers with the mean of its two middle ranks; no padding makes that the middle of an odd number
     of values once they fill more than half of the row. One model of d + 1 closes every gap, for all conventions.
-    Only a default model that cannot be built leaves nothing to serve, and is a reason not to start.
+    Nothing to serve, because the default model cannot or must not be built, is a reason not to start.
     """
+    log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
     found = registry.load(settings.folders)
+    if not settings.build:
+        if not found.models:
+            fields = {"folder": str(settings.models), "left_out": found.left_out}
+            log.error("there is no model to serve, and --no-build forbids to build one", extra={"fields": fields})
+        return bool(found.models)
     if not found.models:
         if not _build(settings, DEFAULT_D, "there is no model to serve"):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,75 +17,88 @@ from service.engine import Engine
 from service.entries import UnusableModelError, pieces
 from service.errors import ProblemError, or_shortage
 from service.formats import Headers, Reply
-from service.front import Deadlines, Front, answer_to
+from service.front import Front, answer_to
+from service.json_body import Body
 from service.routes import DirectRoute
 from service.settings import Settings
 
 log = logging.getLogger("service")
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+class Bodies:
+    """All bodies that are being read or answered, and how many bytes they have together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.held = 0
+
+    async def __call__(self, request: Request, answer: Callable[[Request, Body], Awaitable[Any]]) -> Any:
+        """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
+        body: Body | None = None
+        size = 0
+
+        def hold(more: int) -> None:
+            nonlocal size
+            if size + more > self.settings.max_body:
+                raise _too_large(self.settings.max_body)
+            if self.held + more > self.settings.max_bodies and self.held > size:
+                said = "The bodies of all requests together are too large; repeat the request later."
+                raise ProblemError(503, said, headers={"Retry-After": "1", "Connection": "close"})
+            size += more
+            self.held += more
+
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                body = await read_body(request, self.settings.max_body, hold)
+                return await answer(request, body)
+        except TimeoutError:
+            if body is None:
+                raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
+            raise ProblemError(504, f"No answer within {self.settings.timeout_s:g} s.") from None
+        finally:
+            self.held -= size
+
+
+async def read_body(request: Request, limit: int, hold: Callable[[int], None]) -> Body:
     """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
     headers: Headers = request.scope["headers_by_name"]
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
     length = headers.get(b"content-length", b"0")
-    if not length.isdigit() or int(length) > limit:
+    if not length.isdigit() or len(length) > 18 or int(length) > limit:
         raise _too_large(limit)
-    chunks: list[bytes] = []
-    size = 0
+    body: Body = b""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ProblemError(400, "The connection was closed before the body was complete.")
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
+        chunk: bytes = message.get("body", b"")
+        hold(len(chunk))
+        if not body:
+            body = chunk
+        elif chunk:
+            if isinstance(body, bytes):
+                body = bytearray(body)
+            body += chunk  # in place: joining pieces in the end would need the memory twice, and everybody's time
         if not message.get("more_body"):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            return body
 
 
 def _too_large(limit: int) -> ProblemError:
     return ProblemError(413, f"The body is larger than {limit} bytes.", headers={"Connection": "close"})
 
 
-class InTime:
-    """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.deadlines = Deadlines(settings.timeout_s)
-
-    async def __call__(self, request: Request, answer: Callable[[Request, bytes], Awaitable[Any]]) -> Any:
-        body: bytes | None = None
-
-        async def work() -> Any:
-            nonlocal body
-            body = await read_body(request, self.settings.max_body)
-            return await answer(request, body)
-
-        try:
-            return await self.deadlines.keep(work())
-        except TimeoutError:
-            if body is None:
-                raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
-            raise ProblemError(504, f"No answer within {self.settings.timeout_s:g} s.") from None
-
-
-def median_handler(engine: Engine, in_time: InTime) -> Callable[[Request], Awaitable[Reply]]:
+def median_handler(engine: Engine, with_body: Bodies) -> Callable[[Request], Awaitable[Reply]]:
     """POST /median in its three formats."""
-    limit = engine.settings.max_vectors
 
-    async def answer(request: Request, body: bytes) -> Reply:
+    async def answer(request: Request, body: Body) -> Reply:
         query = bodies.read_query(request.scope["query_string"])
         kind = formats.kind_of(request.scope["headers_by_name"])
-        parsed = await engine.offload(len(body) // 16, formats.read, kind, body, query, limit)
+        parsed = await formats.read(kind, body, query, engine)
         return formats.write(kind, await engine.medians(parsed))
 
     async def median(request: Request) -> Reply:
-        reply: Reply = await in_time(request, answer)
+        reply: Reply = await with_body(request, answer)
         return reply
 
     return median
@@ -103,9 +117,9 @@ def create_app(settings: Settings | None = None) -> Front:
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    in_time = InTime(settings)
-    route = _add_routes(app, engine, in_time)
-    app.include_router(protocol_v2.router(engine, in_time))
+    with_body = Bodies(settings)
+    route = _add_routes(app, engine, with_body)
+    app.include_router(protocol_v2.router(engine, with_body))
     return Front(app, engine, route)
 
 
@@ -121,7 +135,7 @@ async def _error(request: Request, error: Exception) -> Response:
     return answer_to(request.scope, ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
+def _add_routes(app: FastAPI, engine: Engine, with_body: Bodies) -> DirectRoute:
     """All routes but the protocol's; returns that of POST /median."""
     answers = {
         "model": schemas.MedianAnswer,
@@ -130,13 +144,13 @@ def _add_routes(app: FastAPI, engine: Engine, in_time: InTime) -> DirectRoute:
     }
     median = DirectRoute(
         "/median",
-        median_handler(engine, in_time),
+        median_handler(engine, with_body),
         methods=["POST"],
         name="median",
         response_model=None,
         summary="Medians of vectors of any length",
         tags=["median"],
-        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)},
+        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)},
         openapi_extra={"requestBody": schemas.REQUEST_BODY, "parameters": schemas.PARAMETERS},
     )
     app.router.routes.append(median)

@@ -1,17 +1,13 @@
 """Request bodies into arrays, without touching single numbers in Python.
 
-JSON goes through simdjson straight into a float64 buffer; npy and raw bodies are read in place. Only when that fails is
-the body read again, slowly, to say which vector and which index is at fault.
+JSON goes through simdjson straight into a float64 buffer; npy and raw bodies are read in place. JSON that is large, or
+has something wrong in it, is read in pieces (`json_body`), which also says which vector and which index is at fault.
 """
 
 from __future__ import annotations
 
-import ast
 import io
-import json
-import math
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +17,9 @@ from urllib.parse import parse_qsl
 import numpy as np
 import simdjson
 
+from service import json_body
 from service.errors import BadInputError
+from service.json_body import PIECE, Body, Limits, Reading
 from service.ranks import Even
 from service.registry import name_of_even
 from service.scaling import Floats
@@ -30,9 +28,13 @@ JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-str
 FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})
 QUERY = frozenset({"model", "construction", "even", "exact", "dtype", "d"})
 NPY_HEADER_LIMIT = 4096
-LARGE = 1 << 20
+_MEMBER = r"""(['"])(\w+)\1\s*+:\s*+('[^'"]*'|"[^'"]*"|True|False|\([0-9,\s-]*\)|\[[^\]]*\])\s*+"""
+NPY_MEMBER = re.compile(_MEMBER)
+NPY_LITERAL = re.compile(rf"\{{\s*+(?:{_MEMBER}(?:,\s*+|(?=\}})))++\}}")
+NPY_DTYPE = re.compile(r"[<>|=]?(?:f[48]|[iu][1248])")
+NPY_SHAPE = re.compile(r"\(\s*([0-9]{1,15})\s*,\s*(?:([0-9]{1,15})\s*,?\s*)?\)")
+WHOLE = 1 << 16  # bytes of JSON that are parsed in one go
 FEW = 8  # so many brackets are looked for one by one, which is faster than counting
-_local = threading.local()
 LENGTH = re.compile(r"0*[1-9][0-9]{0,8}\Z")
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 
@@ -94,44 +96,64 @@ def read_query(text: bytes) -> Query:
     return Query(options, RAW_DTYPES[dtype], None if d is None else int(d))
 
 
-def read_json(body: bytes, options: Options, max_vectors: int) -> Request:
-    """`{"vectors": [[...], ...]}` or `{"vector": [...]}` with options; the fast way, or else the way that explains."""
+def read_json(body: Body, options: Options, limits: Limits) -> Reading[Request]:
+    """`{"vectors": [[...], ...]}` or `{"vector": [...]}` with options: at once if it is small and good, else in pieces."""
+    if len(body) <= WHOLE and (request := read_small_json(bytes(body), options, limits)) is not None:
+        return request
+    numeric: dict[json_body.Path, Limits] = {
+        ("vectors",): limits._replace(nested=True),
+        ("vector",): Limits(1, limits.length, nested=False),
+    }
+    document, found = yield from json_body.read(body, numeric)
+    if not isinstance(document, dict):
+        raise BadInputError('The body must be an object: {"vectors": [[...], ...]}.')
+    if unknown := sorted(set(document) - FIELDS):
+        raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {', '.join(sorted(FIELDS))}.")
+    if ("vectors" in document) == ("vector" in document):
+        raise BadInputError('Give either "vectors" or "vector".')
+    name = "vectors" if "vectors" in document else "vector"
+    numbers = found.get((name,))
+    if numbers is None:
+        what = "an array of arrays of numbers" if name == "vectors" else "an array of numbers"
+        raise BadInputError(f'"{name}" must be {what}.', vector=None if name == "vectors" else 0)
+    chosen = _options({key: value for key, value in document.items() if key != name}, options)
+    if name == "vector":
+        if not len(numbers.values):
+            raise BadInputError("The vector is empty.", vector=0)
+        return Request([Group(numbers.values[None], range(1))], 1, chosen)
+    if not numbers.lengths:
+        raise BadInputError('"vectors" is empty.')
+    groups = yield from _group(numbers.values, numbers.lengths)
+    return Request(groups, len(numbers.lengths), chosen)
+
+
+def read_small_json(body: bytes, options: Options, limits: Limits) -> Request | None:
+    """The same for a small body with nothing wrong in it, in one call of the parser, or None."""
     try:
-        document = _parse(body)
-        if isinstance(document, simdjson.Object):
-            names = set(document.keys())
-            if "vectors" in names and "vector" not in names and names <= FIELDS:
-                vectors = document["vectors"]
-                if isinstance(vectors, simdjson.Array) and 0 < len(vectors) <= max_vectors:
-                    lengths = [len(vector) if isinstance(vector, simdjson.Array) else 0 for vector in vectors]
-                    if min(lengths) > 0 and _brackets(body, len(lengths) + 1):
-                        flat = np.frombuffer(vectors.as_buffer(of_type="d"))
-                        chosen = _options({name: document[name] for name in names - {"vectors"}}, options)
-                        return Request(_group(flat, lengths), len(lengths), chosen)
-            elif "vector" in names and names <= FIELDS:
-                vector = document["vector"]
-                if isinstance(vector, simdjson.Array) and len(vector) and _brackets(body, 1):
-                    flat = np.frombuffer(vector.as_buffer(of_type="d"))
-                    chosen = _options({name: document[name] for name in names - {"vector"}}, options)
-                    return Request([Group(flat[None], range(1))], 1, chosen)
-    except (ValueError, TypeError, RuntimeError):  # simdjson: malformed, not a number, beyond 64 bits
-        pass
-    return _explain_json(body, options, max_vectors)
-
-
-def _parse(body: bytes) -> Any:
-    """The document, by a parser that keeps its memory from call to call, one in each thread.
-
-    It refuses to go on while any part of its last document is alive, as in the traceback of an error under way; and
-    what a large document took is not worth keeping.
-    """
-    if len(body) > LARGE:
-        return simdjson.Parser().parse(body)
-    try:
-        return _local.parser.parse(body)
-    except (AttributeError, RuntimeError):
-        _local.parser = simdjson.Parser()
-        return _local.parser.parse(body)
+        document = json_body.parse(body)
+        if not isinstance(document, simdjson.Object) or len(document) > len(FIELDS):
+            return None
+        names = set(document.keys())
+        if len(names) < len(document) or not names <= FIELDS or ("vectors" in names) == ("vector" in names):
+            return None
+        name = "vectors" if "vectors" in names else "vector"
+        array = document[name]
+        if not isinstance(array, simdjson.Array):
+            return None
+        if name == "vector":
+            lengths, brackets = [len(array)], 1
+        elif 0 < len(array) <= limits.vectors:
+            lengths = [len(vector) if isinstance(vector, simdjson.Array) else 0 for vector in array]
+            brackets = len(lengths) + 1
+        else:
+            return None
+        if min(lengths) == 0 or max(lengths) > limits.length or not _brackets(body, brackets):
+            return None
+        flat = np.frombuffer(array.as_buffer(of_type="d"))
+        chosen = _options({key: document[key] for key in names - {name}}, options)
+        return Request(json_body.in_one_go(_group(flat, lengths)), len(lengths), chosen)
+    except json_body.REFUSED:
+        return None
 
 
 def _brackets(body: bytes, count: int) -> bool:
@@ -145,18 +167,24 @@ def _brackets(body: bytes, count: int) -> bool:
     return at >= 0 and body.find(b"[", at + 1) < 0
 
 
-def _group(flat: Floats, lengths: list[int]) -> list[Group]:
+def _group(flat: Floats, lengths: list[int]) -> Reading[list[Group]]:
     """Consecutive vectors of a flat buffer, those of equal length together."""
     if len(set(lengths)) == 1:
         return [Group(flat.reshape(len(lengths), lengths[0]), range(len(lengths)))]
-    ends = np.cumsum(lengths)
     places: dict[int, list[int]] = {}
     for position, length in enumerate(lengths):
         places.setdefault(length, []).append(position)
-    return [
-        Group(np.stack([flat[ends[i] - length : ends[i]] for i in positions]), positions)
-        for length, positions in places.items()
-    ]
+    ends = np.cumsum(lengths).tolist()
+    groups = []
+    for length, positions in places.items():
+        matrix = np.empty((len(positions), length))
+        some = max(1, PIECE // length)
+        for start in range(0, len(positions), some):
+            for row, i in enumerate(positions[start : start + some], start):
+                matrix[row] = flat[ends[i] - length : ends[i]]
+            yield
+        groups.append(Group(matrix, positions))
+    return groups
 
 
 def _options(given: Mapping[str, Any], defaults: Options) -> Options:
@@ -178,54 +206,7 @@ def _options(given: Mapping[str, Any], defaults: Options) -> Options:
     )
 
 
-def _explain_json(body: bytes, options: Options, max_vectors: int) -> Request:
-    """The same in plain Python, for bodies the fast parser refuses: nearly always ends in a precise complaint."""
-    try:
-        document = json.loads(body)
-    except RecursionError:
-        raise BadInputError("The JSON is nested too deeply.", status=400) from None
-    except (ValueError, MemoryError) as error:
-        raise BadInputError(f"The body is not JSON: {error}", status=400) from None
-    if not isinstance(document, dict):
-        raise BadInputError('The body must be an object: {"vectors": [[...], ...]}.')
-    if unknown := sorted(set(document) - FIELDS):
-        raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {', '.join(sorted(FIELDS))}.")
-    if ("vectors" in document) == ("vector" in document):
-        raise BadInputError('Give either "vectors" or "vector".')
-    vectors = document["vectors"] if "vectors" in document else [document["vector"]]
-    if not isinstance(vectors, list):
-        raise BadInputError('"vectors" must be an array of arrays of numbers.')
-    if not vectors:
-        raise BadInputError('"vectors" is empty.')
-    if len(vectors) > max_vectors:
-        raise BadInputError(f"{len(vectors)} vectors are too many: at most {max_vectors} in one request.")
-    numbers: list[float] = []
-    for position, vector in enumerate(vectors):
-        if not isinstance(vector, list):
-            raise BadInputError("A vector must be an array of numbers.", vector=position)
-        if not vector:
-            raise BadInputError("The vector is empty.", vector=position)
-        numbers.extend(_number(value, position, index) for index, value in enumerate(vector))
-    chosen = _options({name: document[name] for name in document if name not in ("vector", "vectors")}, options)
-    return Request(_group(np.array(numbers), [len(vector) for vector in vectors]), len(vectors), chosen)
-
-
-def _number(value: Any, vector: int, index: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        kinds = {str: "a string", bool: "a boolean", type(None): "null", list: "an array", dict: "an object"}
-        raise BadInputError(f"{kinds[type(value)].capitalize()} is not a number.", vector=vector, index=index)
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise BadInputError(
-            "NaN, infinities and numbers beyond float64 have no place here.", vector=vector, index=index
-        )
-    return number
-
-
-def read_raw(body: bytes, query: Query, max_vectors: int) -> Request:
+def read_raw(body: Body, query: Query, limits: Limits) -> Request:
     """Little-endian numbers, `d` a vector, nothing else."""
     d, dtype = query.d, query.dtype
     if d is None:
@@ -235,22 +216,30 @@ def read_raw(body: bytes, query: Query, max_vectors: int) -> Request:
         raise BadInputError(
             f"{len(body)} bytes are not a whole number of vectors of {d} x {dtype.itemsize} bytes.", vector=count
         )
-    return _matrix(np.frombuffer(body, dtype).reshape(count, d), query.options, max_vectors)
+    _check(count, d, limits)
+    return Request([Group(np.frombuffer(body, dtype).reshape(count, d), range(count))], count, query.options)
 
 
-def read_npy(body: bytes, options: Options, max_vectors: int) -> Request:
-    """A .npy file of one vector or a matrix of them. Its header is read as a literal: nothing is ever unpickled."""
-    shape, dtype, data = _npy_parts(body)
-    if dtype.kind not in "fiu" or dtype.itemsize not in (1, 2, 4, 8) or dtype == np.float16:
-        raise BadInputError(f"Arrays of {dtype} cannot be read; send float32, float64 or integers.")
-    if len(shape) not in (1, 2) or 0 in shape:
-        raise BadInputError(f"The array has shape {shape}; one vector or a non-empty matrix of vectors is expected.")
-    if len(data) != math.prod(shape) * dtype.itemsize:
-        raise BadInputError(f"The array needs {math.prod(shape) * dtype.itemsize} bytes, the body has {len(data)}.")
-    count, d = (1, shape[0]) if len(shape) == 1 else shape
-    array = np.frombuffer(data, dtype).reshape(count, d)
+def read_npy(body: Body, options: Options, limits: Limits) -> Request:
+    """A .npy file of one vector or a matrix of them. Nothing in it is evaluated or unpickled."""
+    header, start = _npy_header(body)
+    descr, shape = header["descr"], NPY_SHAPE.fullmatch(header["shape"])
+    if not NPY_DTYPE.fullmatch(descr):
+        raise BadInputError(f"Arrays of {descr[:40]} cannot be read; send float32, float64 or integers.")
+    count, d = (1, int(shape[1])) if shape and not shape[2] else map(int, shape.groups()) if shape else (0, 0)
+    if not count * d:
+        raise BadInputError(
+            f"The array has shape {header['shape'][:40]}; one vector or a non-empty matrix of vectors is expected."
+        )
+    if header["fortran_order"] == "True" and count > 1:
+        raise BadInputError("Fortran order is not accepted; save numpy.ascontiguousarray(x).")
+    _check(count, d, limits)
+    dtype: np.dtype[Any] = np.dtype(descr)
+    if len(body) - start != count * d * dtype.itemsize:
+        raise BadInputError(f"The array needs {count * d * dtype.itemsize} bytes, the body has {len(body) - start}.")
+    array = np.frombuffer(body, dtype, offset=start).reshape(count, d)
     kind: np.dtype[Any] = np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize == 4 else np.dtype(np.float64)
-    return _matrix(array.astype(kind, copy=False), options, max_vectors)
+    return Request([Group(array.astype(kind, copy=False), range(count))], count, options)
 
 
 def write_npy(values: Floats) -> bytes:
@@ -260,30 +249,30 @@ def write_npy(values: Floats) -> bytes:
     return file.getvalue()
 
 
-def _npy_parts(body: bytes) -> tuple[tuple[int, ...], np.dtype[Any], memoryview]:
+def _npy_header(body: Body) -> tuple[dict[str, str], int]:
+    """The members of a .npy file's header as they are written, and where the data begins.
+
+    A header is a Python literal. It is matched, not evaluated as numpy does: a hostile literal can exhaust the stack, or
+    have the compiler print warnings.
+    """
     if body[:6] != b"\x93NUMPY" or len(body) < 12:
         raise BadInputError("The body is not a .npy file.", status=400)
     width = {1: 2, 2: 4, 3: 4}.get(body[6])
     if width is None:
         raise BadInputError(f"Version {body[6]} of the .npy format is unknown.", status=400)
-    length = int.from_bytes(body[8 : 8 + width], "little")
-    if length > NPY_HEADER_LIMIT or len(body) < 8 + width + length:
+    start = 8 + width + int.from_bytes(body[8 : 8 + width], "little")
+    if start > NPY_HEADER_LIMIT or len(body) < start:
         raise BadInputError("The .npy header is longer than any we accept, or cut short.", status=400)
-    try:
-        header = ast.literal_eval(body[8 + width : 8 + width + length].decode("utf-8"))
-        fortran, shape, descr = header["fortran_order"], header["shape"], header["descr"]
-        if fortran is not False and not (fortran is True and len(shape) == 1):
-            raise BadInputError("Fortran order is not accepted; save numpy.ascontiguousarray(x).")
-        if not isinstance(descr, str) or not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape):
-            raise ValueError(descr)
-        return tuple(shape), np.dtype(descr), memoryview(body)[8 + width + length :]
-    except BadInputError:
-        raise
-    except Exception:  # a hostile literal can raise nearly anything, from SyntaxError to MemoryError
-        raise BadInputError("The .npy header cannot be read.", status=400) from None
+    text = bytes(body[8 + width : start]).decode("latin-1").strip()
+    members = NPY_MEMBER.findall(text)
+    header = {name: value for _, name, value in members}
+    if not NPY_LITERAL.fullmatch(text) or len(members) != 3 or header.keys() != {"descr", "fortran_order", "shape"}:
+        raise BadInputError("The .npy header cannot be read.", status=400)
+    return header | {"descr": header["descr"].strip("'\"")}, start
 
 
-def _matrix(values: Floats, options: Options, max_vectors: int) -> Request:
-    if len(values) > max_vectors:
-        raise BadInputError(f"{len(values)} vectors are too many: at most {max_vectors} in one request.")
-    return Request([Group(values, range(len(values)))], len(values), options)
+def _check(count: int, d: int, limits: Limits) -> None:
+    if count > limits.vectors:
+        raise json_body.too_many(limits.vectors)
+    if d > limits.length:
+        raise json_body.too_long(limits.length, 0)

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import nan
 from threading import Barrier
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from service.batching import Gate, Lane, Outcome, Ticket
 from service.bodies import Group, Options, Request
 from service.errors import BadInputError, ProblemError
+from service.json_body import Limits, Reading
 from service.metrics import note, settle
 from service.ranks import Layout, all_columns
 from service.registry import Choice, Model, Registry
@@ -77,6 +78,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
+        self.readers = asyncio.Semaphore(2)  # large bodies that are parsed at a time
         self.pool = _pool(self.settings.inference_threads, "inference")
         self.helpers = _pool(2, "prepare")
         self.use(self.registry)
@@ -253,6 +255,28 @@ class Engine:
         """The lane of a model; one that was just unloaded gets another for the requests that still hold it."""
         lane = self.lanes.get(model)
         return lane if lane is not None else Lane(model, self.settings, self.gate, self.pool)
+
+    @property
+    def limits(self) -> Limits:
+        """What a body may hold; without a model there is nothing to read it for."""
+        if not self.registry.models:
+            raise ProblemError(503, "No model is loaded.")
+        return Limits(self.settings.max_vectors, self.registry.largest)
+
+    async def in_steps(self, reading: Reading[Result]) -> Result:
+        """The end of a reading. Others are served after every step, and few large bodies are read at a time, so that
+        the steps between are few."""
+        try:
+            next(reading)
+        except StopIteration as end:
+            return cast(Result, end.value)
+        async with self.readers:
+            while True:
+                await asyncio.sleep(0)
+                try:
+                    next(reading)
+                except StopIteration as end:
+                    return cast(Result, end.value)
 
     async def offload(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
         """Small work at once, large work in a thread."""

@@ -9,8 +9,9 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from service import bodies
-from service.engine import Answer
+from service.engine import Answer, Engine
 from service.errors import ProblemError
+from service.json_body import Body, Limits
 
 Headers = dict[bytes, bytes]
 KINDS = {kind.encode(): kind for kind in (bodies.JSON, bodies.NPY, bodies.RAW)}
@@ -59,14 +60,25 @@ def kind_of(headers: Headers) -> str:
     return kind
 
 
-def read(kind: str, body: bytes, query: bodies.Query, max_vectors: int) -> bodies.Request:
-    """A body, read and checked."""
+def read_small(kind: str, body: bytes, query: bodies.Query, limits: Limits) -> bodies.Request | None:
+    """A small body, if nothing is wrong with it."""
     match kind:
         case bodies.JSON:
-            return bodies.read_json(body, query.options, max_vectors)
+            return bodies.read_small_json(body, query.options, limits) if len(body) <= bodies.WHOLE else None
         case bodies.NPY:
-            return bodies.read_npy(body, query.options, max_vectors)
-    return bodies.read_raw(body, query, max_vectors)
+            return bodies.read_npy(body, query.options, limits)
+    return bodies.read_raw(body, query, limits)
+
+
+async def read(kind: str, body: Body, query: bodies.Query, engine: Engine) -> bodies.Request:
+    """A body of any size, read and checked while others are served."""
+    limits = engine.limits
+    match kind:
+        case bodies.JSON:
+            return await engine.in_steps(bodies.read_json(body, query.options, limits))
+        case bodies.NPY:
+            return await engine.offload(len(body) // 16, bodies.read_npy, body, query.options, limits)
+    return bodies.read_raw(body, query, limits)
 
 
 def write(kind: str, answer: Answer) -> Reply:

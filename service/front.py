@@ -15,7 +15,6 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -32,75 +31,9 @@ from service.scaling import NotFiniteError
 log = logging.getLogger("service")
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 SOON = 0.005  # seconds
-MUCH = 1 << 19  # bytes that are not read within the event loop
+MUCH = 1 << 19  # bytes that are no small request
+NO_REQUEST: Scope = {"method": "", "path": ""}
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
-
-
-class Deadlines:
-    """The time limit of all requests, with one timer: a timer for each of them would cost more than scaling a vector."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.due: dict[asyncio.Task[Any], float] = {}
-        self.missed: set[asyncio.Task[Any]] = set()
-        self.timer: asyncio.TimerHandle | None = None
-
-    async def keep(self, work: Awaitable[Any]) -> Any:
-        """The result of `work`, or TimeoutError when it takes too long."""
-        task = asyncio.current_task()
-        assert task is not None
-        self.due[task] = time.monotonic() + self.seconds
-        if self.timer is None:
-            self.timer = asyncio.get_running_loop().call_later(self.seconds, self._look)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if task not in self.missed:
-                raise
-            task.uncancel()
-            raise TimeoutError from None
-        finally:
-            self.due.pop(task, None)
-            self.missed.discard(task)
-
-    def _look(self) -> None:
-        """Cancel what is late; requests came in the order of their deadlines."""
-        self.timer = None
-        now = time.monotonic()
-        for task, at in list(self.due.items()):
-            if at > now:
-                self.timer = asyncio.get_running_loop().call_later(at - now, self._look)
-                break
-            del self.due[task]
-            self.missed.add(task)
-            task.cancel()
-
-
-class Watch:
-    """The loop stays awake for a moment after answering a lone client: to fall asleep and be woken takes as long as half
-    a median.
-
-    Only while it pays: when a request came later than that, the loop sleeps at once, until one comes in time again.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.answered = 0.0
-        self.awake = False
-
-    def after(self, arrived: float) -> None:
-        """The request that arrived then has just been answered."""
-        pays = arrived - self.answered < self.seconds
-        self.answered = time.perf_counter()
-        if pays and not self.awake:
-            self.awake = True
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        """Have the loop look at its sockets, and come back here."""
-        self.awake = time.perf_counter() - self.answered < self.seconds
-        if self.awake:
-            asyncio.get_running_loop().call_soon(self._look)
 
 
 class Front:
@@ -117,7 +50,6 @@ class Front:
         self.done: list[tuple[Scope, bytes, int, float]] = []
         engine.record = self.record
         self.direct: Scope = {"route": route, "method": "POST", "path": "/median"}
-        self.watch = Watch(engine.settings.watch_us / 1e6)
         self.much = min(MUCH, engine.settings.max_body)
         self.prefix = secrets.token_hex(6).encode()
         self.numbers = itertools.count()
@@ -184,14 +116,12 @@ class Front:
             reply.fields += b"x-request-id: %b\r\n" % request_id
             finish(reply)
             self._answered(self.direct, request_id, reply.status, started)
-            if lone:
-                self.watch.after(started)
 
         try:
             if self.key:
                 self._authorise(head.headers)
-            request = formats.read(head.kind, body, head.asked, self.engine.settings.max_vectors)
-            return self.engine.begin(request, deliver, lone)
+            request = formats.read_small(head.kind, body, head.asked, self.engine.limits)
+            return request is not None and self.engine.begin(request, deliver, lone)
         except (ProblemError, NotFiniteError):
             return False
         except Exception:
@@ -212,9 +142,20 @@ class Front:
         self.done.append((scope, request_id, status, time.perf_counter() - started))
 
     def _authorise(self, headers: Headers) -> None:
-        given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
+        given = headers.get(b"x-api-key")
+        if given is None:
+            scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
+            given = credentials.strip() if scheme.lower() == b"bearer" else b""
         if not hmac.compare_digest(given, self.key):  # as the bytes came
             raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
+
+    def refuse(self, problem: ProblemError) -> Reply:
+        """The answer to what is no request yet: its head is too large, too late or not HTTP."""
+        request_id = self._id({})
+        response = problem_response(problem, f"urn:request:{request_id.decode()}")
+        fields = b"".join(b"%b: %b\r\n" % field for field in response.raw_headers)
+        self._answered(NO_REQUEST, request_id, problem.status, time.perf_counter())
+        return Reply(problem.status, fields + b"x-request-id: %b\r\n" % request_id, bytes(response.body))
 
     def record(self) -> None:
         """Count and log the requests that were answered since the last time."""

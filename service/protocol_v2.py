@@ -7,30 +7,30 @@ about grids. Errors have the protocol's own form, {"error": "..."}.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import orjson
-import simdjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from service import json_body
 from service.engine import Engine
 from service.errors import BadInputError, ProblemError
+from service.json_body import REST, Body, Limits, Numbers, Reading
 from service.registry import Model
 from service.routes import DirectRoute
 from service.scaling import Floats
 
 SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
 VERSION = "1"
+DATA: json_body.Path = ("inputs", 0, "data")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 NAMES = {"float32": "FP32", "float64": "FP64"}
-Answer = Callable[[Request, bytes], Awaitable[Response]]
-InTime = Callable[[Request, Answer], Awaitable[Response]]
+Answer = Callable[[Request, Body], Awaitable[Response]]
+WithBody = Callable[[Request, Answer], Awaitable[Response]]
 
 
 def error_response(problem: ProblemError) -> Response:
@@ -44,7 +44,7 @@ def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
-def router(engine: Engine, in_time: InTime) -> APIRouter:
+def router(engine: Engine, with_body: WithBody) -> APIRouter:
     """All routes of the protocol."""
     routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=DirectRoute)
 
@@ -81,11 +81,14 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
         model_of(request)  # an unknown model is refused before the body is read
-        return await in_time(request, answer)
+        return await with_body(request, answer)
 
-    async def answer(request: Request, body: bytes) -> Response:
+    async def answer(request: Request, body: Body) -> Response:
         model, length = model_of(request), request.headers.get(HEADER_LENGTH)
-        call = await engine.offload(len(body) // 16, Call, model, body, length, engine.settings.max_vectors)
+        header, binary = _split(body, length)
+        most = Limits(engine.settings.max_vectors, model.d)
+        document, found = await engine.in_steps(_read(header, most))
+        call = await engine.offload(len(body) // 16, Call, model, document, found, binary, most.vectors)
         outputs, served = await engine.columns(model, call.values)
         parameters = {
             "certified": True,
@@ -114,7 +117,7 @@ def router(engine: Engine, in_time: InTime) -> APIRouter:
     for path in ("/v2/models/{name}", "/v2/models/{name}" + version):
         add("GET", path, metadata, 401, 404)
         add("GET", path + "/ready", model_ready, 401, 404, 503)
-        add("POST", path + "/infer", infer, 400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
+        add("POST", path + "/infer", infer, 400, 401, 404, 408, 413, 415, 429, 431, 500, 503, 504)
     return routes
 
 
@@ -154,10 +157,10 @@ def model_metadata(model: Model) -> dict[str, Any]:
 class Call:
     """One inference request, read and checked: the tensor, and how the caller wants the answer."""
 
-    def __init__(self, model: Model, body: bytes, header_length: str | None, max_vectors: int) -> None:
+    def __init__(self, model: Model, document: Any, data: Numbers | None, binary: memoryview, max_vectors: int) -> None:
         self.model = model
-        header, binary = _split(body, header_length)
-        document, data = _parse(header)
+        if not isinstance(document, dict):
+            raise BadInputError("The request must be a JSON object.")
         request_id = document.get("id", "")
         if not isinstance(request_id, str):
             raise BadInputError("id must be a string.")
@@ -210,47 +213,31 @@ class Call:
         return Response(header + data, headers=headers, media_type="application/octet-stream")
 
 
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
+def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
+    """The JSON, and the bytes after it; where there are such, the JSON holds no numbers and is short."""
     if header_length is None:
         return body, memoryview(b"")
-    if not (header_length.isascii() and header_length.isdigit() and int(header_length) <= len(body)):
+    if not (header_length.isascii() and header_length.isdigit() and int(header_length[:20]) <= len(body)):
         raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
     at = int(header_length)
+    if at == len(body):
+        return body, memoryview(b"")
+    if at > REST:
+        raise BadInputError(f"The JSON before binary data is longer than {REST} bytes.")
     return body[:at], memoryview(body)[at:]
 
 
-def _parse(header: bytes) -> tuple[dict[str, Any], Any]:
-    """The request without its numbers, and the numbers: as a float64 array when the fast parser could make one."""
+def _read(header: Body, most: Limits) -> Reading[tuple[Any, Numbers | None]]:
+    """The request without its numbers, and the numbers; the place of a bad one is told in row-major order."""
     try:
-        document = simdjson.Parser().parse(header)
-        if isinstance(document, simdjson.Object) and "inputs" in document:
-            inputs = document["inputs"]
-            if isinstance(inputs, simdjson.Array) and len(inputs) == 1 and isinstance(inputs[0], simdjson.Object):
-                data = inputs[0].get("data")
-                if isinstance(data, simdjson.Array):
-                    numbers = np.frombuffer(data.as_buffer(of_type="d"))
-                    tensor = {name: _plain(inputs[0][name]) for name in inputs[0] if name != "data"}
-                    rest = {name: _plain(document[name]) for name in document if name != "inputs"}
-                    return {**rest, "inputs": [tensor]}, numbers
-    except (ValueError, TypeError, RuntimeError, KeyError):  # simdjson: malformed, or not numbers; explained below
-        pass
-    try:
-        parsed = json.loads(header)
-    except RecursionError:
-        raise BadInputError("The JSON is nested too deeply.") from None
-    except ValueError as error:
-        raise BadInputError(f"The request is not JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise BadInputError("The request must be a JSON object.")
-    inputs = parsed.get("inputs")
-    first = inputs[0] if isinstance(inputs, list) and inputs else None
-    return parsed, first.get("data") if isinstance(first, dict) else None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, simdjson.Array):
-        return value.as_list()
-    return value.as_dict() if isinstance(value, simdjson.Object) else value
+        document, found = yield from json_body.read(header, {DATA: most})
+    except BadInputError as error:
+        index = error.members.get("index")
+        if isinstance(index, int) and not error.members["vector"]:
+            row, column = divmod(index, most.length)
+            raise BadInputError(error.detail, vector=row, index=column) from None
+        raise
+    return document, found.get(DATA)
 
 
 def _only(tensors: Any, what: str) -> dict[str, Any]:
@@ -284,32 +271,12 @@ def _from_binary(binary: memoryview, size: Any, datatype: str) -> Floats:
     return np.frombuffer(binary, DATATYPES[datatype])
 
 
-def _from_json(data: Any, datatype: str, d: int) -> Floats:
-    """Numbers given flat or nested; the index of what is none is told in row-major order."""
-    if isinstance(data, np.ndarray):
-        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, which is refused as such
-            return data.astype(DATATYPES[datatype])
-    if not isinstance(data, list):
-        raise BadInputError("The input has neither data nor binary_data_size.")
-    numbers: list[float] = []
-    waiting = [iter(data)]
-    while waiting:
-        for value in waiting[-1]:
-            if isinstance(value, list):
-                waiting.append(iter(value))
-                break
-            good = isinstance(value, int | float) and not isinstance(value, bool)
-            if not good or not _finite(value) or abs(value) > float(np.finfo(DATATYPES[datatype]).max):
-                place = divmod(len(numbers), d)
-                raise BadInputError(f"{str(value)[:40]} is not a finite {datatype}.", vector=place[0], index=place[1])
-            numbers.append(float(value))
-        else:
-            waiting.pop()
-    return np.array(numbers, DATATYPES[datatype])
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return False
+def _from_json(data: Numbers | None, datatype: str, d: int) -> Floats:
+    """Numbers given flat, or in rows."""
+    if data is None:
+        raise BadInputError("The input has neither data, an array of numbers, nor binary_data_size.")
+    for row, length in enumerate(data.lengths or ()):
+        if length != d:
+            raise BadInputError(f"A row has {length} numbers, the model takes {d}.", vector=row)
+    with np.errstate(over="ignore"):  # beyond float32 becomes infinite, which is refused as such
+        return data.values.astype(DATATYPES[datatype])

@@ -178,6 +178,8 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
                 entry = checked(folder, raw)
                 old = kept.get(entry.file.sha256)
                 same = old is not None and old.path == entry.file.path and old.description == entry.description
+                if old is None or not same:
+                    log.info("loading a model", extra={"fields": {"file": str(entry.file.path.name)}})
                 models[entry.file.path.stem] = old if old is not None and same else _open(entry, threads)
             except Exception as error:  # a class that no check foresaw still costs one model, not the service
                 reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {_line(error)}"

@@ -9,6 +9,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +34,42 @@ class Settings:
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
     batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
     inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
-    watch_us: float = _option(200.0, "how long the loop stays awake for a lone client that asks again at once; 0 never")
     cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut")
     queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429")
     max_vectors: int = _option(4096, "vectors in one request")
     max_body_mib: float = _option(64.0, "size of a request body")
-    timeout_s: float = _option(30.0, "longest time one request may take")
+    max_bodies_mib: float = _option(256.0, "size of all bodies being read or answered; beyond that 503")
+    max_head_kib: float = _option(32.0, "size of a request's head; beyond that 431")
+    max_connections: int = _option(1000, "connections per worker; beyond that 503")
+    timeout_s: float = _option(
+        30.0, "longest time one request may take, and longest wait for a client that does not read"
+    )
+    head_timeout_s: float = _option(10.0, "longest time the head of a request may take; then 408")
+    idle_s: float = _option(5.0, "how long a connection is kept after an answer")
     drain_s: float = _option(1.0, "time between SIGTERM, which ends readiness, and closing the port")
     log_level: str = _option("info", "debug, info, warning or error; info writes a line for every request")
     api_key: str = _option("", "key every request must carry (X-API-Key or Authorization: Bearer)", flag=False)
     runtime_dir: str = _option("", "scratch folder shared by the workers; made when empty", flag=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("max_batch", 1), ("queue", 1), ("max_vectors", 1), ("cache_kib", 1)):
+        for name, least in (
+            ("workers", 1),
+            ("max_connections", 1),
+            ("max_batch", 1),
+            ("queue", 1),
+            ("max_vectors", 1),
+            ("cache_kib", 1),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("threads", "batch_delay_ms", "inline_ms", "watch_us", "drain_s"):
+        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-        if self.timeout_s <= 0 or self.max_body_mib <= 0:
-            raise ValueError("timeout_s and max_body_mib must be positive")
+        for name in ("timeout_s", "head_timeout_s", "idle_s", "max_body_mib", "max_bodies_mib", "max_head_kib"):
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be positive and finite")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port must be 0 to 65535, not {self.port}; 0 takes a free one")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
 
@@ -60,6 +77,11 @@ class Settings:
     def max_body(self) -> int:
         """The body limit in bytes."""
         return int(self.max_body_mib * 2**20)
+
+    @property
+    def max_bodies(self) -> int:
+        """The limit of all bodies together in bytes; one alone is always let in."""
+        return int(self.max_bodies_mib * 2**20)
 
     @property
     def folders(self) -> list[Path]:

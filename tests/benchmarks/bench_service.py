@@ -5,7 +5,7 @@
     python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
 
 Every figure is a ratio of two things measured turn and turn about in the same run; inputs rotate. Options behind -- are
-the service's: `ratios -- --watch-us 0` lets its loop sleep after every answer.
+the service's: `ratios -- --inline-ms 0` runs every call in a thread.
 """
 
 from __future__ import annotations

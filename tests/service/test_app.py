@@ -126,7 +126,7 @@ BAD_JSON: list[tuple[bytes, int, dict[str, Any]]] = [
     (b'{"vectors": [[1], [-Infinity]]}', 422, {"vector": 1, "index": 0}),
     (b'{"vectors": [[1, 1e400]]}', 422, {"vector": 0, "index": 1}),
     (b'{"vector": [1, ' + b"9" * 400 + b"]}", 422, {"vector": 0, "index": 1}),
-    (b'{"vector": [1, ' + b"9" * 5000 + b"]}", 400, {}),
+    (b'{"vector": [1, ' + b"9" * 5000 + b"]}", 422, {"vector": 0, "index": 1}),
     (b'{"vectors": [[1, "2"]]}', 422, {"vector": 0, "index": 1}),
     (b'{"vectors": [[1, true]]}', 422, {"vector": 0, "index": 1}),
     (b'{"vectors": [[null]]}', 422, {"vector": 0, "index": 0}),
@@ -464,4 +464,67 @@ def test_without_models_the_service_is_alive_but_not_ready(connect: Callable[...
     client = connect(tmp_path)
     assert client.get("/healthz").status_code == 200
     refused(client.get("/readyz"), 503)
-    refused(client.post("/median", json={"vector": [1]}), 422)
+    assert "No model" in refused(client.post("/median", json={"vector": [1]}), 503)["detail"]
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_of_a_key_is_read_in_any_case_and_needed(
+    connect: Callable[..., Any], models: Path, scheme: str
+) -> None:
+    client = connect(models, api_key="sesame")
+    assert client.get("/models", headers={"Authorization": f"{scheme} sesame"}).status_code == 200
+    for wrong in ("sesame", f"{scheme}sesame", f"{scheme} sesam", "Basic sesame", f"{scheme} "):
+        refused(client.get("/models", headers={"Authorization": wrong}), 401)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (True, True), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (1 is 1, 3), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2L, 3L), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2if 1else 3, 3), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999999, 99999999999999), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), 'shape': (2, 3), }",
+        "{'descr': '<f8', 'fortran_order': 0, 'shape': (2, 3), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': [2, 3], }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (6), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), 'more': 'x', }",
+        "{'descr': '\\\\d', 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '<f16', 'fortran_order': False, 'shape': (1, 3), }",
+        "{'descr': '|V8', 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (2, 3), }",
+        "{'descr': '<f8', 'fortran_order': False}",
+        "",
+    ],
+)
+def test_a_hostile_npy_header_is_refused_in_silence(
+    client: Any, header: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = header.encode() + b"\n"
+    body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 48
+    answer = client.post("/median", content=body, headers={"Content-Type": NPY})
+    assert refused(answer, answer.status_code)["status"] in (400, 422)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8", "|u1", "|i1", "<i2", ">u4", "<i8", ">u8"])
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_every_npy_numpy_writes_is_read(client: Any, dtype: str, version: tuple[int, int]) -> None:
+    for array in (np.arange(12).reshape(4, 3).astype(dtype), np.arange(5).astype(dtype)):
+        file = io.BytesIO()
+        np.lib.format.write_array(file, array, version=version)
+        response = client.post("/median?exact=true", content=file.getvalue(), headers={"Content-Type": NPY})
+        assert response.status_code == 200, response.text
+        assert np.array_equal(np.load(io.BytesIO(response.content)), np.median(np.atleast_2d(array), axis=1))
+
+
+def test_a_mean_beyond_float64_on_the_way_is_still_the_mean(client: Any) -> None:
+    large = 1.7e308
+    with np.errstate(over="ignore"):
+        assert np.median([large, large]) == np.inf  # numpy adds first
+    for exact in (False, True):
+        answer = medians(client, [[large, large], [-large, -large], [large, large * 0.9, 0, large]], exact=exact)
+        assert np.allclose(answer["medians"], [large, -large, large * 0.95], rtol=1e-6, atol=0)
+    packed = client.post("/median", content=npy(np.array([large, large])), headers={"Content-Type": NPY})
+    assert np.load(io.BytesIO(packed.content))[0] == large

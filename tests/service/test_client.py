@@ -76,7 +76,7 @@ def test_errors_of_the_service_and_of_the_network_are_one_line(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--url", server.url, "--d", "66", "--n", "1"]) == 2
-    assert "66 values are too long" in capsys.readouterr().err
+    assert "at most 65 values" in capsys.readouterr().err
     assert main(["--url", "http://127.0.0.1:1", "--d", "3", "--n", "1"]) == 2
     assert "does not answer" in capsys.readouterr().err
 

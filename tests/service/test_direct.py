@@ -12,7 +12,6 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from service import __main__
 from service.app import create_app
 from service.direct import DirectProtocol, read_plain
 from service.engine import Engine
@@ -31,12 +30,22 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.end = asyncio.Event()
+        self.reading = True
 
     def write(self, data: Any) -> None:
         self.written += data
 
     def close(self) -> None:
         self.closed = True
+        self.end.set()
+
+    abort = close
+    write_eof = close
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(20):
+            await self.end.wait()
 
     def is_closing(self) -> bool:
         return self.closed
@@ -44,9 +53,11 @@ class Wire(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.reading = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def take(self) -> bytes:
         written, self.written = self.written, b""
@@ -149,8 +160,6 @@ def test_the_only_client_never_waits_for_company(play: Callable[..., None]) -> N
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., None]) -> None:
     async def scenario(front: Front) -> None:
         connection = await alone(front)
-        connection.protocol.timeout_keep_alive = 0.6  # type: ignore[assignment]
-        connection.protocol.timeout_keep_alive_handler()
         for seed in range(1, 10):  # longer than an idle connection lives
             await asyncio.sleep(0.1)
             assert right(connection.send(request(vector(seed))), seed)
@@ -159,46 +168,10 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., 
         await asyncio.sleep(1)
         assert not connection.wire.closed
         connection.protocol.pending = None
-        for _ in range(50):
-            await asyncio.sleep(0.1)
-            if connection.wire.closed:
-                break
+        await connection.wire.ended()
         assert connection.wire.closed
 
-    play(scenario)
-
-
-def test_the_loop_stays_awake_for_a_lone_client_while_that_pays(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        async def ask(connection: Connection, pause: float) -> bool:
-            await asyncio.sleep(pause)
-            assert right(connection.send(request(vector(1))) or await connection.later(), 1)
-            return front.watch.awake
-
-        first = Connection(front)
-        assert not await ask(first, 0)  # nobody knows yet whether another will follow
-        assert await ask(first, 0)
-        assert await ask(first, 0.02)
-        await asyncio.sleep(0.7)
-        assert not front.watch.awake
-        assert not await ask(first, 0)  # too late
-        assert await ask(first, 0)
-        await asyncio.sleep(0.7)
-        Connection(front)
-        for _ in range(3):
-            assert not await ask(first, 0)
-
-    play(scenario, watch_us=500_000)
-
-
-def test_the_loop_never_stays_awake_when_told_so(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = Connection(front)
-        for seed in range(5):
-            assert right(connection.send(request(vector(seed))), seed)
-            assert not front.watch.awake
-
-    play(scenario, watch_us=0)
+    play(scenario, idle_s=0.6)
 
 
 def test_company_in_the_same_turn_shares_a_call(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,10 +317,6 @@ def test_a_wrong_answer_of_a_model_goes_the_long_way(
         assert begun == [True, True]
 
     play(scenario)
-
-
-def test_it_is_what_the_service_runs_on() -> None:
-    assert __main__.http_protocol() == "service.direct:DirectProtocol"
 
 
 @pytest.mark.parametrize(

@@ -117,12 +117,26 @@ def test_bad_tensors_are_refused(client: Any, change: dict[str, Any]) -> None:
         b"[" * 50_000,
         b'{"inputs": [{}, {}]}',
         b'{"inputs": [{"data": [NaN]}]}',
+        b'{"id": "\\ud800", "inputs": [{"name": "x", "shape": [1, 64], "datatype": "FP32", "data": [1]}]}',
+        b'{"inputs": [{"name": "\\ud800", "shape": [1, 64], "datatype": "FP32", "data": [1]}]}',
+        b'{"id": "a", "id": "b", "inputs": []}',
+        b'{"inputs": [{"data": [1], "data": [1]}]}',
+        b'{"inputs": [{"name": "x", "shape": [1, 64], "datatype": "FP32", "data": [[1, 2], [3]]}]}',
+        b'{"inputs": [{"name": "x", "shape": [1, 64], "datatype": "FP32", "data": [[[1]]]}]}',
     ],
 )
 def test_bad_bodies_are_refused(client: Any, body: bytes) -> None:
     response = client.post(f"/v2/models/{MODEL}/infer", content=body)
     assert response.status_code == 400
     assert response.json()["error"]
+
+
+def test_a_tensor_with_half_a_surrogate_pair_for_a_name(client: Any) -> None:
+    """A good request but for the id, which could not be sent back."""
+    body = json.dumps({"id": "\ud800", "inputs": [good(client)]}).encode()
+    response = client.post(f"/v2/models/{MODEL}/infer", content=body)
+    assert response.status_code == 400
+    assert "surrogate" in response.json()["error"]
 
 
 @pytest.mark.parametrize("extra", [{"id": 5}, {"outputs": [{"name": "other"}]}, {"outputs": 5}, {"parameters": []}])

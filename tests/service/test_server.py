@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -42,7 +43,20 @@ def test_options_come_from_flags_and_environment(serve: Serve, models: Path) -> 
 
 @pytest.mark.parametrize(
     ("arguments", "environment"),
-    [(["--workers", "0"], {}), (["--log-level", "loud"], {}), ([], {"MEDIAN_PORT": "x"}), (["--nothing"], {})],
+    [
+        (["--workers", "0"], {}),
+        (["--log-level", "loud"], {}),
+        ([], {"MEDIAN_PORT": "x"}),
+        (["--nothing"], {}),
+        (["--port", "99999"], {}),
+        (["--port", "65536"], {}),
+        (["--port", "-1"], {}),
+        (["--port", "http"], {}),
+        ([], {"MEDIAN_PORT": "99999"}),
+        (["--max-head-kib", "0"], {}),
+        (["--timeout-s", "nan"], {}),
+        (["--max-connections", "0"], {}),
+    ],
 )
 def test_a_wrong_option_is_one_line(arguments: list[str], environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "service", *arguments]
@@ -51,6 +65,48 @@ def test_a_wrong_option_is_one_line(arguments: list[str], environment: dict[str,
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "error:" in done.stderr.splitlines()[-1]
+
+
+def failed(*arguments: str) -> str:
+    """The error a service says before it stops instead of starting."""
+    command = [sys.executable, "-m", "service", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    line = json.loads(done.stderr.splitlines()[-1])
+    assert line["level"] == "error"
+    return f"{line['message']} {line}"
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(models: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        said = failed("--models", str(models), "--port", port)
+    assert "cannot listen" in said
+    assert port in said
+    assert "in use" in said
+    assert "cannot listen" in failed("--models", str(models), "--host", "256.1.1.1")
+
+
+def test_nothing_to_serve_is_no_start(tmp_path: Path) -> None:
+    assert "no model to serve" in failed("--models", str(tmp_path / "missing"), "--no-build")
+
+
+def test_port_0_is_a_free_one_and_named(tmp_path: Path, models: Path) -> None:
+    command = [sys.executable, "-m", "service", "--models", str(models), "--port", "0", "--drain-s", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        messages = []
+        for line in process.stderr:
+            messages.append(json.loads(line)["message"])
+            if found := re.search(r"http://127.0.0.1:(\d+)", messages[-1]):
+                break
+        assert found is not None
+        assert httpx.get(f"http://127.0.0.1:{found[1]}/healthz").status_code == 200
+        process.terminate()
+    assert messages[0] == "loading models"  # before anything that may take long
+    assert messages.count("loading a model") >= 3
 
 
 def test_a_connection_cut_in_the_body_harms_nobody(server: Server) -> None:
