@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
-.PHONY: setup demo test lint types tests runtimes versions models browser clean
+.PHONY: setup demo test lint types tests torture runtimes versions models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -34,6 +34,11 @@ types: $(SETUP)
 
 tests: $(SETUP)
 	$(BIN)/pytest -n auto --dist loadfile
+
+# Faults and abuse of a running service for a quarter of an hour at most; `make test` has the same for seconds.
+# TORTURE_SEED=... repeats a run.
+torture: $(SETUP)
+	TORTURE_SECONDS=$${TORTURE_SECONDS:-80} timeout 900 $(BIN)/pytest -q tests/service/torture
 
 # The conformance matrix over other runtimes, in an environment of its own: models/RUNTIMES.md and models/runtimes.json.
 runtimes: $(SETUP) $(HEAVY)/.installed browser

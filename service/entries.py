@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from math import ceil, floor, isfinite
 from pathlib import Path
@@ -65,21 +65,25 @@ class CheckedFile:
         return data
 
 
-def pieces(content: memoryview) -> Iterator[memoryview]:
+async def pieces(content: memoryview) -> AsyncIterator[memoryview]:
     """Content for a response that waits for slow readers."""
-    return (content[start : start + CHUNK] for start in range(0, len(content), CHUNK))
+    for start in range(0, len(content), CHUNK):
+        yield content[start : start + CHUNK]
 
 
 def read_regular(path: Path, limit: int) -> bytes:
     """The bytes of a regular file; never waits, as a pipe or a device would make it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(descriptor, "rb") as stream:
+    try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise OSError(0, "it is not a regular file")
         if about.st_size > limit:
             raise OSError(0, f"it is longer than {limit} bytes")
-        return stream.read(limit)
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read(limit)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)

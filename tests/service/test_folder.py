@@ -179,7 +179,10 @@ def test_only_regular_files_are_read(
     standin.write(tmp_path, "bad", standin.description(7))
     (tmp_path / name).unlink()
     make(Path(name))
+    registry.load([tmp_path])
+    open_files = len(os.listdir("/proc/self/fd"))
     found = registry.load([tmp_path])
+    assert len(os.listdir("/proc/self/fd")) == open_files
     assert list(found.models) == (["good"] if name == "bad.onnx" else [])
     assert "cannot be read" in found.left_out[name]
 

@@ -1,0 +1,119 @@
+"""The fuzz and fault suite: short in `make test`, long as `make torture`.
+
+TORTURE_SECONDS   how long each test goes on; 2 when not set
+TORTURE_SEED      the seed of every test, as a failure prints it; a new one each time when not set
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from tests.service.conftest import Server
+from tests.service.torture.wire import Rng
+
+MARGIN = 384 << 20  # bytes that may be kept afterwards: what was freed stays with the allocator for a while
+SECONDS = float(os.environ.get("TORTURE_SECONDS", "2"))
+
+
+@pytest.fixture
+def rng(record_property: Callable[[str, object], None]) -> Rng:
+    seed = int(os.environ.get("TORTURE_SEED") or secrets.randbits(32))
+    print(f"TORTURE_SEED={seed}")  # shown when the test fails
+    record_property("seed", seed)
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def stop() -> Callable[[], bool]:
+    """Whether the time of this test is over, which begins when it is first asked."""
+    started: list[float] = []
+
+    def is_over() -> bool:
+        if not started:
+            started.append(time.monotonic())
+        return time.monotonic() - started[0] > SECONDS
+
+    return is_over
+
+
+@pytest.fixture
+def figures(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
+    """Have a line of figures printed at the end of the run."""
+    return lambda line: record_property("figures", str(line))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        said = dict(report.user_properties)
+        if "figures" in said:
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}, seed {said['seed']}: {said['figures']}")
+
+
+def until(condition: Callable[[], object], seconds: float = 60, what: Callable[[], object] = lambda: "in vain") -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.02)
+
+
+class Health:
+    """What a server uses when it is at rest, to compare with afterwards."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.work(64)
+        self.before = self.usage()
+        self.peak = 0
+
+    def work(self, count: int) -> None:
+        """Right answers, large and small, and readiness."""
+        rng = np.random.default_rng(count)
+        with httpx.Client(base_url=self.server.url, timeout=30) as http:
+            for i in range(count):
+                x = rng.normal(size=(400 if i % 8 == 0 else 3, 1 + i % 65))
+                answer = http.post("/median", json={"vectors": x.tolist(), "exact": True})
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["medians"] == np.median(x, axis=1).tolist()
+            assert http.get("/readyz").status_code == 200
+
+    def processes(self) -> list[psutil.Process]:
+        root = psutil.Process(self.server.process.pid)
+        return [root, *root.children(recursive=True)]
+
+    def usage(self) -> tuple[int, int, int, int]:
+        """Bytes, threads, open files, processes."""
+        family = self.processes()
+        return (
+            sum(each.memory_info().rss for each in family),
+            sum(each.num_threads() for each in family),
+            sum(each.num_fds() for each in family),
+            len(family),
+        )
+
+    def watch(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.peak = max(self.peak, self.usage()[0])
+
+    def assert_restored(self) -> str:
+        """Right again, ready, and with no more memory (but for a margin), threads, files or processes than before."""
+        self.work(64)
+        until(self._is_restored, what=lambda: (self.before, self.usage()))
+        return f"memory {(self.usage()[0] - self.before[0]) / 2**20:+.0f} MiB"
+
+    def _is_restored(self) -> bool:
+        now = self.usage()
+        return now[0] < self.before[0] + MARGIN and all(a <= b for a, b in zip(now[1:], self.before[1:], strict=True))
+
+
+def left_behind(folder: Path) -> list[Path]:
+    return list(folder.glob("onnx-median-*"))
