@@ -14,7 +14,7 @@ import exporter
 from exporter.accounting import Accounting, accounting
 from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune
 from exporter.constructions.planned import Request
-from exporter.contract import MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
+from exporter.contract import LARGEST, MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
 from exporter.errors import ContractError, UserError
 from exporter.grid import Grid
 from exporter.network import Network, network
@@ -283,6 +283,9 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"
+    if step.largest >= LARGEST[asked]:
+        where = f"{asked} on [{grid.lo:g}, {grid.hi:g}]"
+        return f"{construction.name} at d = {task.d} overflows {where}: take a shorter --domain"
     works, beyond = 0, grid.bits  # what needs more bits of the data never needs fewer of the mantissa
     while beyond - works > 1:
         bits = (works + beyond) // 2
