@@ -80,7 +80,7 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     row |= {"claimed_depth": depth, "claimed_exponent": exponent}
     # at its claimed depth, as left free compact turns deeper where it would be wide
     ask = Request(failure=effort.failure, depth=depth if cell.construction == "compact" else None)
-    options = Options(cell.construction, ask=ask)
+    options = Options(cell.construction, ask=ask, inputs="grid")  # what the theorems count
     try:
         if cell.construction in COUNTED and (reason := lookup(cell.construction).cannot(cell.d, task.ranks)):
             net, bound = trace(lookup(cell.construction), task, options)

@@ -84,7 +84,11 @@ class Model:
         """The same on any finite data, clamped to the domain: ranks move no further than the entries do."""
         if self.options.inputs == "grid" or self.grid_error is None:
             return None
-        return self.options.grid.rounding_error(MANTISSA[self.dtype]) + self.grid_error
+        moved = self.options.grid.rounding_error(MANTISSA[self.dtype])
+        if all(w.denominator <= 2 for out in self.task.outputs for w in out.weights):
+            # a mean rounds only beyond 2^(m - 1) steps, where floats are grid values: one of its two entries did not move
+            return max(moved, moved / 2 + self.grid_error)
+        return moved + self.grid_error
 
     def description(self) -> dict[str, Any]:
         grid, counted = self.options.grid, self.accounting

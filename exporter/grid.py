@@ -46,7 +46,7 @@ class Grid:
     @property
     def step(self) -> float:
         """The smallest power of two whose multiples cover [lo, hi] in 2^bits steps."""
-        step: float = 2.0 ** max(frexp((self.hi - self.lo) / 2**self.bits)[1] - 2, -1022)
+        step: float = 2.0 ** max(frexp(self.hi - self.lo)[1] - self.bits - 2, -1022)
         while round(self.hi / step) - round(self.lo / step) > 2**self.bits:
             step *= 2
         return step

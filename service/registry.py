@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -311,8 +310,8 @@ def _grid(bits: int, low: float, high: float, step: float | None, dtype: np.dtyp
     """
     if step is None:
         return Grid(bits, low, high, dtype)
-    first = floor(low / step)
-    used = (ceil(high / step) - first).bit_length() - 1
+    first = round(low / step)
+    used = (round(high / step) - first).bit_length() - 1
     return Grid(used, first * step, (first + 2**used) * step, dtype)
 
 
