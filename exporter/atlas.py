@@ -90,7 +90,7 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     ask = Request(failure=effort.failure) if cell.construction in takers("failure") else Request()
     if cell.construction == "compact":  # at its claimed depth, as left free it turns deeper where it would be wide
         ask = replace(ask, depth=depth)
-    options = Options(cell.construction, ask=ask)
+    options = Options(cell.construction, ask=ask, inputs="grid")  # what the theorems count
     try:
         if cell.construction in COUNTED and (reason := lookup(cell.construction).cannot(cell.d, task.ranks)):
             net, bound = trace(lookup(cell.construction), task, options)

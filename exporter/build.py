@@ -14,7 +14,7 @@ import exporter
 from exporter.accounting import Accounting, accounting
 from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune, lookup, refuse_unread
 from exporter.constructions.planned import Request
-from exporter.contract import MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
+from exporter.contract import LARGEST, MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
 from exporter.errors import ContractError, UserError
 from exporter.grid import GUARD, Grid
 from exporter.network import Network, network
@@ -91,7 +91,11 @@ class Model:
         """The same on any finite data, clamped to the domain: ranks move no further than the entries do."""
         if self.options.inputs == "grid" or self.grid_error is None:
             return None
-        return self.options.grid.rounding_error(MANTISSA[self.dtype]) + self.grid_error
+        moved = self.options.grid.rounding_error(MANTISSA[self.dtype])
+        if all(w.denominator <= 2 for out in self.task.outputs for w in out.weights):
+            # a mean rounds only beyond 2^(m - 1) steps, where floats are grid values: one of its two entries did not move
+            return max(moved, moved / 2 + self.grid_error)
+        return moved + self.grid_error
 
     def description(self) -> dict[str, Any]:
         grid, counted = self.options.grid, self.accounting
@@ -286,6 +290,9 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"
+    if step.largest >= LARGEST[asked]:
+        where = f"{asked} on [{grid.lo:g}, {grid.hi:g}]"
+        return f"{construction.name} at d = {task.d} overflows {where}: take a shorter --domain"
     works, beyond = 0, grid.bits  # what needs more bits of the data never needs fewer of the mantissa
     while beyond - works > 1:
         bits = (works + beyond) // 2

@@ -186,10 +186,9 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
         print(f"skipped {line}", file=sys.stderr)
     for w in written:
         about = w.entry["description"]
-        contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
         print(
             f"{w.path}  {w.entry['bytes'] / 1024:.0f} kB  depth {about['depth']}  width {about['width']}  "
-            f"{about['dtype']}  {about['profile']}  {contract}"
+            f"{about['dtype']}  {about['profile']}  {promise(about)}{', grid only' * (about['inputs'] == 'grid')}"
         )
         if about["ties"] == "capacity":
             print(f"note: {w.path.name}: {TIES['capacity']}", file=sys.stderr)
@@ -240,13 +239,14 @@ def _verify(args: Sequence[str]) -> int:
         print(json.dumps(result.as_dict(), indent=1))
     else:
         print(f"{result.file}: {result.contract}")
-        print(f"{'family':12} {'trials':>7} {'exact':>9} {'max error':>10} {'mse':>10}")
+        print(f"{'family':14} {'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  promise")
         for f in result.families:
-            print(f"{f.family:12} {f.trials:7d} {f.exact:9.2%} {f.max_error:10.3g} {f.mse:10.3g}")
+            held = f"{f.promise}: {'kept' if f.kept else 'BROKEN'}" if f.promise else "none"
+            figures = f"{f.exact:8.2%} {f.wrong:8.2%} {f.max_error:10.3g} {f.mse:10.3g}"
+            print(f"{f.family:14} {f.trials:7d} {figures}  {held}")
         for breach in result.breaches:
             print(f"broken: {breach}")
-        if result.kept and result.contract != "none stated":
-            print("the contract is kept")
+        print(result.conclusion)
     return 0 if result.kept else 1
 
 

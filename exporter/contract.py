@@ -1,14 +1,15 @@
 """The numeric contract: is every number in the network exact in a given floating-point type?
 
 All values of our networks on a grid are integer multiples of powers of two. If at every operation the largest partial
-sum, in units of that power, fits the mantissa (2^24 for float32, 2^53 for float64), no operation rounds, in any order of
-summation: the file computes the same rational function on every runtime that honours its dtype. This module proves that
-by walking the network with a bound and a quantum per node. What it cannot prove it does not claim.
+sum, in units of that power, fits the mantissa (2^24 for float32, 2^53 for float64), and none overflows, no operation
+rounds, in any order of summation: the file computes the same rational function on every runtime that honours its dtype.
+This module proves that by walking the network with a bound and a quantum per node. What it cannot prove it does not claim.
 
 Two roundings are allowed. The last sum of two terms (the mean of two middle values), because a correctly rounded
-a/2 + b/2 is what numpy.median returns too. And that of the guard, the first layers, which take any finite data: `Grid.
-guarded` proves that they return grid values within the range, so that what follows is exact whatever the data was;
-`_rounds_to_grid` checks on the formula at hand what that proof needs.
+a/2 + b/2 is what numpy.median returns too; where a weight is no dyadic number it rounds in any case, and the file states
+by how much. And that of the guard, the first layers, which take any finite data: `Grid.guarded` proves that they return
+grid values within the range, so that what follows is exact whatever the data was; `_rounds_to_grid` checks on the formula
+at hand what that proof needs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from exporter.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, S
 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
+LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
 EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a multiple of everything
 
 
@@ -40,12 +42,14 @@ class Step:
 
     bits: float
     where: str
+    largest: float = 0.0  # partial sum
     guard: int | None = (
         None  # the mantissa in which the guard rounds to the grid, 0 for none; None where there is no guard
     )
 
     def exact_in(self, dtype: DType) -> bool:
-        return self.bits <= MANTISSA[dtype] and self.guard in (None, MANTISSA[dtype])
+        fits = self.bits <= MANTISSA[dtype] and self.largest < LARGEST[dtype]
+        return fits and self.guard in (None, MANTISSA[dtype])
 
 
 def structured_bits(net: Network, quantum: float) -> Step:
@@ -57,13 +61,15 @@ def structured_bits(net: Network, quantum: float) -> Step:
     final = _rounded_once(net.output)
     cut = _cut_at_zero(nodes)
     for node in nodes:
-        if node in final:
-            continue
         largest = _largest_partial(node)
+        if node in final:
+            worst = replace(worst, largest=max(worst.largest, largest))
+            continue
         if node in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
             # where this sum of two is negative it may round, for it stays negative
             largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
         bits = _bits(largest, quanta[node])
+        worst = replace(worst, largest=max(worst.largest, largest))
         if bits > worst.bits:
             worst = replace(worst, bits=bits, where=_told(node))
     return worst
@@ -89,7 +95,8 @@ def _told(node: Node) -> str:
 def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
     """The input itself, and the guard's claim to round it."""
     bits = _bits(net.input.magnitude, quantum)
-    return Step(bits, "the data has values", None if guard is None else _rounds_to_grid(guard, quantum))
+    rounds = None if guard is None else _rounds_to_grid(guard, quantum)
+    return Step(bits, "the data has values", net.input.magnitude, rounds)
 
 
 def _rounds_to_grid(guard: Guard, quantum: float) -> int:
@@ -134,6 +141,7 @@ def dense_bits(net: Network, quantum: float) -> Step:
         parts = _Partials({g.node: g for g in net.state(level).groups}, level, quanta)
         for node in dict.fromkeys(node for node, _ in net.roots(level)):
             bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
+            worst = replace(worst, largest=max(worst.largest, parts.of(node).plus, parts.of(node).minus))
             if bits > worst.bits:
                 where = f"layer {level + 1} adds up to {parts.of(node).terms} numbers in one Gemm"
                 worst = replace(worst, bits=bits, where=where)
@@ -164,13 +172,13 @@ class _Partials:
         self.known: dict[Node, _Partial] = {}
 
     def of_output(self, output: Node) -> float:
-        """As `of`, column by column: a sum of two terms is rounded once, as it may be."""
+        """As `of`, column by column: a sum of two terms is rounded once, as it may be; of an interpolation, of three."""
         match output:
             case Stack(parts=parts) if output not in self.leaves:
                 return max(self.of_output(p) for p in parts)
             case _:
                 found = self.of(output)
-                return 0.0 if found.terms <= 2 else found.bits
+                return 0.0 if found.terms <= 2 + (found.quantum == 0) else found.bits
 
     def of(self, node: Node) -> _Partial:
         for n in self._below(node):
@@ -317,12 +325,17 @@ def _largest_partial(node: Node) -> float:
 
 
 def _rounded_once(output: Node) -> set[Node]:
-    """The nodes that may round because they only hand the mean of two exact terms to the output."""
+    """The nodes that may round because they only hand the mean of two exact terms to the output.
+
+    And an interpolation between two, which rounds in any case, and a shift: the file states the error.
+    """
     allowed: set[Node] = set()
     node = output
     while True:
         match node:
-            case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) <= 2:
+            case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) <= 2 + any(
+                low_bit(c) == 0 for c, _ in terms
+            ):
                 allowed.add(node)
                 return allowed
             case Apply(linear=linear, arg=arg) if not isinstance(linear, Along | Weigh):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from exporter.errors import UserError
 from exporter.onnx_file import decode, load
 from exporter.profiles import prove_profile
 
+LAWS = {
+    "file": "of all inputs in random order",
+    "seeds": "of the seeds, for any one input; on inputs in random order the seeds differ, and fail that often on average",
+}
 TIES = {
     "exact": "any number of equal entries",
     "capacity": "no bits are left to tell equal entries apart: exact while they fit the windows and capacities; "
@@ -48,15 +53,14 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
             o["name"] + ("" if len(o["ranks"]) == 1 else f" = {o['weights']} of ranks {o['ranks']}")
             for o in d["outputs"][:8]
         )
-        exact = "exact on the grid" if d["exact_on_grid"] else promise(d)
         lines += [
             f"  computes     {d['op']} of {d['d']} numbers: {outputs}",
             f"  construction {d['construction']} ({d['theorem']})",
             *([_origin(d["reduced_from"])] if "reduced_from" in d else []),
-            f"  contract     {exact}: {d['bits']} bits on [{d['domain'][0]:g}, {d['domain'][1]:g}], step {d['step']:g}, "
-            f"{d['dtype']}",
+            f"  contract     {promise(d)}: {_grid(d)}{d['dtype']}",
+            f"  other data   {beyond_the_grid(d)}",
             *([f"  ties         {TIES[d['ties']]}"] if "ties" in d else []),
-            f"  network      depth {d['depth']}, width {d['width']}, size {d['size']}"
+            f"  network      {depth(d)}, width {d['width']}, size {d['size']}"
             + (f", {d['nnz']} weights, largest {d['max_weight']:g}" if d["nnz"] is not None else ""),
             f"  widths       {_widths(d['widths'])}",
         ]
@@ -70,16 +74,66 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
     ]
 
 
+def kind_of_promise(d: dict[str, Any]) -> Literal["mse", "rate", "exact", "error"] | None:
+    """What the fields of a description promise of answers on the grid; None: nothing.
+
+    mse     a mean squared error, on uniform inputs
+    rate    exact, but for a fraction of random inputs
+    exact   exact
+    error   exact order statistics, and an interpolation between them that may round
+    """
+    if d.get("epsilon") is not None:
+        return "mse"
+    if d.get("failure_bound", 0) > 0:
+        return "rate"
+    if d.get("exact_on_grid"):
+        return "exact"
+    weights = [Fraction(w) for o in d.get("outputs", ()) for w in o["weights"]]
+    interpolates = any(w not in (0, 1) for w in weights) and "reduced_from" not in d
+    return "error" if interpolates and d.get("grid_error") is not None else None
+
+
 def promise(d: dict[str, Any]) -> str:
-    """What a file that is not exact on every grid input promises instead."""
-    if d["epsilon"] is not None:
-        seeds = (
-            " (on average over the seeds of the reduction, and measured for this one)" if "reduced_from" in d else ""
-        )
-        return f"mean squared error at most {d['epsilon']:.3g} on uniform inputs{seeds}"
-    if d["failure_bound"] > 0:
-        return f"exact on the grid but for a fraction {d['failure_bound']:.3g} of random inputs"
-    return "exact order statistics, interpolated with one rounding"
+    """What a file promises, in words."""
+    match kind_of_promise(d):
+        case "mse":
+            seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
+            return f"mean squared error at most {d['epsilon']:.3g} of the squared range on uniform inputs{seeds}"
+        case "rate":
+            return f"exact on the grid but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law', 'file')]}"
+        case "exact":
+            return "exact on the grid"
+        case "error":
+            return f"exact order statistics on the grid, interpolated with an error of at most {d['grid_error']:.3g}"
+        case None:
+            return "nothing is promised"
+
+
+def beyond_the_grid(d: dict[str, Any]) -> str:
+    """What a file promises of data that is not on its grid, or not in its domain."""
+    kind, (lo, hi) = kind_of_promise(d), d["domain"]
+    if kind == "mse":
+        return f"no grid: entries that are very close, or outside [{lo:g}, {hi:g}], may give anything"
+    if kind is None or d.get("off_grid_error") is None:
+        return f"grid only: off the grid and outside [{lo:g}, {hi:g}] nothing is promised"
+    error = d["off_grid_error"]
+    return (
+        f"rounded to the grid and clamped to [{lo:g}, {hi:g}]: at most {error:.4g} off ({error / d['step']:.4g} steps)"
+        + ("; certificates count the rounded, clamped data" if d.get("certificate") else "")
+    )
+
+
+def depth(d: dict[str, Any]) -> str:
+    """The depth, and what it is made of."""
+    if not d.get("guard_layers"):
+        return f"depth {d['depth']}"
+    own = d["depth"] - d["guard_layers"]
+    return f"depth {d['depth']} ({own} of the construction, {d['guard_layers']} that round and clamp the data)"
+
+
+def _grid(d: dict[str, Any]) -> str:
+    where = f"[{d['domain'][0]:g}, {d['domain'][1]:g}], "
+    return where if d["epsilon"] is not None else f"{d['bits']} bits on {where}step {d['step']:g}, "
 
 
 def _origin(source: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import frexp, isfinite
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ from exporter.errors import UserError
 from exporter.trace import Node, assume, relu, total
 
 GUARD = "round and clamp"  # the name of its layers
-LARGEST = {"float32": 2.0**127, "float64": 2.0**1023}
-SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}  # normal: runtimes may take anything smaller for 0
+SMALLEST_STEP = 2.0**-126  # of both dtypes: onnxruntime takes float64 constants that no float32 can hold for 0
+LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # of which the inverse is a normal number
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,16 @@ class Grid:
             raise UserError(
                 f"the domain [{self.lo:g}, {self.hi:g}] is longer than the largest float64: take half of it"
             )
-        if (self.hi - self.lo) / 2**self.bits < 2 * SMALLEST["float64"]:
-            raise UserError(f"[{self.lo:g}, {self.hi:g}] in 2^{self.bits} steps is below the smallest normal float64")
+        if self.step < SMALLEST_STEP:
+            raise UserError(
+                f"[{self.lo:g}, {self.hi:g}] in 2^{self.bits} steps needs numbers that runtimes may take for 0: the step "
+                f"must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two, or take fewer --bits"
+            )
 
     @property
     def step(self) -> float:
         """The smallest power of two whose multiples cover [lo, hi] in 2^bits steps."""
-        step: float = 2.0 ** (frexp((self.hi - self.lo) / 2**self.bits)[1] - 2)
+        step: float = 2.0 ** max(frexp(self.hi - self.lo)[1] - self.bits - 2, -1022)
         while round(self.hi / step) - round(self.lo / step) > 2**self.bits:
             step *= 2
         return step
@@ -68,11 +72,8 @@ class Grid:
         return round(self.hi / self.step) - round(self.lo / self.step)
 
     def misfit(self, dtype: str) -> str | None:
-        """Why the numbers of this grid lie outside the range of a floating-point type."""
-        if self.step < SMALLEST[dtype] or 1 / self.span < SMALLEST[dtype]:
-            end = "below" if self.step < 1 else "beyond"
-            return f"steps of {self.step:g} on [{self.lo:g}, {self.hi:g}] lie {end} the normal numbers of {dtype}"
-        if max(self.span, abs(self.low), abs(self.high)) > LARGEST[dtype] / 2:
+        """Why the range is too long for a floating-point type."""
+        if max(self.span, abs(self.low), abs(self.high)) > LONGEST_SPAN[dtype]:
             return f"[{self.lo:g}, {self.hi:g}] reaches too near the largest {dtype}"
         return None
 
@@ -116,6 +117,14 @@ class Grid:
             return self.step / 2
         digits = min((self.cells - 1).bit_length(), mantissa - 1)
         return self.step * (0.5 + 2.0 ** (digits - mantissa - 1))
+
+    def rounded(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
+        """What the guard of a file in the dtype of x makes of data, in data values."""
+        number = x.dtype.type
+        scale = min(1.0, 1 / self.span)
+        c = number(2.0 ** (np.finfo(x.dtype).nmant + 1) * self.step * scale)
+        a = np.clip(x, number(self.low), number(self.high)) * number(scale) - number(self.low * scale)
+        return np.asarray((c - (c - a)) * number(1 / scale) + number(self.low))
 
     def values(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Grid values by number, 0 for the lowest."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from exporter.linear import Along, Array, Reshape, Take
+from exporter.linear import Along, Array, Reshape, Scalar, Take
 from exporter.trace import Apply, Input, Largest, Node, Relu, Sum, topological
 
 
@@ -31,26 +31,35 @@ class Guard:
 def guard(node: Node) -> Guard | None:
     """The guard that ends in the node, read off the formula itself."""
     match node:
-        case Relu(arg=Sum(terms=((-1, t),), offset=top)):
-            pass
+        case Relu(
+            arg=Sum(
+                terms=(
+                    (
+                        -1,
+                        Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)),
+                    ),
+                ),
+                offset=top,
+            )
+        ):
+            return _guard(node, r, top, top - less)
+        case Relu(arg=Sum(terms=((-1, r),), offset=top)):
+            return _guard(node, r, top, top)
         case _:
             return None
-    match t:
-        case Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)):
-            pass
-        case _:
-            r, less = t, 0  # type: ignore[assignment]
+
+
+def _guard(node: Node, r: Node, top: Scalar, c: Scalar) -> Guard | None:
+    """The guard that rounds in r = relu(c - ...)."""
     match r:
-        case Relu(arg=Sum(terms=((factor, a),), offset=c)) if factor < 0 and c + less == top:
-            pass
+        case Relu(arg=Sum(terms=((scale, Input() as x),), offset=offset)) if scale < 0 and offset == c:
+            return Guard(node, x, float(-scale), 0.0, float(c), float(top))
+        case Relu(
+            arg=Sum(terms=((-1, Relu(arg=Sum(terms=((scale, Input() as x),), offset=shift))),), offset=offset)
+        ) if scale > 0 and offset == c:
+            return Guard(node, x, float(scale), float(-shift), float(c), float(top))
         case _:
             return None
-    match a:
-        case Input():
-            return Guard(node, a, float(-factor), 0.0, float(c), float(top))
-        case Relu(arg=Sum(terms=((scale, Input() as x),), offset=shift)) if factor == -1 and scale > 0:
-            return Guard(node, x, float(scale), float(-shift), float(c), float(top))
-    return None
 
 
 def guard_of(output: Node) -> Guard | None:

@@ -1,8 +1,9 @@
 """The small reference models: `python -m exporter.reference DIR` writes them all, byte for byte as they are committed.
 
-Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; the exact ones dense
-too (radix on 8 bits), with VNN-LIB properties beside them, and at d = 3 for verifiers. What would be larger than LARGEST is
-left out.
+Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact. For verifiers the
+exact ones as bare dense chains too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with
+VNN-LIB properties beside them: these speak of real numbers inside the domain, where such layers do nothing. What would be
+larger than LARGEST is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def reference_models() -> Iterator[tuple[Task, Options]]:
             task = extremum(d, "max") if name.endswith("-max") else median(d)
             yield task, Options(name, Grid(bits=BITS), "float32" if name in DENSE_BITS else "auto", "structured")
         for d in DENSE_SIZES if name in DENSE_BITS else ():
-            yield median(d), Options(name, Grid(bits=DENSE_BITS[name]), "float32", "dense")
+            yield median(d), Options(name, Grid(bits=DENSE_BITS[name]), "float32", "dense", inputs="grid")
 
 
 def write_reference(out: Path) -> list[str]:

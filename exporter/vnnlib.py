@@ -8,7 +8,8 @@ is stated on a chain made from the model's own weights, written beside it:
     NAME-swap.vnnlib, -swap.onnx     y(x) - y(x with the first and the last entry swapped)    is 0
     NAME-error.vnnlib, -error.onnx   y(x) - x_k for every k: y is the median where neither half of the x_k lies beyond it
 
-each up to a grid step, two for a difference of two outputs; the last two at small d.
+each up to a grid step, two for a difference of two outputs; the last two at small d. They are meant for bare chains
+(`--inputs grid`): on real numbers inside the domain the layers that round and clamp data only cost a verifier time.
 """
 
 from __future__ import annotations

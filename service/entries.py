@@ -13,7 +13,7 @@ import stat
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from math import ceil, floor, isfinite
+from math import isfinite
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -212,8 +212,8 @@ def _grid(bits: int, low: float, high: float, step: float | None, dtype: np.dtyp
         return Grid(bits, low, high, dtype)
     if not step:
         raise ValueError("step = 0 makes no grid")
-    first = floor(low / step)
-    used = (ceil(high / step) - first).bit_length() - 1
+    first = round(low / step)
+    used = (round(high / step) - first).bit_length() - 1
     if not 0 <= used <= 52:
         raise ValueError(f"step = {step!r} is out of proportion to the domain [{low}, {high}]")
     return Grid(used, first * step, (first + 2**used) * step, dtype)

@@ -144,12 +144,12 @@ def construction_case(
     construction: str, task: Task, bits: int = 8, domain: tuple[float, float] = (0.0, 1.0), **options: Any
 ) -> Case:
     """A construction as the exporter traces it; its inputs come from every family of exporter.families."""
-    form = options.pop("form", "pair")
+    form, rounded = options.pop("form", "pair"), options.pop("rounded", None)
     chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
     delta = None if chosen.epsilon is None else Fraction(chosen.epsilon) / (12 * task.d**4)
-    net, _ = trace(lookup(construction), task, chosen, form, delta)
+    net, _ = trace(lookup(construction), task, chosen, form, delta, rounded)
     asked = options.pop("ask", Request())
-    extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else [])
+    extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else []) + ["guarded"] * bool(rounded)
     extras += [f"{k}={v}" for k, v in asdict(asked).items() if v != getattr(Request(), k)]
     where = [f"{domain[0]:g}..{domain[1]:g}"] if domain != (0, 1) else []
     name = "-".join([task.label, construction, f"d{task.d}", f"b{bits}", *where, *extras])
@@ -180,6 +180,11 @@ def _constructions() -> list[Case]:
             construction_case(name, tasks.median(3), bits=10, domain=(0, 1000)),
             construction_case(name, tasks.median(4), certificate=True),
             construction_case(name, tasks.rank(5, [2, 3]), certificate=True, form="bounded"),
+            construction_case(name, tasks.median(4), rounded="float64"),
+            construction_case(name, tasks.median(3), bits=10, domain=(-3, 1000), rounded="float64"),
+            construction_case(
+                name, tasks.rank(4, [2]), bits=6, domain=(0.125, 0.25), rounded="float64", certificate=True
+            ),
         ]
     for form in ("pair", "saturating", "bounded"):
         cases += [construction_case("radix", tasks.median(6), bits=7, form=form, radix=t) for t in (4, 16)]

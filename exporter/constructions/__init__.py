@@ -213,7 +213,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "batcher",
             "Batcher's merge exchange",
-            "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every input",
+            "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every grid input",
             _batcher,
             _no_batcher,
         ),

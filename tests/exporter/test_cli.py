@@ -134,11 +134,19 @@ def test_describe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert about["proved_profile"] == about["description"]["profile"] == "fused"
     assert about["bytes"] == path.stat().st_size
     assert about["ops"]["Clip"] > 0
-    assert about["description"]["widths"] == [55, 20]
+    assert about["description"]["widths"] == [5, 5, 5, 55, 20]
+    assert about["description"]["guard_layers"] == 3
     assert about["inputs"] == {"x": ["batch_size", 5]}
     assert main(["describe", str(path)]) == 0
     text = capsys.readouterr().out
-    for part in ("depth 3", "55, 20", "exact on the grid", "Clip", "proved       fused"):
+    for part in (
+        "depth 6 (3 of the construction, 3 that round and clamp the data)",
+        "55, 20",
+        "exact on the grid",
+        "at most 0.001953 off (0.5 steps)",
+        "Clip",
+        "proved       fused",
+    ):
         assert part in text
 
 
@@ -149,9 +157,14 @@ def test_verify(tmp_path: Path) -> None:
     result = json.loads(done.stdout)
     assert [f["family"] for f in result["families"]] == [
         "uniform", "grid", "sorted", "reversed", "ties", "constant", "two-values", "8-bit", "clustered", "range-ends",
+        "off-grid", "off-grid-close", "half-steps", "last-digits", "outside",
     ]  # fmt: skip
-    for f in result["families"]:
+    for f in result["families"][:10]:
         assert (f["trials"], f["exact"], f["max_error"], f["mse"]) == (30, 1, 0, 0)
+    for f in result["families"][10:]:
+        assert (f["wrong"], f["kept"]) == (0, True)
+        assert f["max_error"] <= 2.0**-25
+    assert result["conclusion"] == "the contract is kept"
 
 
 def tampered(path: Path) -> Path:

@@ -21,7 +21,7 @@ SIZES = [1, 2, 3, 5, 9, 25, 64, 100]
 def test_depth_and_width(d: int, ranks: str) -> None:
     middle = [(d + 1) // 2, d // 2 + 1]
     chosen = {"first": [1], "middle": middle, "all": list(range(1, d + 1))}[ranks]
-    counted = build(tasks.rank(d, chosen), Options("depth3")).accounting
+    counted = build(tasks.rank(d, chosen), Options("depth3", inputs="grid")).accounting
     p = len(set(chosen))
     assert counted.depth == 3
     assert counted.width <= max(2 * d * d + 2 * d + 2 * p, 4 * p * d)

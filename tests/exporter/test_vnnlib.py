@@ -17,7 +17,7 @@ from exporter.vnnlib import error_chain, range_property, swap_chain, write_prope
 
 
 def _model(construction: str, d: int = 5, bits: int = 6) -> Model:
-    return build(median(d), Options(construction, Grid(bits=bits), "float32", "dense"))
+    return build(median(d), Options(construction, Grid(bits=bits), "float32", "dense", inputs="grid"))
 
 
 def _run(path: Path, x: np.ndarray) -> np.ndarray:
@@ -50,7 +50,7 @@ def test_the_properties_hold_off_the_grid(construction: str, tmp_path: Path) -> 
 
 
 def test_a_shifted_domain(tmp_path: Path) -> None:
-    model = build(median(3), Options("batcher", Grid(-8, 8, 4), "float32", "dense"))
+    model = build(median(3), Options("batcher", Grid(-8, 8, 4), "float32", "dense", inputs="grid"))
     write_properties(model, tmp_path / "m.onnx")
     x = np.array([[-8.0, 3, 7], [5, -2, 1]])
     np.testing.assert_array_equal(_run(tmp_path / "m-error.onnx", x), np.median(x, axis=1)[:, None] - x)

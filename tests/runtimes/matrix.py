@@ -151,7 +151,7 @@ def tidy(text: str) -> str:
 def proofs(folder: Path) -> Iterator[dict[str, Any]]:
     """VNN-LIB properties that Marabou proves, on models as small as it can take."""
     for construction, d, bits, kind in tqdm(PROOFS, desc="proving", disable=None):
-        model = build(median(d), Options(construction, Grid(bits=bits), "float32", "dense"))
+        model = build(median(d), Options(construction, Grid(bits=bits), "float32", "dense", inputs="grid"))
         path = folder / f"median-{construction}-d{d}-b{bits}.onnx"
         write(to_onnx(model), path, model.description())
         write_properties(model, path)
