@@ -93,8 +93,10 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     options = Options(cell.construction, ask=ask, inputs="grid")  # what the theorems count
     try:
         if cell.construction in COUNTED and (reason := lookup(cell.construction).cannot(cell.d, task.ranks)):
-            net, bound = trace(lookup(cell.construction), task, options)
-            return row | _counts(accounting(net), bound, cell.d, power) | {"reason": f"counted, not run: {reason}"}
+            net, failure = trace(lookup(cell.construction), task, options)
+            return (
+                row | _counts(accounting(net), failure.bound, cell.d, power) | {"reason": f"counted, not run: {reason}"}
+            )
         model = build(task, options)
     except UserError as error:
         return row | {"reason": str(error)}

@@ -21,6 +21,7 @@ from exporter.network import Network, network
 from exporter.options import OPTIONS, checked
 from exporter.patterns import guard_of
 from exporter.primitives import compare, compare_saturating, like
+from exporter.schedule import Failure
 from exporter.task import Task
 from exporter.trace import Node, stack, total, vector
 
@@ -78,8 +79,12 @@ class Model:
     profile: Profile
     step: Step
     exact_on_grid: bool
-    failure_bound: float
+    failure: Failure
     ties: Ties
+
+    @property
+    def failure_bound(self) -> float:
+        return self.failure.bound
 
     @property
     def grid_error(self) -> float | None:
@@ -125,7 +130,8 @@ class Model:
             "mantissa_bits": None if self.step.bits == float("inf") else self.step.bits,
             "epsilon": self.options.epsilon,
             "certificate": self.options.certificate,
-            "failure_bound": self.failure_bound,
+            "failure_bound": self.failure.bound,
+            "failure_law": self.failure.law,
             "ties": self.ties,
             "depth": counted.depth,
             "guard_layers": guard.layers if guard else 0,
@@ -154,9 +160,9 @@ def build(task: Task, options: Options) -> Model:
     found = _settle(construction, task, options)
     if found is None:
         raise ContractError(_refusal(construction, task, options))
-    net, bound, step = found.network, found.failure_bound, found.step
-    exact = step.exact_in(found.dtype) and not task.rounds and bound == 0 and found.ties == "exact"
-    return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, bound, found.ties)
+    net, failure, step = found.network, found.failure, found.step
+    exact = step.exact_in(found.dtype) and not task.rounds and failure.bound == 0 and found.ties == "exact"
+    return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, failure, found.ties)
 
 
 def trace(
@@ -167,8 +173,8 @@ def trace(
     delta: Fraction | None = None,
     rounded: DType | None = None,
     offsets: bool = True,
-) -> tuple[Network, float]:
-    """The network that answers a task, from data values to data values, and its failure bound.
+) -> tuple[Network, Failure]:
+    """The network that answers a task, from data values to data values, and how often it may fail.
 
     `rounded` rounds data to the grid in that floating-point type first, and clamps it (see Grid.guarded).
     """
@@ -184,7 +190,7 @@ def trace(
     if options.certificate:
         columns += _certificate(u, stats, choice)
     stats.names.span(GUARD, x, u)
-    return network(x, stack(columns), stats.names), stats.failure_bound
+    return network(x, stack(columns), stats.names), stats.failure
 
 
 def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
@@ -212,7 +218,7 @@ class Settled:
     """A combination that is exact."""
 
     network: Network
-    failure_bound: float
+    failure: Failure
     dtype: DType
     profile: Profile
     step: Step
@@ -241,7 +247,7 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
 
 
 def _first(
-    construction: Construction, traced: Callable[..., tuple[Network, float]], options: Options, profile: Profile
+    construction: Construction, traced: Callable[..., tuple[Network, Failure]], options: Options, profile: Profile
 ) -> Settled | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
@@ -250,7 +256,7 @@ def _first(
         for dtype, form in tried:
             if options.grid.bits > MANTISSA[dtype] or options.grid.misfit(dtype):
                 continue
-            net, bound = traced(form, rounded=None if options.inputs == "grid" else dtype, offsets=offsets)
+            net, failure = traced(form, rounded=None if options.inputs == "grid" else dtype, offsets=offsets)
             if profile not in MERGED:
                 step = structured_bits(net, options.grid.step)
             elif dense_weights(net) <= DENSE_LIMIT:
@@ -258,7 +264,7 @@ def _first(
             else:
                 continue
             if step.exact_in(dtype):
-                return Settled(net, bound, dtype, profile, step, "exact" if offsets else "capacity")
+                return Settled(net, failure, dtype, profile, step, "exact" if offsets else "capacity")
     return None
 
 
@@ -350,9 +356,9 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> M
             f"{dtype}{' as dense' * (options.profile == 'dense')} can still tell v from v - 1: {remedy}; "
             f"without --epsilon the slope comes from the grid"
         )
-    net, bound = trace(construction, task, options, delta=1 / Fraction(slope))
+    net, failure = trace(construction, task, options, delta=1 / Fraction(slope))
     profile: Profile = "structured" if options.profile == "auto" else options.profile
     if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
         profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, "dense") else "structured"
     step = structured_bits(net, options.grid.step)
-    return Model(task, options, net, accounting(net), dtype, profile, step, False, bound, "distinct")
+    return Model(task, options, net, accounting(net), dtype, profile, step, False, failure, "distinct")

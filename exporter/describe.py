@@ -100,7 +100,7 @@ def promise(d: dict[str, Any]) -> str:
             seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
             return f"mean squared error at most {d['epsilon']:.3g} of the squared range on uniform inputs{seeds}"
         case "rate":
-            return f"exact on the grid but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law', 'file')]}"
+            return f"exact on the grid but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law') or 'file']}"
         case "exact":
             return "exact on the grid"
         case "error":

@@ -61,7 +61,15 @@ OPTIONS: dict[str, Option] = {
             "two more outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer", flag=True,
         ),
         Option("bits", "data", "values are told apart on a grid of 2^B steps (default: 24)", "B", whole=True),
-        Option("domain", "data", "the range of the data (default: 0 1); it goes in and comes out as it is", pair=True),
+        Option(
+            "domain", "data", "the range of the data (default: 0 1); it goes in and comes out as it is", pair=True,
+        ),
+        Option(
+            "inputs", "data",
+            "any: the first layers round data to the grid and clamp it to the domain (default); grid: the bare network of "
+            "the construction, right on the grid only",
+            choices=("any", "grid"),
+        ),
         Option(
             "epsilon", "data",
             "as in its theorem, with slopes 12 d^4/E in place of a grid: mean squared error at most E on uniform inputs",

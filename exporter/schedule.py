@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import fsum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from exporter.errors import UserError
 from exporter.portable import outward
@@ -30,6 +30,13 @@ from exporter.portable import outward
 Blocks = Literal["paper", "lean"]
 Objective = Literal["width", "size"]
 FailureLaw = Literal["seeds", "file"]
+
+
+class Failure(NamedTuple):
+    """How often an answer may be wrong, and over what: nothing can fail by default."""
+
+    bound: float = 0.0
+    law: FailureLaw | None = None
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,8 @@ def _result(
         if kind != "rate":
             promised, kept = right, not wrong.any()
         elif family in RANDOM[about.get("ties", "capacity")]:
-            promised = f"{right} but for {about['failure_bound']:.3g}"
+            seeds = " on average over seeds" * (about.get("failure_law") == "seeds")
+            promised = f"{right} but for {about['failure_bound']:.3g}{seeds}"
             kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
     return FamilyResult(
         family, len(x), float(exact.mean()), float(wrong.mean()), float(error.max()), mse, promised, kept

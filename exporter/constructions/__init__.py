@@ -18,6 +18,7 @@ from exporter.constructions.radix import Form as Form
 from exporter.errors import UserError
 from exporter.linear import Scalar
 from exporter.options import nearest
+from exporter.schedule import Failure
 from exporter.trace import LayerNames, Node
 
 Tune = Literal["throughput", "latency", "depth", "width"]
@@ -43,7 +44,7 @@ class Statistics:
     """The wanted order statistics, in the order of the ranks, and how often they may be wrong on random input."""
 
     values: Node
-    failure_bound: float = 0.0
+    failure: Failure = field(default_factory=Failure)
     names: LayerNames = field(default_factory=LayerNames)
 
 

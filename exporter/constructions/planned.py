@@ -30,6 +30,8 @@ from exporter.schedule import (
     Blocks,
     CompactSchedule,
     Depth5Schedule,
+    Failure,
+    FailureLaw,
     LinearSchedule,
     MaxSchedule,
     Objective,
@@ -168,23 +170,28 @@ def formula(u: Node, plan: Schedule, delta: Scalar, seed: int, offsets: bool = T
             raise AssertionError(type(plan).__name__)
 
 
-def planned(name: str) -> Callable[..., tuple[Node, float, LayerNames]]:
-    """A builder for the catalogue: (values in the order of the ranks, failure bound, names of the layers)."""
+def planned(name: str) -> Callable[..., tuple[Node, Failure, LayerNames]]:
+    """A builder for the catalogue: (values in the order of the ranks, their failure, names of the layers)."""
 
     def build(
         u: Node, ranks: Sequence[int], delta: Scalar, seed: int, ask: Request, offsets: bool = True
-    ) -> tuple[Node, float, LayerNames]:
+    ) -> tuple[Node, Failure, LayerNames]:
         found: dict[int, Node] = {}
         bounds: list[Decimal] = []  # as they are stated, in decimals: their sum has few digits too
+        laws: set[FailureLaw] = set()
         names = LayerNames()
         parts = runs(ranks)
         for low, high in parts:
             plan = schedule(name, u.shape[0], low, high, replace(ask, failure=ask.failure / len(parts)))
             values = formula(u, plan, delta, seed, offsets)
             bounds.append(Decimal(repr(plan.failure_bound)))
+            if plan.failure_bound:
+                laws.add(plan.failure_law)
             for level, layer in enumerate(plan.layers, u.level + 1):
                 names.add(level, layer.module)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
-        return stack([found[r] for r in ranks]), min(1.0, float(sum(bounds))), names
+        # what holds for every file holds over the seeds as well
+        law: FailureLaw | None = "seeds" if "seeds" in laws else "file" if laws else None
+        return stack([found[r] for r in ranks]), Failure(min(1.0, float(sum(bounds))), law), names
 
     return build
