@@ -268,7 +268,7 @@ def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: i
 
 def test_the_failure_that_is_named_can_be_planned() -> None:
     with pytest.raises(UserError, match="can be planned") as refused:
-        plan_linear(256, 128, 129, 1e-60, "linear22")
+        plan_linear(1024, 512, 513, 1e-25, "linear22")
     named = float(re.findall(r"--failure (\S+)", str(refused.value))[0])
-    assert 1e-60 < named < 1e-9
-    assert plan_linear(256, 128, 129, named, "linear22").failure_bound <= named
+    assert 1e-25 < named < 1e-15
+    assert plan_linear(1024, 512, 513, named, "linear22").failure_bound <= named
