@@ -217,3 +217,13 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypa
         "median-batcher-d9-latency-fused",
     ]
     assert not __main__.ensure_models(Settings(models=Path("/proc/onnx-median")))
+
+
+@pytest.mark.parametrize("shape", ["(True, True)", "(1 is 1, 1)", "(1if 1else 1, 1)"])
+def test_a_hostile_npy_header_leaves_no_trace_in_the_log(server: Server, shape: str) -> None:
+    """In a process of its own: here pytest has the filters of warnings."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    body = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 8
+    answer = httpx.post(server.url + "/median", content=body, headers={"Content-Type": "application/x-npy"})
+    assert answer.status_code in (400, 422)
+    assert "Warning" not in server.log

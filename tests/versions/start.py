@@ -3,6 +3,7 @@ way it knows. Ends with the versions it ran with."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +28,12 @@ D = 25
 
 
 def ask(url: str) -> None:
-    """One request of each kind, good and bad."""
+    """One request of each kind, good and bad, once the workers listen."""
+    for _ in range(300):
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(url + "/readyz").status_code == 200:
+                break
+        time.sleep(0.1)
     vectors = np.random.default_rng(0).normal(size=(40, D))
     expected = np.median(vectors, axis=1)
     with httpx.Client(base_url=url, timeout=30) as client:
