@@ -94,13 +94,15 @@ def test_a_request_that_fails_on_its_way_to_the_queue_leaves_nothing_there(
 def test_vectors_that_have_to_be_run_again_are_not_refused_by_their_own_request(
     connect: Connect, tmp_path: Path
 ) -> None:
-    standin.write(tmp_path, "risky", standin.description(9, failure_bound=0.1), wrong="sorted")
+    standin.write(tmp_path, "doubtful", standin.description(9, failure_bound=0.1), wrong="sorted")
     standin.write(tmp_path, "exact", standin.description(9))
     client = connect(tmp_path, build=False, queue=1)
     for _ in range(3):
-        answer = client.post("/median", json={"vectors": [list(range(9)), list(range(8)), [5] * 9], "model": "risky"})
+        answer = client.post(
+            "/median", json={"vectors": [list(range(9)), list(range(8)), [5] * 9], "model": "doubtful"}
+        )
         assert answer.status_code in (200, 422), answer.text
-        answer = client.post("/median", json={"vectors": [list(range(9))] * 3, "model": "risky"})
+        answer = client.post("/median", json={"vectors": [list(range(9))] * 3, "model": "doubtful"})
         assert answer.json()["medians"] == [4.0] * 3
         assert all(answer.json()["fallback"])
     assert client.engine.gate.waiting == 0

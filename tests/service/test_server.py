@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+<<<<<<< HEAD
 import re
 import signal
+=======
+>>>>>>> core
 import socket
 import subprocess
 import sys
@@ -38,7 +41,7 @@ def test_options_come_from_flags_and_environment(serve: Serve, models: Path) -> 
     headers = {"X-API-Key": "k"}
     refused = httpx.post(server.url + "/median", json={"vectors": [[1]] * 3}, headers=headers)
     assert "at most 2" in refused.json()["detail"]
-    assert server.stop() in (0, -signal.SIGTERM)
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_sigterm_under_load_cuts_no_request(serve: Serve, models: Path, workers:
         await asyncio.wait_for(asyncio.gather(*clients), 20)
 
     asyncio.run(scenario())
-    assert server.process.wait(20) in (0, -signal.SIGTERM)
+    assert server.process.wait(20) == 0
     assert set(seen) == {200}
     assert len(seen) > 50
     assert ready == ([503] if workers == 1 else [])
