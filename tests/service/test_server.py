@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-<<<<<<< HEAD
 import re
-import signal
-=======
->>>>>>> core
 import socket
 import subprocess
 import sys
