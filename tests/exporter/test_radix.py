@@ -137,7 +137,7 @@ def test_certificates(construction: str, profile: str) -> None:
 @pytest.mark.parametrize(("bins", "depth", "width"), [(16, 13, 32), (4, 25, 8), (2, 49, 4)])
 def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> None:
     d = 2048
-    model = build(tasks.median(d, "lower"), Options(radix=bins, tune="width"))
+    model = build(tasks.median(d, "lower"), Options(radix=bins, tune="width", inputs="grid"))
     assert model.accounting.depth == depth
     assert model.accounting.width <= width * d
 
