@@ -69,7 +69,7 @@ versions:
 # The committed reference models; tests hold them to what the exporter writes.
 models: $(SETUP)
 	rm -rf models/reference
-	$(BIN)/python -m exporter.reference models/reference
+	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
 	rm -rf $(VENV) $(HEAVY) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -8,15 +8,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from exporter import task as tasks
 from exporter.build import Model, Options, build
 from exporter.constructions import CONSTRUCTIONS, Construction, fastest, lookup, refuse_unread, takers
-from exporter.constructions.planned import Request
+from exporter.constructions.scheduled import Request
 from exporter.errors import UserError
-from exporter.grid import Grid
-from exporter.onnx_file import to_onnx, write
-from exporter.options import OPTIONS, checked, in_python, nearest, whole_number
-from exporter.task import Task
+from exporter.files.model_file import to_onnx, write
+from exporter.question import task as tasks
+from exporter.question.grid import Grid
+from exporter.question.options import OPTIONS, checked, in_python, nearest, whole_number
+from exporter.question.task import Task
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ def export_model(
 
     `options` are those of the command line by name (`python -m exporter --help`), with the same checks: op, rank, quantile,
     method, even, bits, domain, failure, profile and so on; None is an option not given. d is 2048 by default. A `task`
-    (exporter.task) is a question of its own, in place of d, op, rank, quantile, method and even.
+    (exporter.question.task) is a question of its own, in place of d, op, rank, quantile, method and even.
     """
     try:
         if not isinstance(out, str | os.PathLike):
             raise UserError(f"--out must be a directory, not {out!r}")
         if not isinstance(task, Task | None):
-            raise UserError(f"task must be one of exporter.task, such as median(9), not {task!r}")
+            raise UserError(f"task must be one of exporter.question.task, such as median(9), not {task!r}")
         given = checked_all(options)
         if task is None:
             task = question(2048 if d is None else whole_number("d", d), given)

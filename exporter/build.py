@@ -11,19 +11,19 @@ from math import ceil, log2
 from typing import Any, Literal
 
 import exporter
-from exporter.accounting import Accounting, accounting
 from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune, lookup, refuse_unread
-from exporter.constructions.planned import Request
-from exporter.contract import LARGEST, MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
+from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
-from exporter.grid import GUARD, Grid
-from exporter.network import Network, network
-from exporter.options import OPTIONS, checked
-from exporter.patterns import guard_of
-from exporter.primitives import compare, compare_saturating, like
-from exporter.schedule import Failure
-from exporter.task import Task
-from exporter.trace import Node, stack, total, vector
+from exporter.files.rewrites import guard_of
+from exporter.formula.network import Network, network
+from exporter.formula.primitives import compare, compare_saturating, like
+from exporter.formula.trace import Node, stack, total, vector
+from exporter.planning.schedule import Failure
+from exporter.question.grid import GUARD, Grid
+from exporter.question.options import OPTIONS, checked
+from exporter.question.task import Task
+from exporter.readings.accounting import Accounting, accounting
+from exporter.readings.contract import LARGEST, MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
 
 Profile = Literal["dense", "matmul", "structured", "fused"]
 MERGED = ("dense", "matmul")  # the profiles that are one chain of merged maps

@@ -15,14 +15,14 @@ from typing import Any
 from tqdm import tqdm
 
 from exporter.api import Exported, checked_all, export, question, requests
-from exporter.atlas import TABLE, atlas, redraw
-from exporter.audit import audit, audit_lines
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
-from exporter.describe import TIES, describe, describe_lines, promise
 from exporter.errors import UserError, WriteError
-from exporter.options import OPTIONS, nearest, whole_number
-from exporter.reductions import reduce_file
-from exporter.verify import verify
+from exporter.question.options import OPTIONS, nearest, whole_number
+from exporter.tools.atlas import TABLE, atlas, redraw
+from exporter.tools.audit import audit, audit_lines
+from exporter.tools.describe import TIES, describe, describe_lines, promise
+from exporter.tools.reduce import reduce_file
+from exporter.tools.verify import verify
 
 EXPORT = """\
 commands, each with --help of its own:

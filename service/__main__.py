@@ -20,8 +20,9 @@ from pathlib import Path
 import uvicorn
 
 from exporter.errors import UserError
-from service import logs, registry, sharing, worker
-from service.direct import DirectProtocol
+from service import logs, sharing, worker
+from service.compute import registry
+from service.http.short_way import DirectProtocol
 from service.settings import Settings
 
 log = logging.getLogger("service")

@@ -12,14 +12,16 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
-from service import bodies, formats, life, logs, metrics, protocol_v2, registry, schemas
-from service.engine import Engine
-from service.entries import UnusableModelError, pieces
+from service import life, logs, metrics
+from service.compute import registry
+from service.compute.engine import Engine
+from service.compute.entries import UnusableModelError, pieces
 from service.errors import ProblemError, or_shortage
-from service.formats import Headers, Reply
-from service.front import Front, answer_to
-from service.json_body import Body
-from service.routes import DirectRoute
+from service.http import bodies, formats, protocol_v2, schemas
+from service.http.formats import Headers, Reply
+from service.http.gateway import Front, answer_to
+from service.http.json_body import Body
+from service.http.routes import DirectRoute
 from service.settings import Settings
 
 log = logging.getLogger("service")

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import orjson
 from tqdm import tqdm
 
-from exporter.families import FAMILIES
+from exporter.question.families import FAMILIES
 
 Format: TypeAlias = Literal["json", "npy", "raw"]
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]

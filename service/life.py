@@ -14,8 +14,9 @@ from multiprocessing import parent_process
 from pathlib import Path
 from types import FrameType
 
-from service import logs, registry
-from service.engine import Engine
+from service import logs
+from service.compute import registry
+from service.compute.engine import Engine
 from service.errors import ProblemError
 
 log = logging.getLogger("service")

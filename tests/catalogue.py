@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter import primitives as pr
-from exporter import task as tasks
 from exporter.build import Options, lookup, trace
-from exporter.constructions.planned import Request
-from exporter.families import UNITS
-from exporter.grid import Grid
-from exporter.linear import Scalar
-from exporter.network import Network, network
-from exporter.task import Task
-from exporter.trace import Node, assume, vector
+from exporter.constructions.scheduled import Request
+from exporter.formula import primitives as pr
+from exporter.formula.linear import Scalar
+from exporter.formula.network import Network, network
+from exporter.formula.trace import Node, assume, vector
+from exporter.question import task as tasks
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
+from exporter.question.task import Task
 
 Array = npt.NDArray[np.float64]
 
@@ -143,7 +143,7 @@ def _hostile(rng: np.random.Generator, n: int, part: Part) -> Array:
 def construction_case(
     construction: str, task: Task, bits: int = 8, domain: tuple[float, float] = (0.0, 1.0), **options: Any
 ) -> Case:
-    """A construction as the exporter traces it; its inputs come from every family of exporter.families."""
+    """A construction as the exporter traces it; its inputs come from every family of exporter.question.families."""
     form, rounded = options.pop("form", "pair"), options.pop("rounded", None)
     chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
     delta = None if chosen.epsilon is None else Fraction(chosen.epsilon) / (12 * task.d**4)

@@ -11,10 +11,10 @@ import onnx
 import onnxruntime as ort
 
 from exporter.build import MERGED
-from exporter.contract import DType, dense_bits, structured_bits
-from exporter.lowering import dense_graph, structured_graph
-from exporter.network import Network, Weights, weights
-from exporter.onnx_file import assemble
+from exporter.files.lowering import dense_graph, structured_graph
+from exporter.files.model_file import assemble
+from exporter.formula.network import Network, Weights, weights
+from exporter.readings.contract import DType, dense_bits, structured_bits
 
 PROFILES = ("dense", "matmul", "structured", "fused")
 DTYPES: tuple[DType, ...] = ("float32", "float64")

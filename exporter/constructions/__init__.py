@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 from exporter.constructions.batcher import batcher
 from exporter.constructions.depth3 import depth3
-from exporter.constructions.planned import Request, planned
 from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
+from exporter.constructions.scheduled import Request, planned
 from exporter.errors import UserError
-from exporter.linear import Scalar
-from exporter.options import nearest
-from exporter.schedule import Failure
-from exporter.trace import LayerNames, Node
+from exporter.formula.linear import Scalar
+from exporter.formula.trace import LayerNames, Node
+from exporter.planning.schedule import Failure
+from exporter.question.options import nearest
 
 Tune = Literal["throughput", "latency", "depth", "width"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exporter.trace import Node, assume, relu, stack
+from exporter.formula.trace import Node, assume, relu, stack
 
 Stage = list[tuple[int, int]]
 

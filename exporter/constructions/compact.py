@@ -3,7 +3,7 @@
 The sample gives K + 2 pivots, the exact counts at the inner ones pick the bracket that holds the targets, and the few
 survivors are compared in all pairs. Its failure falls only polynomially in d, so it does not replace the paper's theorem.
 
-All intervals are open (see exporter.constructions.rounds), so equal entries need no bits and the failure bound holds for
+All intervals are open (see exporter.constructions.sampling), so equal entries need no bits and the failure bound holds for
 every input. The answer always lies in the interval, whatever fails.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from exporter.constructions.rounds import (
+from exporter.constructions.sampling import (
     Entries,
     Interval,
     dealt,
@@ -24,10 +24,10 @@ from exporter.constructions.rounds import (
     ranked_between,
     slots_of,
 )
-from exporter.linear import Scalar
-from exporter.primitives import like
-from exporter.schedule import CompactSchedule
-from exporter.trace import Node, assume, constant, relu, stack, trim
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import like
+from exporter.formula.trace import Node, assume, constant, relu, stack, trim
+from exporter.planning.schedule import CompactSchedule
 
 
 def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Node:

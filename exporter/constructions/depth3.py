@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exporter.linear import Scalar
-from exporter.primitives import rank_select
-from exporter.trace import Node
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import rank_select
+from exporter.formula.trace import Node
 
 
 def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, saturating: bool = False) -> Node:

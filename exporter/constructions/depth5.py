@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from exporter.constructions.rounds import lean_ranks, lean_select, permutation, prepare, restored
-from exporter.linear import Scalar
-from exporter.primitives import compare, indicator_product
-from exporter.primitives import ranks as all_ranks
-from exporter.schedule import Depth5Schedule
-from exporter.trace import Node, assume, constant, relu, stack
+from exporter.constructions.sampling import lean_ranks, lean_select, permutation, prepare, restored
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import compare, indicator_product
+from exporter.formula.primitives import ranks as all_ranks
+from exporter.formula.trace import Node, assume, constant, relu, stack
+from exporter.planning.schedule import Depth5Schedule
 
 
 def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from exporter.constructions.rounds import (
+from exporter.constructions.sampling import (
     Entries,
     Interval,
     clipped,
@@ -31,10 +31,10 @@ from exporter.constructions.rounds import (
     permutation,
     prepare,
 )
-from exporter.linear import Scalar
-from exporter.primitives import hash_table
-from exporter.schedule import HashEnding, LinearSchedule, digits
-from exporter.trace import Node, assume, constant, relu, stack, trim
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import hash_table
+from exporter.formula.trace import Node, assume, constant, relu, stack, trim
+from exporter.planning.schedule import HashEnding, LinearSchedule, digits
 
 
 def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.constructions.linear22 import buckets, slot_sums
-from exporter.constructions.rounds import (
+from exporter.constructions.sampling import (
     Entries,
     clipped,
     groups,
@@ -37,11 +37,11 @@ from exporter.constructions.rounds import (
     restored,
     slots_of,
 )
-from exporter.linear import Scalar
-from exporter.primitives import compare, indicator_product, like, maximum, rank_select
-from exporter.primitives import mask as between
-from exporter.schedule import Blocks, HardRound, LinearSchedule, SoftRound
-from exporter.trace import Node, assume, assume_total, constant, relu, stack, trim
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import compare, indicator_product, like, maximum, rank_select
+from exporter.formula.primitives import mask as between
+from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
+from exporter.planning.schedule import Blocks, HardRound, LinearSchedule, SoftRound
 
 Index = npt.NDArray[np.int64]
 FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it

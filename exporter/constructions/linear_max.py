@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from exporter.constructions.linear22 import buckets, hashed_slots
-from exporter.constructions.rounds import dealt, groups, permutation, slots_of
-from exporter.linear import Scalar
-from exporter.primitives import compare, like, maximum
-from exporter.schedule import MaxSchedule, TreeSchedule
-from exporter.trace import Node, assume, relu, stack
+from exporter.constructions.sampling import dealt, groups, permutation, slots_of
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import compare, like, maximum
+from exporter.formula.trace import Node, assume, relu, stack
+from exporter.planning.schedule import MaxSchedule, TreeSchedule
 
 
 def best_of(x: Node, quantum: Scalar) -> Node:

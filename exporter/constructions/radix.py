@@ -26,9 +26,9 @@ from typing import Literal
 
 import numpy as np
 
-from exporter.linear import Array, Scalar
-from exporter.primitives import column
-from exporter.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim
+from exporter.formula.linear import Array, Scalar
+from exporter.formula.primitives import column
+from exporter.formula.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix

@@ -31,9 +31,9 @@ more = []
 """
 
 WEIGHTS = """
-from exporter import task
+from exporter.question import task
 from exporter.build import Options, lookup, trace
-from exporter.network import weights
+from exporter.formula.network import weights
 net, _ = trace(lookup("depth3"), task.median({d}), Options())
 layers = weights(net)
 more = [sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nnz for layer in layers)]

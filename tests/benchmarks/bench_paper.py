@@ -23,13 +23,13 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from exporter import task as tasks
 from exporter.api import export
 from exporter.build import Options, lookup, trace
-from exporter.constructions.planned import Request
-from exporter.families import UNITS
-from exporter.onnx_file import replace_file
-from exporter.verify import Session
+from exporter.constructions.scheduled import Request
+from exporter.files.model_file import replace_file
+from exporter.question import task as tasks
+from exporter.question.families import UNITS
+from exporter.tools.verify import Session
 
 BITS = 24
 SIZES = [256 << i for i in range(9)]  # 256 ... 65536

@@ -32,7 +32,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from exporter.families import FAMILIES  # noqa: E402
+from exporter.question.families import FAMILIES  # noqa: E402
 from service.client import Client  # noqa: E402
 
 D = 2048

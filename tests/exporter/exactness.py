@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.build import Options, build
-from exporter.families import UNITS
-from exporter.grid import Grid
-from exporter.onnx_file import to_onnx
-from exporter.task import Task
+from exporter.files.model_file import to_onnx
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
+from exporter.question.task import Task
 from tests.running import run
 
 Array = npt.NDArray[Any]

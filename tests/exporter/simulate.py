@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exporter.schedule import CompactSchedule, FirstSample, HardRound, LinearSchedule, SoftRound
+from exporter.planning.schedule import CompactSchedule, FirstSample, HardRound, LinearSchedule, SoftRound
 
 
 def _sample_ends(rng: np.random.Generator, d: int, sample: FirstSample) -> np.ndarray:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from exporter import atlas as module
-from exporter import atlas_plots
 from exporter.cli import main
+from exporter.tools import atlas as module
+from exporter.tools import atlas_plots
 
 
 def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from exporter import task as tasks
 from exporter.build import Options, build
 from exporter.constructions.batcher import merge_exchange, pruned
-from exporter.onnx_file import to_onnx
+from exporter.files.model_file import to_onnx
+from exporter.question import task as tasks
 from tests.running import run
 
 

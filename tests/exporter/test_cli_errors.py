@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from exporter import onnx_file
 from exporter.cli import main
+from exporter.files import model_file as onnx_file
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),

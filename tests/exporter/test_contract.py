@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter import task as tasks
 from exporter.build import Model, Options, build, lookup, trace
-from exporter.contract import DType, Step, dense_bits, structured_bits
 from exporter.errors import ContractError, UserError
-from exporter.evaluate import evaluate
-from exporter.families import UNITS
-from exporter.grid import Grid
-from exporter.network import Network, Weights, network, weights
-from exporter.primitives import compare, compare_saturating
-from exporter.trace import vector
+from exporter.formula.network import Network, Weights, network, weights
+from exporter.formula.primitives import compare, compare_saturating
+from exporter.formula.trace import vector
+from exporter.question import task as tasks
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
+from exporter.readings.contract import DType, Step, dense_bits, structured_bits
+from exporter.readings.evaluate import evaluate
 from tests.catalogue import CASES, Case
 from tests.running import DTYPES, exact_dtypes, proto_of, run
 

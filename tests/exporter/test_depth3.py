@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter import task as tasks
 from exporter.build import Options, build
 from exporter.errors import ContractError, UserError
-from exporter.grid import Grid
-from exporter.onnx_file import to_onnx
+from exporter.files.model_file import to_onnx
+from exporter.question import task as tasks
+from exporter.question.grid import Grid
 from tests.running import run
 
 SIZES = [1, 2, 3, 5, 9, 25, 64, 100]

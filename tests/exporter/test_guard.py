@@ -10,20 +10,20 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter import task as tasks
 from exporter.build import Model, Options, build, lookup, trace
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS
-from exporter.constructions.planned import Request
-from exporter.contract import dense_bits, structured_bits
+from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
-from exporter.families import OFF_GRID
-from exporter.grid import Grid
-from exporter.network import network
-from exporter.onnx_file import to_onnx
-from exporter.patterns import guard_of
-from exporter.task import Task
-from exporter.trace import relu, vector
+from exporter.files.model_file import to_onnx
+from exporter.files.rewrites import guard_of
+from exporter.formula.network import network
+from exporter.formula.trace import relu, vector
+from exporter.question import task as tasks
+from exporter.question.families import OFF_GRID
+from exporter.question.grid import Grid
+from exporter.question.task import Task
+from exporter.readings.contract import dense_bits, structured_bits
 from tests.running import run
 
 Array = np.ndarray[Any, Any]

@@ -13,11 +13,11 @@ from exporter.api import export_model, file_name
 from exporter.build import Options
 from exporter.cli import main
 from exporter.errors import UserError
-from exporter.grid import Grid
-from exporter.onnx_file import decode
-from exporter.profiles import prove_profile
-from exporter.task import median
-from exporter.verify import Session, verify
+from exporter.files.model_file import decode
+from exporter.files.profiles import prove_profile
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.tools.verify import Session, verify
 
 CONSTRUCTIONS = ("radix", "depth3", "batcher")
 

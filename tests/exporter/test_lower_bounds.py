@@ -10,16 +10,16 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter import lower_bounds as lb
-from exporter.audit import audit, audit_lines
-from exporter.chain import chain_of, layer_widths
 from exporter.cli import main
-from exporter.describe import describe, describe_lines
 from exporter.errors import UserError
-from exporter.onnx_file import decode, encode, load
-from exporter.reductions import error_bound, reduce_file, to_max
-from exporter.task import Output, extremum, median, quantile, rank
-from exporter.verify import verify
+from exporter.files.gemm_chain import chain_of, layer_widths
+from exporter.files.model_file import decode, encode, load
+from exporter.question.task import Output, extremum, median, quantile, rank
+from exporter.tools import lower_bounds as lb
+from exporter.tools.audit import audit, audit_lines
+from exporter.tools.describe import describe, describe_lines
+from exporter.tools.reduce import error_bound, reduce_file, to_max
+from exporter.tools.verify import verify
 
 
 def run(path: Path, x: np.ndarray) -> np.ndarray:

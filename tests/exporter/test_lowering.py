@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter.graph import Graph
-from exporter.patterns import entry_sum, joint_product
-from exporter.trace import Node, total, vector
+from exporter.files.graph import Graph
+from exporter.files.rewrites import entry_sum, joint_product
+from exporter.formula.trace import Node, total, vector
 
 
 def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, hypergeom
 
-from exporter import tails
-from exporter.constructions.planned import Request, formula, schedule
-from exporter.constructions.rounds import dealt
-from exporter.evaluate import evaluate
-from exporter.network import network
-from exporter.planner_compact import dealt_crowds
-from exporter.trace import vector
+from exporter.constructions.sampling import dealt
+from exporter.constructions.scheduled import Request, formula, schedule
+from exporter.formula.network import network
+from exporter.formula.trace import vector
+from exporter.planning import tails
+from exporter.planning.compact import dealt_crowds
+from exporter.readings.evaluate import evaluate
 
 BITS = 12
 CASES = [

@@ -13,10 +13,10 @@ from exporter.api import checked_all, export_model, question, requests
 from exporter.build import Options, build
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS, takers
-from exporter.constructions.planned import Request
+from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
-from exporter.onnx_file import to_onnx
-from exporter.options import OPTIONS, in_python
+from exporter.files.model_file import to_onnx
+from exporter.question.options import OPTIONS, in_python
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
@@ -190,7 +190,7 @@ def test_bad_values(given: dict[str, Any], cause: str, tmp_path: Path, capsys: p
         ({"construction": ["radix"]}, "unknown construction"),
         ({"fialure": 0.1}, "unknown option 'fialure': did you mean 'failure'?"),
         ({"out": 5}, "out must be a directory, not 5"),
-        ({"task": "median"}, "task must be one of exporter.task"),
+        ({"task": "median"}, "task must be one of exporter.question.task"),
         ({"task": question(5, {}), "d": 6}, "the task is of 5 numbers, not d=6"),
         ({"task": question(5, {}), "rank": 2}, "leave rank out"),
     ],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter import task as tasks
-from exporter.families import UNITS
-from exporter.grid import Grid
+from exporter.question import task as tasks
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
 from tests.exporter.exactness import all_inputs, answers, data, numpy_quantile
 
 SIZES = [1, 2, 3, 5, 9, 25, 64, 100]

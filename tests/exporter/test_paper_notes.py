@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exporter import primitives as pr
-from exporter.accounting import accounting
 from exporter.build import Options, build
-from exporter.evaluate import evaluate
-from exporter.grid import Grid
-from exporter.lower_bounds import exact_width, maximum_within
-from exporter.network import weights
-from exporter.paper_exponents import EXPONENTS, GAMMA, LEFT
-from exporter.task import median
-from exporter.trace import Node, Relu, relu, total
+from exporter.formula import primitives as pr
+from exporter.formula.network import weights
+from exporter.formula.trace import Node, Relu, relu, total
+from exporter.planning.paper_exponents import EXPONENTS, GAMMA, LEFT
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.readings.accounting import accounting
+from exporter.readings.evaluate import evaluate
+from exporter.tools.lower_bounds import exact_width, maximum_within
 from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"

@@ -7,12 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from exporter.constructions.planned import Request, formula, planned, runs, schedule
-from exporter.contract import structured_bits
-from exporter.evaluate import evaluate
-from exporter.families import FAMILIES
-from exporter.network import network
-from exporter.trace import vector
+from exporter.constructions.scheduled import Request, formula, planned, runs, schedule
+from exporter.formula.network import network
+from exporter.formula.trace import vector
+from exporter.question.families import FAMILIES
+from exporter.readings.contract import structured_bits
+from exporter.readings.evaluate import evaluate
 
 BITS = 24
 CASES = {

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-from exporter import portable
+from exporter.planning import portable
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPORTS = """
 import hashlib
 from exporter.build import Options, build
-from exporter.constructions.planned import Request, schedule
-from exporter.onnx_file import to_onnx
-from exporter.task import median
+from exporter.constructions.scheduled import Request, schedule
+from exporter.files.model_file import to_onnx
+from exporter.question.task import median
 print(schedule("depth5", 256, 128, 129, Request()), schedule("linear-max", 256, 256, 256, Request()))
 print(schedule("linear46", 64, 30, 30, Request()), schedule("depth5", 4096, 2048, 2049, Request(gamma=0.1)))
 for name in ("compact", "linear22"):

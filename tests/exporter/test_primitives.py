@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter import primitives as pr
-from exporter.accounting import accounting
-from exporter.evaluate import evaluate
-from exporter.trace import Node
+from exporter.formula import primitives as pr
+from exporter.formula.trace import Node
+from exporter.readings.accounting import accounting
+from exporter.readings.evaluate import evaluate
 from tests.catalogue import Block, Part, block_network, blocks
 
 

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter import task as tasks
 from exporter.build import Options, build
 from exporter.constructions import CONSTRUCTIONS
-from exporter.grid import Grid
-from exporter.onnx_file import to_onnx
-from exporter.profiles import prove_profile
+from exporter.files.model_file import to_onnx
+from exporter.files.profiles import prove_profile
+from exporter.question import task as tasks
+from exporter.question.grid import Grid
 from tests.catalogue import construction_case
 from tests.running import proto_of
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter import task as tasks
 from exporter.build import Options, build
 from exporter.constructions.radix import Digits, even_digits, radix
-from exporter.evaluate import evaluate
-from exporter.families import UNITS
-from exporter.grid import Grid
-from exporter.network import Network, network
-from exporter.onnx_file import to_onnx
-from exporter.trace import vector
+from exporter.files.model_file import to_onnx
+from exporter.formula.network import Network, network
+from exporter.formula.trace import vector
+from exporter.question import task as tasks
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
+from exporter.readings.evaluate import evaluate
 from tests.running import run, session
 
 FORMS = ("pair", "saturating", "bounded")

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from exporter.accounting import accounting
-from exporter.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
-from exporter.profiles import prove_profile
-from exporter.trace import topological
+from exporter.files.profiles import prove_profile
+from exporter.formula.trace import topological
+from exporter.readings.accounting import accounting
+from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
 from tests.catalogue import CASES, Case
 from tests.running import PROFILES, exact_dtypes, proto_of, run, session, weights_of
 

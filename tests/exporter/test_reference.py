@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exporter.onnx_file import read_manifest
-from exporter.reference import write_reference
+from exporter.files.model_file import read_manifest
+from exporter.tools.reference import write_reference
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 

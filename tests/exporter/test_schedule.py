@@ -11,15 +11,23 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from exporter import portable, tails
 from exporter.constructions.linear22 import buckets
-from exporter.constructions.planned import Request, built_width, schedule
+from exporter.constructions.scheduled import Request, built_width, schedule
 from exporter.errors import UserError
-from exporter.paper_exponents import paper_linear46
-from exporter.planner_compact import plan_compact
-from exporter.planner_linear import first_law, plan_linear
-from exporter.planner_small import paper_depth5, plan_depth5, plan_max, plan_tree
-from exporter.schedule import FirstSample, HardRound, HashEnding, LinearSchedule, digits, hash_capacity, median_ranks
+from exporter.planning import portable, tails
+from exporter.planning.compact import plan_compact
+from exporter.planning.linear import first_law, plan_linear
+from exporter.planning.paper_exponents import paper_linear46
+from exporter.planning.schedule import (
+    FirstSample,
+    HardRound,
+    HashEnding,
+    LinearSchedule,
+    digits,
+    hash_capacity,
+    median_ranks,
+)
+from exporter.planning.small import paper_depth5, plan_depth5, plan_max, plan_tree
 
 _spec = importlib.util.spec_from_file_location("simulate", Path(__file__).with_name("simulate.py"))
 assert _spec

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter import task as tasks
 from exporter.api import export
 from exporter.build import Model, Options, build
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS
-from exporter.constructions.planned import Request
-from exporter.describe import describe, describe_lines
-from exporter.evaluate import evaluate
-from exporter.families import UNITS
-from exporter.grid import Grid
-from exporter.verify import verify
+from exporter.constructions.scheduled import Request
+from exporter.question import task as tasks
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
+from exporter.readings.evaluate import evaluate
+from exporter.tools.describe import describe, describe_lines
+from exporter.tools.verify import verify
 
 PIXELS = Grid(0, 255, 8)
 LOOSE = Request(failure=1e-2)

@@ -10,10 +10,10 @@ import pytest
 
 from exporter.build import Model, Options, build
 from exporter.errors import UserError
-from exporter.grid import Grid
-from exporter.network import weights
-from exporter.task import median
-from exporter.vnnlib import error_chain, range_property, swap_chain, write_properties
+from exporter.formula.network import weights
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.tools.properties import error_chain, range_property, swap_chain, write_properties
 
 
 def _model(construction: str, d: int = 5, bits: int = 6) -> Model:

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from exporter.api import export
 from exporter.build import Options, build
-from exporter.evaluate import evaluate
-from exporter.families import UNITS
-from exporter.grid import Grid
-from exporter.task import median
+from exporter.question.families import UNITS
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.readings.evaluate import evaluate
 
 EXACT = ("radix", "depth3", "batcher")  # right on every grid input
 SAMPLED = ("depth5", "compact", "linear22", "linear46")  # wrong on a few inputs: compared with the network itself

@@ -24,10 +24,10 @@ import numpy as np
 from tqdm import tqdm
 
 from exporter.build import Options, build
-from exporter.grid import Grid
-from exporter.onnx_file import replace_file, to_onnx, write
-from exporter.task import median
-from exporter.vnnlib import write_properties
+from exporter.files.model_file import replace_file, to_onnx, write
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.tools.properties import write_properties
 from tests.runtimes.adapters import RUNTIMES, Runtime
 from tests.runtimes.cases import Case, catalogue
 from tests.runtimes.report import markdown

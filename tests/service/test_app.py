@@ -17,10 +17,10 @@ import httpx
 import numpy as np
 import pytest
 
-from exporter.families import FAMILIES
+from exporter.question.families import FAMILIES
 from service import logs
-from service.bodies import NPY, RAW
-from service.schemas import EXAMPLES, MedianAnswer, Problem
+from service.http.bodies import NPY, RAW
+from service.http.schemas import EXAMPLES, MedianAnswer, Problem
 from tests.service import standin
 
 JSON = {"Content-Type": "application/json"}

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import registry
-from service.batching import Gate, Lane, Outcome
+from service.compute import registry
+from service.compute.batching import Gate, Lane, Outcome
+from service.compute.registry import Model
+from service.compute.scaling import Floats
 from service.errors import BusyError, ShortageError
 from service.metrics import WAITING, settle
-from service.registry import Model
-from service.scaling import Floats
 from service.settings import Settings
 from tests.service import standin
 

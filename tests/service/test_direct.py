@@ -13,11 +13,11 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from service.app import create_app
-from service.direct import DirectProtocol, read_plain
-from service.engine import Engine
-from service.formats import Head
-from service.front import Front
-from service.registry import Model
+from service.compute.engine import Engine
+from service.compute.registry import Model
+from service.http.formats import Head
+from service.http.gateway import Front
+from service.http.short_way import DirectProtocol, read_plain
 from service.settings import Settings
 
 D = 25

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
-from service import registry
+from service.compute import registry
 from tests.service import standin
 from tests.service.conftest import InProcess
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import bodies, json_body
-from service.bodies import Options
 from service.errors import BadInputError, ProblemError
-from service.json_body import Limits, in_one_go
+from service.http import bodies, json_body
+from service.http.bodies import Options
+from service.http.json_body import Limits, in_one_go
 from tests.service.attacks import ATTACKS, JSON, good
 
 LIMITS = Limits(40, 30)

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from service.front import Front
+from service.http.gateway import Front
 from tests.service.conftest import Server
 from tests.service.test_direct import Connection, play, request, vector  # noqa: F401, a fixture
 

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from service.one_row import for_one_row
+from service.graphs.one_row import for_one_row
 
 Step = tuple[str, tuple[Any, ...], dict[str, Any]]
 LINE = ("Reshape", (np.array([-1, 1, 6]),), {})

@@ -21,7 +21,8 @@ import numpy as np
 import psutil
 import pytest
 
-from service import life, logs, registry
+from service import life, logs
+from service.compute import registry
 from tests.service import standin
 from tests.service.conftest import InProcess, Server
 

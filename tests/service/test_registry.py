@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from exporter.api import export_model
-from service import registry
+from service.compute import registry
+from service.compute.layout import median_target
 from service.errors import ProblemError
-from service.ranks import median_target
 from tests.service import standin
 from tests.service.conftest import InProcess
 

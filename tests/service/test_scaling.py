@@ -14,12 +14,12 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from onnx import TensorProto, helper, numpy_helper
 
 from exporter.build import Options, build
-from exporter.onnx_file import to_onnx
-from exporter.task import median
-from service.one_row import for_one_row
-from service.ranks import Target, layout, median_target
-from service.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale
-from service.serving import with_counting
+from exporter.files.model_file import to_onnx
+from exporter.question.task import median
+from service.compute.layout import Target, layout, median_target
+from service.compute.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale
+from service.graphs.counting import with_counting
+from service.graphs.one_row import for_one_row
 
 F32 = Grid(24, 0.0, 1.0, np.dtype(np.float32))
 F64 = Grid(40, 0.0, 1.0, np.dtype(np.float64))

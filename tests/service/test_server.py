@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from exporter.api import export_model
-from service import __main__, registry
+from service import __main__
+from service.compute import registry
 from service.settings import Settings
 from tests.service import standin
 from tests.service.conftest import Server

@@ -1,0 +1,245 @@
+"""Steps that linear46, linear22, compact and the sampled maximum share: lean forms of the paper's building blocks.
+
+Entries are multiples of a quantum q. An interval says which of them are live; its ends are entries themselves or the ends
+of the range. Inside a round values are taken relative to `lower`, so that an empty slot, which ends up as 0, means "no
+better lower end".
+
+Equal entries. The proofs order them by index, so that no two are equal. Two ways to keep that order:
+    open intervals   live is what lies strictly between the ends, and a target may be an end itself: its rank is then
+                     below the first or above the last live one. All entries strictly between are also between the ends in
+                     the order by index, so ties never make more of them than the proof allows. It costs no bits.
+    index offsets    entry j is raised by j/D of a grid step before it is compared with the ends of a closed interval. A
+                     hard round needs it: strictly between the ends there may be too few entries to fill its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.formula.linear import Scalar
+from exporter.formula.primitives import compare, like
+from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
+from exporter.planning.schedule import HardRound, SoftRound
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """The input as it is compared: multiples of the quantum q, entry j raised by j q where a step has `fine` > 1 quanta."""
+
+    values: Node
+    quantum: Fraction
+    fine: int = 1
+
+    @property
+    def d(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def step(self) -> Fraction:
+        """The step of the grid without the offsets."""
+        return self.quantum * self.fine
+
+    def plain(self, v: Node) -> Node:
+        """v, a value for every entry, without the offsets: what is 0 for a dead entry is then 0 or less."""
+        return v if self.fine == 1 else v - constant(np.arange(self.d) * float(self.quantum))
+
+
+def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
+    """v = (u + δ + δ j/D)/2: no entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal.
+
+    u is halved first: compilers join constants that are added in a row, and the one that rounds u to the grid is so large
+    that it would swallow an offset.
+    """
+    step, d = Fraction(delta), u.shape[0]
+    if not offsets:
+        return Entries(assume(u / 2 + step / 2, float(step) / 2, 1.0), step / 2)
+    fine = 1 << (d - 1).bit_length()
+    v = u / 2 + constant(float(step) / 2 + np.arange(d) * float(step / fine / 2))
+    return Entries(assume(v, float(step) / 2, 1.0), step / (2 * fine), fine)
+
+
+def restored(m: Node, delta: Scalar) -> Node:
+    """Input values from values of v without offsets."""
+    return m * 2 - delta
+
+
+def clipped(m: Node) -> Node:
+    """[m]+ - [m - 1]+ (last step of alg:medianFindingFunctionLinear)."""
+    return trim(m)
+
+
+def permutation(d: int, seed: int, number: int) -> Index:
+    """The baked permutation of one round: independent of those of the other rounds."""
+    return np.random.default_rng([seed, number]).permutation(d)
+
+
+def dealt(order: Index, blocks: int) -> Index:
+    """The entries of `order` dealt to the blocks like cards, block by block, in the sizes of `groups`.
+
+    A prefix of `order` (the first sample) is then spread over the blocks as evenly as it can be, and all that a seed
+    changes is one permutation of the whole network: no seed is better or worse than another on inputs in random order.
+    """
+    return np.concatenate([order[first::blocks] for first in range(blocks)])
+
+
+def lean_ranks(x: Node, quantum: Scalar) -> Node:
+    """Ranks 1..m of all entries, each pair compared once: m (m - 1) neurons; equal entries rank by position.
+
+    For i < j the pair says whether x_i > x_j; the other direction is 1 minus it.
+    """
+    m = x.shape[0]
+    if m == 1:
+        return constant([1.0])
+    i, j = np.triu_indices(m, 1)
+    wins = compare(x.take(i), x.take(j), quantum)
+    both = stack([wins, 1 - wins])
+    table = np.zeros((m, m), dtype=np.int64)
+    table[i, j] = np.arange(len(i))
+    table[j, i] = np.arange(len(i)) + len(i)
+    off = table[~np.eye(m, dtype=bool)]
+    return assume(both.take(off).reshape(m, m - 1).sum(1) + 1, 1.0, float(m))
+
+
+def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:
+    """The entries of the wanted ranks, when every rank 1..m is taken once and 0 <= x <= 1; two neurons per entry.
+
+    [x_k + r - y_k]+ - [x_k + r - 1 - y_k]+ is 1 for the r - 1 lower entries, x_k for the one of rank r and 0 above: the sum
+    over k is x_(r) + r - 1. With `consecutive` the wanted ranks follow one another and share their neurons.
+    """
+    m = x.shape[0]
+    rows: list[Node | int] = []
+    for k, r in enumerate(wanted):
+        if not consecutive or k == 0:
+            rows.append(r - 1)
+        rows.append(r)
+    wants = stack([r.reshape(1) if isinstance(r, Node) else constant([float(r)]) for r in rows])
+    p = len(rows)
+    cells = assume_total(relu(x.spread(0, p) + wants.spread(1, m) - ranks.spread(0, p)), m * (m + 1) / 2)
+    last = np.arange(1, p, 1 if consecutive else 2)
+    # subtracted before they are summed, so that no sum exceeds m
+    each = assume(cells.take(last) - cells.take(last - 1), 0.0, 1.0)
+    before = stack([(r - 1).reshape(1) if isinstance(r, Node) else constant([r - 1.0]) for r in wanted])
+    return assume(each.sum(1) - before, 0.0, 1.0)
+
+
+def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node]:
+    """([l <= x_i <= u], number of x_i < l) in one layer of 4 neurons per entry (defn:filtering_masking_net)."""
+    above = compare(x, like(lower, x) - quantum, quantum)
+    beyond = compare(x, like(upper, x), quantum)
+    return assume(above - beyond, 0.0, 1.0), assume(x.shape[0] - above.sum(), 0.0, float(x.shape[0]))
+
+
+def open_mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node, Node]:
+    """([l < x_i < u], number of x_i <= l, [l = u]) on as many neurons; where l = u the mask is -[x_i = l]."""
+    above = compare(x, like(lower, x), quantum)
+    beyond = compare(x, like(upper, x) - quantum, quantum)
+    below = assume(x.shape[0] - above.sum(), 0.0, float(x.shape[0]))
+    return assume(above - beyond, -1.0, 1.0), below, 1 - compare(upper, lower, quantum)
+
+
+def groups(d: int, blocks: int, block: int | None = None) -> list[tuple[int, int, int]]:
+    """(first position, blocks, block length): as equal as possible over d, or `blocks` of exactly `block`."""
+    if block is not None:
+        return [(0, blocks, block)]
+    size, more = divmod(d, blocks)
+    parts = [(0, more, size + 1), (more * (size + 1), blocks - more, size)]
+    return [part for part in parts if part[1]]
+
+
+def slots_of(
+    x: Node, mask: Node, order: Index, parts: Sequence[tuple[int, int, int]], entries: int
+) -> tuple[Node, Node]:
+    """(slots, live entries per block): the first `entries` live entries of every block, one neuron per entry and slot.
+
+    With the prefix counts P_j inside a block, T_i = sum_j [x_j - P_j + i - (c + 1)(1 - m_j)]+ telescopes: slot i is
+    T_i - T_(i - 1) - (i - 1). A slot that stays empty holds an integer <= 0. x <= 1 is enough where m_j = 0.
+    """
+    found, counts = [], []
+    c = entries
+    for first, blocks, block in parts:
+        where = order[first : first + blocks * block]
+        values, live = (n.take(where).reshape(blocks, block) for n in (x, mask))
+        before = assume(live.prefix_sum(1), block * live.lo, float(block))
+        base = values - before - (c + 1) * (1 - live)
+        places = constant(np.arange(1, c + 1))
+        for axis, n in ((1, blocks), (2, block)):
+            places = places.spread(axis, n)
+        cells = assume_total(assume(relu(base.spread(0, c) + places), 0.0, float(c)), c * (c + 1) / 2 + 1)
+        sums = assume(cells.sum(2), 0.0, c * (c + 1) / 2 + 1)
+        step = np.eye(c) - np.eye(c, k=-1)
+        index = constant(np.arange(c)).spread(1, blocks)
+        slots = sums.along(0, step) - index if c > 1 else sums
+        found.append(assume(slots, -float(c), 1.0).reshape(c * blocks))
+        counts.append(assume(live.sum(1), block * live.lo, float(block)))
+    return stack(found), stack(counts)
+
+
+def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:
+    """(x, ranks): the slots, `spare` zeros below and as many ceilings above, which need no comparison to be ranked."""
+    m = slots.shape[0]
+    x = stack([constant(np.zeros(spare)), relu(slots), ceiling.spread(0, spare)])
+    lowest = np.arange(1, spare + 1)
+    return x, stack([constant(lowest), lean_ranks(slots, quantum) + spare, constant(lowest + m + spare)])
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """The targets are in [lower, upper]; whether the ends count as live is for the next step to say."""
+
+    lower: Node
+    upper: Node
+
+    def open_live(self, e: Entries, longest: int, entries: int) -> tuple[Node, Node, Node, Node]:
+        """(x - lower, mask, live entries, number of x <= lower), live being what lies strictly between the ends.
+
+        Where the ends are equal nothing is: x is lowered so far that no slot of a block up to `longest` takes it.
+        """
+        mask, below, shut = open_mask_of(e.values, self.lower, self.upper, e.quantum)
+        x = e.values - like(self.lower + (longest + entries + 1) * shut, e.values)
+        return x, mask, assume(mask.sum(), -float(e.d), float(e.d)), below
+
+
+def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) -> Interval:
+    """Round 1: the ends are order statistics of the first `size` entries."""
+    sample = e.values.take(order[:size])
+    wanted = [r for r in (lower, upper) if 1 <= r <= size]
+    ends = lean_select(sample, lean_ranks(sample, e.quantum), wanted)
+    low = ends.take([0]).reshape() if lower >= 1 else constant(0.0)
+    high = ends.take([len(wanted) - 1]).reshape() if upper <= size else constant(1.0)
+    return Interval(low, high)
+
+
+def narrow(e: Entries, at: Interval, low: int, high: int, taken: HardRound | SoftRound, order: Index) -> Interval:
+    """One round in four layers: mask, shortlist (and scaled ranks), pairs, select."""
+    z, c = taken.size, taken.entries
+    if isinstance(taken, HardRound):
+        mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
+        n = assume(mask.sum(), 0.0, float(e.d))
+        parts = groups(e.d, taken.blocks, taken.block)
+        slots, _ = slots_of(e.values - like(at.lower, e.values), mask, order, parts, c)
+        # ceil(r z / n) = sum over i = 0 .. z - 1 of [r z - i n > 0]; floor with >= and i = 1 .. z
+        first = _steps((low - below) * z + 1, n, np.arange(1, z + 1), z) - taken.below
+        last = _steps((high - below) * z, n, np.arange(z), z) + taken.above
+    else:
+        x, mask, n, below = at.open_live(e, taken.block, c)
+        slots, counts = slots_of(x, mask, order, groups(e.d, taken.blocks), c)
+        # the empty slots are lowest; of u entries left out all may be below the target, or none
+        first = z - n + low - below
+        last = z - n + high - below + relu(counts - c).sum()
+    x, ranks = ranked_between(slots, at.upper - at.lower, e.quantum)
+    ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in (first, last)])
+    lower, upper = (assume(at.lower + ends.take([k]).reshape(), 0.0, 1.0) for k in (0, 1))
+    return Interval(lower, upper)
+
+
+def _steps(start: Node, n: Node, factors: npt.NDArray[np.int64], z: int) -> Node:
+    """sum_i [start - i n > 0] over integers, i in `factors`."""
+    scaled = n.spread(0, z).weigh(factors.astype(np.float64))
+    return assume(trim(start.spread(0, z) - scaled).sum(), 0.0, float(z))

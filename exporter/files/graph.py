@@ -1,0 +1,79 @@
+"""ONNX nodes and constants under construction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from exporter.formula.linear import Shape
+
+
+@dataclass
+class Graph:
+    """ONNX nodes and initializers under construction, in one floating-point type."""
+
+    dtype: np.dtype[Any]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    once: bool = False  # what was computed before is not computed again
+    _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
+    _added: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+    def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
+        key = (op, *inputs, repr(attributes))
+        if self.once and key in self._added:
+            return self._added[key]
+        name = self._added[key] = f"{op.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def finish(self, output: str) -> None:
+        """Call the tensor y that is the output, and leave out nodes and constants that nothing reads."""
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                names[:] = ["y" if name == output else name for name in names]
+        used, kept = {"y"}, []
+        for node in reversed(self.nodes):
+            if node.output[0] in used:
+                used.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        self.initializers = {name: tensor for name, tensor in self.initializers.items() if name in used}
+
+    def constant(self, values: Any, dtype: Any = None) -> str:
+        array = np.ascontiguousarray(values, dtype=dtype or self.dtype)
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in self._shared:
+            name = f"c_{len(self.initializers)}"
+            self._shared[key] = name
+            self.initializers[name] = numpy_helper.from_array(array, name)
+        return self._shared[key]
+
+    def shape(self, dims: Sequence[int]) -> str:
+        return self.constant(list(dims), np.int64)
+
+    def reshape_once(self) -> None:
+        """f of a Reshape of a, not a Reshape of f(a), where a is reshaped that way anyway and f(a) is read in no other."""
+        readers = Counter(name for node in self.nodes for name in node.input)
+        makers = {node.output[0]: (at, node) for at, node in enumerate(self.nodes)}
+        there = {tuple(node.input): at for at, node in enumerate(self.nodes) if node.op_type == "Reshape"}
+        kept = []
+        for node in self.nodes:
+            at, f = makers.get(node.input[0], (0, node))
+            earlier = there.get((f.input[0], *node.input[1:]), at)
+            if (
+                node.op_type == "Reshape"
+                and f.op_type in ("Clip", "Relu")
+                and readers[f.output[0]] == 1
+                and earlier < at
+            ):
+                f.input[0], f.output[0] = self.nodes[earlier].output[0], node.output[0]
+            else:
+                kept.append(node)
+        self.nodes = kept

@@ -1,0 +1,209 @@
+"""Formulas that have a shorter form in ONNX: one small rule each, applied by `exporter.files.lowering`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from exporter.formula.linear import Along, Array, Reshape, Scalar, Take
+from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Sum, topological
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """The layers of `Grid.guarded` that end in `node`: scale x - shift, rounded by c - (...) and clamped to [0, top]."""
+
+    node: Node
+    source: Node
+    scale: float
+    shift: float
+    c: float
+    top: float
+
+    @property
+    def layers(self) -> int:
+        return self.node.level
+
+
+def guard(node: Node) -> Guard | None:
+    """The guard that ends in the node, read off the formula itself."""
+    match node:
+        case Relu(
+            arg=Sum(
+                terms=(
+                    (
+                        -1,
+                        Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)),
+                    ),
+                ),
+                offset=top,
+            )
+        ):
+            return _guard(node, r, top, top - less)
+        case Relu(arg=Sum(terms=((-1, r),), offset=top)):
+            return _guard(node, r, top, top)
+        case _:
+            return None
+
+
+def _guard(node: Node, r: Node, top: Scalar, c: Scalar) -> Guard | None:
+    """The guard that rounds in r = relu(c - ...)."""
+    match r:
+        case Relu(arg=Sum(terms=((scale, Input() as x),), offset=offset)) if scale < 0 and offset == c:
+            return Guard(node, x, float(-scale), 0.0, float(c), float(top))
+        case Relu(
+            arg=Sum(terms=((-1, Relu(arg=Sum(terms=((scale, Input() as x),), offset=shift))),), offset=offset)
+        ) if scale > 0 and offset == c:
+            return Guard(node, x, float(scale), float(-shift), float(c), float(top))
+        case _:
+            return None
+
+
+def guard_of(output: Node) -> Guard | None:
+    """The guard that all data passes on its way to the output, if there is one."""
+    found = [g for node in topological(output) if (g := guard(node))]
+    for g in found:
+        rest = topological(output, args=lambda node, g=g: () if node is g.node else node.args)  # type: ignore[misc]
+        if not any(isinstance(node, Input) for node in rest):
+            return g
+    return None
+
+
+def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
+    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, the pair that Clip(v, 0, h) stands for."""
+    match node:
+        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
+            (base, start), (other, end) = _shifted(v), _shifted(w)
+            if base == other and end < start:
+                return float(c), v, float(start - end), float(offset)
+    return None
+
+
+def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
+    """((c, a), o) when the node is c a + o."""
+    match node:
+        case Sum(terms=((c, arg),), offset=offset):
+            return (c, arg), offset
+        case _:
+            return (1, node), 0
+
+
+def largest_entry(node: Node) -> Node | None:
+    """The vector, or the matrix of one row, whose largest entry the node is."""
+    match node:
+        case Largest(of=Apply(linear=Reshape(), arg=arg)) if len(arg.shape) == 2 and arg.shape[0] == 1:
+            return arg
+        case Largest(of=q):
+            return q
+        case _:
+            return None
+
+
+def plain_total(node: Node) -> Node | None:
+    """The argument when the node is its sum over the last axis, `Node.sum`."""
+    match node:
+        case Apply(linear=Reshape(), arg=Apply(linear=Along(axis, matrix), arg=arg)) if (
+            axis == len(arg.shape) - 1
+            and node.shape == arg.shape[:-1]
+            and isinstance(matrix, np.ndarray)
+            and matrix.shape[0] == 1
+            and (matrix == 1).all()
+        ):
+            return arg
+        case _:
+            return None
+
+
+def scaled_total(node: Node) -> tuple[float, Node, float] | None:
+    """(c, a, offset) when the node is c times the sum of a over its last axis, plus offset."""
+    if node.is_constant:
+        return None
+    if (arg := plain_total(node)) is not None:
+        return 1.0, arg, 0.0
+    match node:
+        case Sum(terms=((c, inner),), offset=offset) if (arg := plain_total(inner)) is not None:
+            return float(c), arg, float(offset)
+        case _:
+            return None
+
+
+def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
+    """(a, v, M) when the node is the vector a + M v."""
+    match node:
+        case Sum(terms=((1, rest), (1, Apply(linear=Along(0, matrix), arg=arg))), offset=0) if (
+            len(node.shape) == 1 and not arg.is_constant and isinstance(matrix, np.ndarray)
+        ):
+            return rest, arg, matrix.astype(np.float64)
+        case _:
+            return None
+
+
+def product_chain(node: Node) -> tuple[Node, Array] | None:
+    """(v, M) when the node is M v along the last axis of a vector or matrix; M1 (M0 v) is taken as one product.
+
+    That is no less exact where M0 and v are not negative: a part of the terms of M0 v is at most M0 v.
+    """
+    match node:
+        case Apply(linear=Along(axis, matrix), arg=arg) if (
+            isinstance(matrix, np.ndarray) and axis == len(arg.shape) - 1 and axis < 2 and not arg.is_constant
+        ):
+            m = matrix.astype(np.float64)
+            match arg:
+                case Apply(linear=Along(same, inner), arg=v) if (
+                    same == axis and isinstance(inner, np.ndarray) and v.lo >= 0 and np.min(inner) >= 0
+                ):
+                    return v, m @ inner.astype(np.float64)
+            return arg, m
+    return None
+
+
+def joint_product(node: Node) -> tuple[tuple[Node, ...], Array] | None:
+    """((v, w, ...), [M N ...]) when the node is a vector M v + N w + ...
+
+    That is no less exact where each row adds up two terms, or terms that are not negative: a part of them is at most the
+    whole.
+    """
+    products = _products(node) if isinstance(node, Sum) and len(node.shape) == 1 else None
+    if not products:
+        return None
+    matrix = np.concatenate([m for m, _ in products], axis=1).astype(np.float64)
+    signed = np.concatenate([(m < 0) | ((m != 0) & (v.lo < 0)) for m, v in products], axis=1)
+    if np.all(~signed.any(axis=1) | (np.count_nonzero(matrix, axis=1) <= 2)):
+        return tuple(v for _, v in products), matrix
+    return None
+
+
+def _products(node: Node) -> list[tuple[Array, Node]] | None:
+    """The products M v that the node is a sum of."""
+    match node:
+        case Apply(linear=Along(0, matrix), arg=arg) if isinstance(matrix, np.ndarray) and not arg.is_constant:
+            return [(matrix, arg)]
+        case Sum(terms=terms, offset=0) if all(c == 1 for c, _ in terms):
+            found = [_products(a) for _, a in terms]
+            return None if None in found else [p for part in found if part for p in part]
+        case _:
+            return None
+
+
+def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
+    """(v, row, offset) when the node is a sum of all entries of the vector v with powers of two for factors.
+
+    Such products are exact, so that their sum rounds as often as a sum of its own does. v stays a product of its own: taken
+    together with it, the mean of two entries would be a longer sum, which may round more than once.
+    """
+    match node:
+        case Sum(terms=((_, Apply(linear=Take(0, _), arg=v)), _, *_) as terms, offset=offset) if (
+            node.shape == (1,) and not v.is_constant and len(v.shape) == 1
+        ):
+            row = np.zeros(v.size)
+            for c, term in terms:
+                match term:
+                    case Apply(linear=Take(0, indices), arg=arg) if arg is v and abs(math.frexp(c)[0]) == 0.5:
+                        row[indices] += float(c)
+                    case _:
+                        return None
+            return (v, row, float(offset)) if len(terms) == np.count_nonzero(row) == v.size else None
+    return None

@@ -1,0 +1,179 @@
+"""Tails of the hypergeometric law and the bounds built on them.
+
+Every probability the planner reports is a sum of the quantities below, so each function returns an upper bound that
+holds for every d, not an approximation. Notation: a universe of `total` elements, `marked` of them marked, a uniformly
+random sample of `drawn` elements without replacement; X = number of marked elements drawn.
+
+Randomness enters in one way only: each round looks at the entries through its own uniformly random permutation, baked
+into the weights. A set of n live entries, however it came about, then stands at n uniformly random positions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from exporter.planning import portable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TERMS = 12  # summands taken before the remainder is bounded by a geometric series
+# ln n! of the table is off by 1e-15 of itself at most; those of a binomial quotient add up to at most 4 ln total!, and
+# eight additions round by 2^-53 of twice that. The 16 is for a tail's own summands.
+SLACK, MORE = 8e-15, 16.0
+RATES = 0.03 * np.multiply.accumulate(np.full(64, 1.1))  # of Chernoff's bound: 0.033 to 13.4
+
+
+def _log_factorials(largest: int) -> Floats:
+    """ln n! for n = 0 .. largest, cached by the next power of two so that searches share one table."""
+    return portable.log_factorials(1 << max(10, int(largest).bit_length()))
+
+
+def _log_pmf(n: Ints, k: Ints, s: Ints, x: Ints) -> tuple[Floats, Floats]:
+    """(log P(X = x), how far it may be off) where x is possible."""
+    f = _log_factorials(int(n.max(initial=0)))
+    whole, rest = f[n], n - k - s + x
+    value = f[k] - f[x] - f[k - x] + f[n - k] - f[s - x] - f[rest] - whole + f[s] + f[n - s]
+    return value, SLACK * (whole + MORE)
+
+
+def log_pmf(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, hits: ArrayLike) -> Floats:
+    """log P(X = hits), never below the truth; minus infinity where impossible; all arguments broadcast."""
+    n, k, s, x = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, hits)))
+    possible = (x >= 0) & (x <= k) & (x <= s) & (s - x <= n - k) & (k <= n) & (s <= n) & (k >= 0) & (s >= 0)
+    out = np.full(n.shape, -np.inf)
+    value, slack = _log_pmf(n[possible], k[possible], s[possible], x[possible])
+    out[possible] = value + slack
+    return out
+
+
+def lower_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, most: ArrayLike) -> Floats:
+    """P(X <= most): the largest TERMS summands, then a geometric series, which is a bound as the law is log-concave."""
+    n, k, s, m = np.broadcast_arrays(*(np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, most)))
+    lowest, highest = np.maximum(0, s - (n - k)), np.minimum(k, s)
+    value = np.where(m >= highest, 1.0, 0.0)
+    inside = (m >= lowest) & (m < highest)
+    early = m * (n + 2) <= (s + 1) * (k + 1)  # up to the mode
+    below, beyond = inside & early, inside & ~early
+    if below.any():
+        value[below] = _lower_terms(n[below], k[below], s[below], m[below])
+    if beyond.any():  # beyond the mode the complement is the smaller side
+        value[beyond] = 1.0 - _upper_terms(n[beyond], k[beyond], s[beyond], m[beyond] + 1)
+    return np.asarray(value, dtype=np.float64)
+
+
+def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
+    """An upper bound of P(X <= most) up to the mode: its largest summands and a geometric series."""
+    x, lowest = most.astype(np.float64), np.maximum(0, s - (n - k)).astype(np.float64)
+    value, slack = _log_pmf(n, k, s, most)
+    term = portable.exp(value + slack)
+    nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
+    body = np.zeros_like(term)
+    ratio = np.zeros_like(term)
+    for _ in range(TERMS):
+        body += term
+        # P(X = x - 1) / P(X = x), zero at the lowest value of X, so the sum ends by itself
+        ratio = np.maximum(0.0, x * (nf - kf - sf + x) / np.maximum(1.0, (kf - x + 1) * (sf - x + 1)))
+        term = term * ratio
+        x = np.maximum(x - 1, lowest)
+    ratio = ratio * (1 + 1e-15)  # near 1 its rounding counts
+    rest = np.where(ratio < 1, term / np.maximum(1 - ratio, 1e-300), 1.0)
+    return np.asarray(np.minimum(1.0, body + rest), dtype=np.float64)
+
+
+def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:
+    """A lower bound of P(X >= least): its first summands."""
+    x = least.astype(np.float64)
+    value, slack = _log_pmf(n, k, s, least)
+    term = portable.exp(value - slack)
+    body = np.zeros_like(term)
+    nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
+    for _ in range(TERMS):
+        body += term
+        term = term * np.maximum(0.0, (kf - x) * (sf - x) / np.maximum(1.0, (x + 1) * (nf - kf - sf + x + 1)))
+        x = x + 1
+    return body
+
+
+def upper_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, least: ArrayLike) -> Floats:
+    """P(X >= least), by counting the unmarked elements drawn."""
+    n, k, s, m = (np.asarray(v, dtype=np.int64) for v in (total, marked, drawn, least))
+    return lower_tail(n, n - k, s, s - m)
+
+
+def independent_upper_tail(trials: ArrayLike, mean: ArrayLike, least: ArrayLike) -> Floats:
+    """A bound of P(X >= least) for every sum X of at most `trials` independent indicators with at most this mean.
+
+    Hoeffding (1956, Theorem 5): from least = mean + 1 on no such sum exceeds more often than the binomial one with equal
+    chances; below that nothing is claimed. A hypergeometric count of k marked in s drawn is such a sum, of min(k, s)
+    indicators (its generating polynomial has real roots only), and so is a sum of independent ones.
+    """
+    n, m, k = np.broadcast_arrays(
+        np.asarray(trials, np.int64), np.asarray(mean, np.float64), np.asarray(least, np.int64)
+    )
+    some = (k >= m + 1) & (k <= n) & (m > 0)
+    value = np.where((k > n) | ((m <= 0) & (k > 0)), 0.0, 1.0)
+    if some.any():
+        value[some] = _binomial_terms(n[some], m[some] / n[some], k[some])
+    return np.asarray(value, dtype=np.float64)
+
+
+def _binomial_terms(n: Ints, p: Floats, least: Ints) -> Floats:
+    """An upper bound of P(Bin(n, p) >= least) from the mode on: its largest summands and a geometric series."""
+    f, x = _log_factorials(int(n.max())), least.astype(np.float64)
+    hits, misses = x * portable.log(p), (n - x) * portable.log(1 - p)
+    slack = SLACK * (f[n] + MORE + n - hits)  # p and 1 - p are rounded too
+    term = portable.exp(f[n] - f[least] - f[n - least] + hits + misses + slack)
+    body, ratio = np.zeros_like(term), np.zeros_like(term)
+    for _ in range(TERMS):
+        body += term
+        ratio = np.maximum(0.0, (n - x) * p / ((x + 1) * (1 - p)))
+        term, x = term * ratio, x + 1
+    ratio = ratio * (1 + 1e-15)
+    return np.asarray(np.minimum(1.0, body + term / np.maximum(1 - ratio, 1e-300)), dtype=np.float64)
+
+
+def largest_lower_cut(total: int, marked: int, drawn: int, probability: float) -> int:
+    """The largest m >= -1 with P(X <= m) <= probability."""
+    m = np.arange(-1, min(marked, drawn) + 1)
+    return int(m[np.nonzero(lower_tail(total, marked, drawn, m) <= probability)[0][-1]])
+
+
+def smallest_upper_cut(total: int, marked: int, drawn: int, probability: float) -> int:
+    """The smallest m <= min(marked, drawn) + 1 with P(X >= m) <= probability."""
+    m = np.arange(0, min(marked, drawn) + 2)
+    return int(m[np.nonzero(upper_tail(total, marked, drawn, m) <= probability)[0][0]])
+
+
+def spacing_exceeds(total: ArrayLike, drawn: ArrayLike, spacings: int, length: ArrayLike) -> Floats:
+    """P(D > length) for D the distance in rank over `spacings` consecutive gaps of the sorted sample.
+
+    The drawn + 1 gaps (ends included) are exchangeable, so D is distributed as the rank of the element number
+    `spacings` of the sample, and that exceeds `length` exactly when the first `length` ranks hold fewer.
+    """
+    return lower_tail(total, length, drawn, spacings - 1)
+
+
+def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int, most: int) -> Floats:
+    """P(U > t | n) for n in `live` (rows) and t = 0 .. most (columns), U = sum over blocks of max(0, live - entries).
+
+    n live entries stand at uniformly random ones of `total` positions in disjoint blocks of at most `block`. Their counts
+    are negatively associated (`lemma:neg_assoc`), hence so are increasing functions of them: the moment generating
+    function of U is at most the product over the blocks, and Chernoff's bound follows. For t = 0 a union over the
+    blocks is the better bound.
+    """
+    beyond = np.arange(1, max(2, min(int(live.max()), block) - entries + 1))
+    logs = log_pmf(total, live, block, (entries + beyond)[:, None])
+    growth = RATES * beyond[:, None]
+    # E exp(rate relu(X - c)) = 1 + sum over the excess e >= 1 of (exp(rate e) - 1) P(X = c + e)
+    parts = logs[:, :, None] + (growth + portable.log(1 - portable.exp(-growth)))[:, None, :]
+    top = np.maximum(parts.max(axis=0), -1e300)
+    parts -= top
+    log_gain = portable.log(np.maximum(portable.total(portable.exp(parts), 0), 1e-300)) + top + 1e-12  # above roundings
+    grown = np.maximum(log_gain, 0.0) + portable.log1p(portable.exp(-np.abs(log_gain)))
+    exponents = blocks * grown[:, :, None] - RATES[None, :, None] * np.arange(1, most + 2)
+    bound = portable.exp(np.minimum(0.0, exponents.min(axis=1)))
+    bound[:, 0] = np.minimum(bound[:, 0], blocks * portable.total(portable.exp(logs), 0))
+    bound[live[:, None] <= entries + np.arange(most + 1)[None, :]] = 0.0
+    return np.asarray(np.minimum.accumulate(np.minimum(bound, 1.0), axis=1), dtype=np.float64)

@@ -1,0 +1,131 @@
+"""Where the data lies: a range and a grid of 2^bits steps on it.
+
+The step is a power of two, so that scaling is exact in every floating-point type: the smallest one for which 2^bits steps
+cover the range. For [0, 1] it is 2^-bits; for 8-bit pixels, `Grid(0, 255, 8)`, it is 1. Data is not asked to be on the
+grid: the first layers of a network (`Grid.guarded`) round it there, and clamp what lies outside the range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import frexp, isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.errors import UserError
+from exporter.formula.trace import Node, assume, relu, total
+
+GUARD = "round and clamp"  # the name of its layers
+SMALLEST_STEP = 2.0**-126  # of both dtypes: onnxruntime takes float64 constants that no float32 can hold for 0
+LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # of which the inverse is a normal number
+
+
+@dataclass(frozen=True)
+class Grid:
+    lo: float = 0.0
+    hi: float = 1.0
+    bits: int = 24
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.lo) and isfinite(self.hi) and self.lo < self.hi):
+            raise UserError(f"the domain must be two finite numbers LO < HI, not {self.lo:g} {self.hi:g}")
+        if not 1 <= self.bits <= 52:
+            raise UserError(f"--bits must be between 1 and 52, not {self.bits}: float64 has 53 bits of mantissa")
+        if not isfinite(self.hi - self.lo):
+            raise UserError(
+                f"the domain [{self.lo:g}, {self.hi:g}] is longer than the largest float64: take half of it"
+            )
+        if self.step < SMALLEST_STEP:
+            raise UserError(
+                f"[{self.lo:g}, {self.hi:g}] in 2^{self.bits} steps needs numbers that runtimes may take for 0: the step "
+                f"must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two, or take fewer --bits"
+            )
+
+    @property
+    def step(self) -> float:
+        """The smallest power of two whose multiples cover [lo, hi] in 2^bits steps."""
+        step: float = 2.0 ** max(frexp(self.hi - self.lo)[1] - self.bits - 2, -1022)
+        while round(self.hi / step) - round(self.lo / step) > 2**self.bits:
+            step *= 2
+        return step
+
+    @property
+    def low(self) -> float:
+        """The lowest grid value: lo, rounded to a multiple of the step."""
+        return round(self.lo / self.step) * self.step
+
+    @property
+    def high(self) -> float:
+        """The highest grid value: hi, rounded to a multiple of the step."""
+        return round(self.hi / self.step) * self.step
+
+    @property
+    def span(self) -> float:
+        """The length of 2^bits steps."""
+        return self.step * 2.0**self.bits
+
+    @property
+    def cells(self) -> int:
+        """The number of the highest grid value, counted from `low`."""
+        return round(self.hi / self.step) - round(self.lo / self.step)
+
+    def misfit(self, dtype: str) -> str | None:
+        """Why the range is too long for a floating-point type."""
+        if max(self.span, abs(self.low), abs(self.high)) > LONGEST_SPAN[dtype]:
+            return f"[{self.lo:g}, {self.hi:g}] reaches too near the largest {dtype}"
+        return None
+
+    def normalised(self, x: Node) -> Node:
+        """Data values on the grid as numbers in [0, 1] on the grid of step 2^-bits: folded into the first layer."""
+        top = self.cells / 2**self.bits
+        return x if self.low == 0.0 and self.span == 1.0 else assume((x - self.low) * (1 / self.span), 0.0, top)
+
+    def guarded(self, x: Node, mantissa: int) -> Node:
+        """Any finite data as numbers in [0, 1] on the grid of step 2^-bits: rounded once and clamped, by ReLU layers.
+
+        With the range scaled and shifted to [0, top], s the step there and c = 2^mantissa s:
+
+            a = relu(x - low)          below the range: 0                            only where low is not 0
+            r = relu(c - a)            rounds to the grid: see below
+            t = relu(r - (c - top))    relu(top - a). Above the range: 0             only where c is not top
+            v = relu(top - t)          x - low, clamped to [0, top]; below the range 0 in any case
+
+        One neuron an entry and layer, and no row adds more than one entry and one constant: floating point does the same in
+        any order of summation. c - a rounds to a multiple of s: where a <= c/2 it lies in [c/2, c], whose numbers are s
+        apart; and an a > c/2 was a multiple of s before. All that follows is exact. Nothing cancels, however far outside an
+        entry lies, and nothing overflows: the range is scaled down in the first layer, or up after the last.
+        """
+        scale = min(1.0, 1 / self.span)
+        step, shift = self.step * scale, self.low * scale
+        top, c = self.cells * step, 2.0**mantissa * step
+        a = relu(total([(scale, x)], -shift)) if shift else total([(scale, x)]) if scale != 1 else x
+        r = relu(c - a)
+        t = r if c == top else relu(r - (c - top))
+        v = relu(top - t)
+        return v if scale * self.span == 1 else v * (1 / (scale * self.span))
+
+    def rounding_error(self, mantissa: int) -> float:
+        """How far `guarded` moves an entry of [lo, hi] at most, in data units.
+
+        In steps: c - a is half a step off. a = x - low is exact where low >= 0: x is not smaller than a, so that a float
+        has the digits for a. Where low < 0, a rounds too: by half the distance of floats near a <= cells. That distance
+        is 1 at most, and where it is 1, c - a is exact.
+        """
+        if self.low >= 0:
+            return self.step / 2
+        digits = min((self.cells - 1).bit_length(), mantissa - 1)
+        return self.step * (0.5 + 2.0 ** (digits - mantissa - 1))
+
+    def rounded(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
+        """What the guard of a file in the dtype of x makes of data, in data values."""
+        number = x.dtype.type
+        scale = min(1.0, 1 / self.span)
+        c = number(2.0 ** (np.finfo(x.dtype).nmant + 1) * self.step * scale)
+        a = np.clip(x, number(self.low), number(self.high)) * number(scale) - number(self.low * scale)
+        return np.asarray((c - (c - a)) * number(1 / scale) + number(self.low))
+
+    def values(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Grid values by number, 0 for the lowest."""
+        return self.low + units.astype(np.float64) * self.step

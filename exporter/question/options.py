@@ -1,0 +1,204 @@
+"""The options of an export: what each means, which values it takes; the command line and the library read this one table.
+
+Which construction takes which of them stands in the catalogue (`exporter.constructions`). Messages name options as the
+command line does, and `in_python` spells them for the library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+from exporter.errors import UserError
+from exporter.question.task import OPS, Even, Method
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `choices` are its words; without, it is a number (`whole` or not), or two (`pair`), or a flag.
+
+    `rule` and `holds` are what must be true of a value of its type; what depends on other options is checked where it is
+    used. `many`: it can be given several times.
+    """
+
+    name: str
+    group: Literal["what", "data", "file", "plan"]
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    whole: bool = False
+    flag: bool = False
+    pair: bool = False
+    many: bool = False
+    rule: str = ""
+    holds: Callable[[Any], bool] = lambda value: True
+
+
+_ONE_OR_MORE: dict[str, Any] = {"whole": True, "rule": "must be 1 or more", "holds": lambda v: v >= 1}
+
+OPTIONS: dict[str, Option] = {
+    o.name: o
+    for o in (
+        Option("op", "what", "default: median", choices=OPS),
+        Option("rank", "what", "the K-th smallest, repeatable", "K", whole=True, many=True),
+        Option("quantile", "what", "the quantile Q in [0, 1], repeatable", "Q", many=True),
+        Option(
+            "method", "what", "how a --quantile between two ranks is meant, by numpy's names (default: linear)",
+            choices=get_args(Method),
+        ),
+        Option(
+            "even", "what",
+            "the median of an even number of values: mean of the middle two as in numpy (default), or one of them",
+            choices=get_args(Even),
+        ),
+        Option(
+            "certificate", "what",
+            "two more outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer", flag=True,
+        ),
+        Option("bits", "data", "values are told apart on a grid of 2^B steps (default: 24)", "B", whole=True),
+        Option(
+            "domain", "data", "the range of the data (default: 0 1); it goes in and comes out as it is", pair=True,
+        ),
+        Option(
+            "inputs", "data",
+            "any: the first layers round data to the grid and clamp it to the domain (default); grid: the bare network of "
+            "the construction, right on the grid only",
+            choices=("any", "grid"),
+        ),
+        Option(
+            "epsilon", "data",
+            "as in its theorem, with slopes 12 d^4/E in place of a grid: mean squared error at most E on uniform inputs",
+            "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
+        ),
+        Option(
+            "dtype", "file", "auto: the smallest that is exact at these bits (default)",
+            choices=("auto", "float32", "float64"),
+        ),
+        Option(
+            "profile", "file",
+            "dense: one Gemm/Relu chain; matmul: the same with MatMul and Add; structured: Relu and affine nodes, small "
+            "at any d; fused: with Clip and ReduceMax, for speed; auto: dense where it is small and as exact (default)",
+            choices=("auto", "dense", "matmul", "structured", "fused"),
+        ),
+        Option(
+            "tune", "file", "for large batches (default), single vectors, few layers or few neurons a layer",
+            choices=("throughput", "latency", "depth", "width"),
+        ),
+        Option(
+            "radix", "file", "bins per digit, a power of two; more bins: less depth, more width", "T", whole=True,
+            rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
+        ),
+        Option("batch", "file", "exactly N vectors in a run (default: any number)", "N", **_ONE_OR_MORE),
+        Option(
+            "seed", "file", "of whatever is drawn at random (default: 0)", "S", whole=True,
+            rule="must be 0 or more", holds=lambda v: v >= 0,
+        ),
+        Option(
+            "failure", "plan", "the failure probability that the planner must prove (default: 1e-3)", "P",
+            rule="must be a probability above 0 and below 1, such as 1e-3", holds=lambda v: 0 < v < 1,
+        ),
+        Option(
+            "schedule", "plan", "the planner's numbers (default) or the paper's exponents where they fit",
+            choices=("tuned", "paper"),
+        ),
+        Option("objective", "plan", "what the planner keeps small (default: width)", choices=("width", "size")),
+        Option("blocks", "plan", "the paper's own building blocks or lean ones", choices=("paper", "lean")),
+        Option(
+            "gamma", "plan", "the paper's blocks and window d^(1/3 + G); --schedule paper has G = 0.1", "G",
+            rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)", holds=lambda v: 0 <= v < 1 / 3,
+        ),
+        Option("depth", "plan", "the depth of the network", "H", **_ONE_OR_MORE),
+        Option("width", "plan", "neurons a layer at most; compact takes the shallowest", "W", **_ONE_OR_MORE),
+    )
+}  # fmt: skip
+
+
+def checked(name: str, value: Any) -> Any:
+    """The value of an option as the exporter uses it, or UserError with the rule that it breaks."""
+    option = OPTIONS[name]
+    if not option.many:
+        return _one(option, value)
+    values = [value] if isinstance(value, str | Real) else _listed(value)
+    if not values:
+        raise UserError(f"--{name} needs at least one value")
+    return [_one(option, v) for v in values]
+
+
+def whole_number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"--{name} must be a whole number, not {_shown(value)}")
+    return int(value)
+
+
+def _one(option: Option, value: Any) -> Any:
+    name = option.name
+    if option.choices:
+        if not (isinstance(value, str) and value in option.choices):
+            near = nearest(value, option.choices)
+            raise UserError(f"--{name} must be one of {', '.join(option.choices)}, not {_shown(value)}{near}")
+        return value
+    if option.flag:
+        if not isinstance(value, bool):
+            raise UserError(f"--{name} is a switch: True or False, not {_shown(value)}")
+        return value
+    if option.pair:
+        ends = _listed(value)
+        if len(ends) != 2:
+            raise UserError(f"--{name} takes two numbers LO HI, not {_shown(value)}")
+        return tuple(_number(name, end) for end in ends)
+    number = whole_number(name, value) if option.whole else _number(name, value)
+    if option.rule and not (isfinite(number) and option.holds(number)):
+        raise UserError(f"--{name} {option.rule}, not {_shown(value)}")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"--{name} must be a number, not {_shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise UserError(f"--{name} is beyond the range of float64") from None
+
+
+def _listed(value: Any) -> list[Any]:
+    """The entries of a list, tuple or array; a single thing is a list of one."""
+    if isinstance(value, str | Mapping):
+        return [value]
+    try:
+        return list(value)
+    except TypeError:
+        return [value]
+
+
+def _shown(value: Any) -> str:
+    text = str(value) if isinstance(value, Real) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def nearest(word: Any, known: Iterable[str]) -> str:
+    """`: did you mean 'fused'?` where one is near."""
+    found = get_close_matches(word, list(known), 1) if isinstance(word, str) else []
+    return f": did you mean {found[0]!r}?" if found else ""
+
+
+_SPELLED = re.compile(r"--([a-z]+)(?: ([\w.+-]*\w))?")
+
+
+def in_python(message: str) -> str:
+    """A message as the library says it: `--bits 8` is bits=8, `--profile dense` is profile='dense'."""
+
+    def spell(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if value is None:
+            return name
+        if name in OPTIONS and value in OPTIONS[name].choices:
+            return f"{name}={value!r}"
+        return f"{name}={value}" if re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", value) else f"{name} {value}"
+
+    return _SPELLED.sub(spell, message)

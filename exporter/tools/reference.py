@@ -1,0 +1,64 @@
+"""The small reference models: `python -m exporter.tools.reference DIR` writes them all, byte for byte as they are committed.
+
+Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact. For verifiers the
+exact ones as bare dense chains too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with
+VNN-LIB properties beside them: these speak of real numbers inside the domain, where such layers do nothing. What would be
+larger than LARGEST is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from exporter.api import file_name
+from exporter.build import Options, build
+from exporter.constructions import CONSTRUCTIONS
+from exporter.errors import UserError
+from exporter.files.model_file import to_onnx, write
+from exporter.question.grid import Grid
+from exporter.question.task import Task, extremum, median
+from exporter.tools.properties import EVERYWHERE, write_properties
+
+BITS = 16
+SIZES = (9, 25, 64)
+DENSE_SIZES = (3, 9, 25)
+DENSE_BITS = {"radix": 8, "depth3": 16, "batcher": 16}  # the depth of radix grows with the bits
+LARGEST = 80_000  # bytes
+
+
+def reference_models() -> Iterator[tuple[Task, Options]]:
+    """What is asked for; a construction that cannot be built at a size is left out."""
+    for name in CONSTRUCTIONS:
+        for d in SIZES:
+            task = extremum(d, "max") if name.endswith("-max") else median(d)
+            yield task, Options(name, Grid(bits=BITS), "float32" if name in DENSE_BITS else "auto", "structured")
+        for d in DENSE_SIZES if name in DENSE_BITS else ():
+            yield median(d), Options(name, Grid(bits=DENSE_BITS[name]), "float32", "dense", inputs="grid")
+
+
+def write_reference(out: Path) -> list[str]:
+    """Write the models, their manifest and properties; returns why others were left out."""
+    skipped = []
+    for task, options in tqdm(list(reference_models()), desc="reference models", disable=None, leave=False):
+        name = file_name(task, options)
+        try:
+            model = build(task, options)
+        except UserError as error:
+            skipped.append(f"{name}: {error}")
+            continue
+        proto = to_onnx(model)
+        if proto.ByteSize() > LARGEST:
+            skipped.append(f"{name}: {proto.ByteSize()} bytes")
+            continue
+        write(proto, out / name, model.description())
+        if model.profile == "dense" and options.construction in EVERYWHERE:
+            write_properties(model, out / name)
+    return skipped
+
+
+if __name__ == "__main__":
+    print("\n".join(f"left out {line}" for line in write_reference(Path(sys.argv[1]))))

@@ -1,0 +1,261 @@
+"""Run a file in onnxruntime against numpy, family by family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from scipy.stats import binom
+
+from exporter.errors import UserError
+from exporter.files.model_file import decode, load
+from exporter.question.families import OFF_GRID, UNITS
+from exporter.question.grid import Grid
+from exporter.question.task import Output, Task, median
+from exporter.tools.describe import beyond_the_grid, kind_of_promise, promise
+
+# families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
+RANDOM = {
+    "exact": {"uniform", "grid", "ties", "two-values", "8-bit", "clustered", "range-ends", *OFF_GRID},
+    "capacity": {"uniform", "grid", "off-grid"},
+}
+CHANCE = 1e-9  # of calling a true failure bound broken by bad luck, on one family
+WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
+
+
+@dataclass(frozen=True)
+class FamilyResult:
+    """One row of the table: what came out, what was promised of it (empty: nothing), and whether that is so.
+
+    Errors are against the exact answer for the data clamped to the domain; `exact` is the share of answers that are bit for
+    bit numpy's, in the dtype of the file; `wrong` the share that is further off than a right answer can be.
+    """
+
+    family: str
+    trials: int
+    exact: float
+    wrong: float
+    max_error: float
+    mse: float
+    promise: str
+    kept: bool | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a file returned on every family, and what follows for its contract: kept if every promised row is, and one is.
+
+    A file that promises nothing is measured against numpy: `kept` then says whether every answer was exact.
+    """
+
+    file: str
+    contract: str
+    families: list[FamilyResult]
+    breaches: list[str]
+
+    @property
+    def promises(self) -> bool:
+        return any(f.promise for f in self.families)
+
+    @property
+    def kept(self) -> bool:
+        if self.breaches:
+            return False
+        return (
+            all(f.kept for f in self.families if f.promise) if self.promises else self.exact_rows == len(self.families)
+        )
+
+    @property
+    def exact_rows(self) -> int:
+        return sum(f.exact == 1 for f in self.families)
+
+    @property
+    def conclusion(self) -> str:
+        """The one sentence that follows from the table."""
+        if not self.promises:
+            return f"no promise is stated; exact on {self.exact_rows} of {len(self.families)} families"
+        if not self.kept:
+            return "the contract is broken"
+        silent = [f.family for f in self.families if not f.promise]
+        return "the contract is kept" + (f"; nothing is promised on {', '.join(silent)}" if silent else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [{k: None if v in (np.inf, np.nan) else v for k, v in asdict(f).items()} for f in self.families]
+        return asdict(self) | {"families": rows, "kept": self.kept, "conclusion": self.conclusion}
+
+
+class Session:
+    """A file in onnxruntime: one thread, no spinning, batches cut to what fits in memory."""
+
+    def __init__(self, path: Path) -> None:
+        proto = load(path)
+        self.description = decode(proto)
+        stored = {t.name for t in proto.graph.initializer}
+        inputs = [i for i in proto.graph.input if i.name not in stored]
+        dims = inputs[0].type.tensor_type.shape.dim
+        if len(inputs) != 1 or len(dims) != 2 or dims[1].dim_value < 1:
+            raise UserError(f"{path}: it takes one input of shape [N, d] with a fixed d to be verified")
+        self.d = dims[1].dim_value
+        self.batch = dims[0].dim_value or None
+        kinds: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 11: np.dtype(np.float64)}
+        element = inputs[0].type.tensor_type.elem_type
+        if element not in kinds:
+            raise UserError(f"{path}: its input is neither float32 nor float64")
+        self.dtype = kinds[element]
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise UserError(f"{path}: onnxruntime does not load it: {str(error).splitlines()[0][:200]}") from None
+        self.input = inputs[0].name
+        pairs = self.description.get("construction") == "depth3"
+        self.chunk = self.batch or max(1, WORKING_SET // (self.d * (self.d if pairs else 64) * self.dtype.itemsize))
+
+    def run(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[Any]:
+        x = np.ascontiguousarray(x, dtype=self.dtype)
+        pieces = []
+        for start in range(0, len(x), self.chunk):
+            piece = x[start : start + self.chunk]
+            short = self.chunk - len(piece) if self.batch else 0
+            padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
+            pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
+        return np.concatenate(pieces).reshape(len(x), -1)
+
+
+def task_of(description: dict[str, Any], d: int) -> Task:
+    """The question a file says it answers; a file without a description is taken for a median."""
+    if not description:
+        return median(d)
+    outputs = tuple(
+        Output(o["name"], tuple(o["ranks"]), tuple(Fraction(w) for w in o["weights"])) for o in description["outputs"]
+    )
+    return Task(description["op"], d, outputs, description["op"], description["even"])
+
+
+def verify(
+    path: Path, trials: int = 100, seed: int = 0, progress: Callable[[Iterator[str]], Iterator[str]] = iter
+) -> Verification:
+    """Run every family and compare with numpy on the data itself, clamped to the domain."""
+    if trials < 1:
+        raise UserError(f"--trials must be 1 or more, not {trials}")
+    session = Session(path)
+    about = session.description
+    task = task_of(about, session.d)
+    grid = Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
+    rng = np.random.default_rng(seed)
+    results, breaches = [], []
+    # a foreign file has no domain that it could clamp to
+    for name in progress(iter([*UNITS, *(name for name in OFF_GRID if about or name != "outside")])):
+        if name in UNITS:
+            x = grid.values(UNITS[name](rng, trials, session.d, grid.cells)).astype(session.dtype)
+        else:
+            x = OFF_GRID[name](rng, trials, session.d, grid, session.dtype)
+        got = session.run(x)
+        p = len(task.outputs)
+        if got.shape[1] < p:
+            raise UserError(f"{path}: it returns {got.shape[1]} columns where {p} are needed")
+        results.append(_result(about, task, grid, name, x, got[:, :p]))
+        if results[-1].kept is False:
+            breaches.append(f"{name}: {_measured(about, results[-1])}, promised: {results[-1].promise}")
+        if about.get("certificate") and (name in UNITS or about.get("off_grid_error") is not None):
+            breaches += _false_certificates(about, task, grid, name, x, got)
+    contract = f"{promise(about)}; other data: {beyond_the_grid(about)}" if about else "none stated"
+    return Verification(path.name, contract, results, breaches)
+
+
+def _result(
+    about: dict[str, Any], task: Task, grid: Grid, family: str, x: npt.NDArray[Any], value: npt.NDArray[Any]
+) -> FamilyResult:
+    """One row: the answers compared, and held to what the file promises of such data."""
+    clamped = np.clip(x, *np.array([grid.lo, grid.hi]).astype(x.dtype)) if family == "outside" else x
+    exact = (value == task.answers(clamped)).all(axis=1)
+    ranks = _ranks(task, np.clip(x.astype(np.float64), grid.lo, grid.hi) if about else x.astype(np.float64))
+    error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
+    kind, on_grid = kind_of_promise(about), family in UNITS
+    allowed = about.get("grid_error" if on_grid else "off_grid_error")
+    bit_exact = on_grid and kind in ("exact", "rate")
+    wrong = ~exact if bit_exact else _beyond(task, ranks, value, error, allowed or 0.0)
+    with np.errstate(over="ignore"):
+        mse = float((error**2).mean())
+    promised, kept = "", None
+    if kind == "mse" and family in ("uniform", "off-grid"):
+        limit = about["epsilon"] * grid.span**2
+        promised, kept = f"mean squared error <= {limit:.3g}", mse <= limit
+    elif kind in ("exact", "rate", "error") and allowed is not None:
+        right = "exact" if bit_exact else f"error <= {allowed:.4g}"
+        if kind != "rate":
+            promised, kept = right, not wrong.any()
+        elif family in RANDOM[about.get("ties", "capacity")]:
+            seeds = " on average over seeds" * (about.get("failure_law") == "seeds")
+            promised = f"{right} but for {about['failure_bound']:.3g}{seeds}"
+            kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
+    return FamilyResult(
+        family, len(x), float(exact.mean()), float(wrong.mean()), float(error.max()), mse, promised, kept
+    )
+
+
+def _measured(about: dict[str, Any], row: FamilyResult) -> str:
+    if kind_of_promise(about) == "mse":
+        return f"mean squared error {row.mse:.3g}"
+    return f"{row.wrong:.2%} of the answers are wrong, by up to {row.max_error:.4g}"
+
+
+def _ranks(task: Task, x: npt.NDArray[np.float64]) -> dict[int, npt.NDArray[np.float64]]:
+    part = np.partition(x, [r - 1 for r in task.ranks], axis=1)
+    return {r: part[:, r - 1] for r in task.ranks}
+
+
+def _errors(task: Task, ranks: dict[int, npt.NDArray[np.float64]], value: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """|y - the weighted ranks|, column by column, as the weighted sum of y - rank: no large numbers cancel."""
+    y, columns = value.astype(np.float64), []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i, out in enumerate(task.outputs):
+            parts = [float(w) * (y[:, i] - ranks[r]) for r, w in zip(out.ranks, out.weights, strict=True)]
+            columns.append(np.abs(np.sum(parts, axis=0)))
+    return np.stack(columns, axis=1)
+
+
+def _beyond(
+    task: Task,
+    ranks: dict[int, npt.NDArray[np.float64]],
+    value: npt.NDArray[Any],
+    error: npt.NDArray[np.float64],
+    allowed: float,
+) -> npt.NDArray[np.bool_]:
+    """The rows with an error above the allowed one; where float64 cannot tell, rational numbers do."""
+    largest = np.max([np.abs(r) for r in ranks.values()], axis=0)[:, None]
+    unclear = np.isfinite(error) & (np.abs(error - allowed) <= 2.0**-50 * (largest + allowed))
+    beyond = error > allowed
+    for row, i in np.argwhere(unclear):
+        o = task.outputs[i]
+        truth = sum(Fraction(ranks[r][row]) * w for r, w in zip(o.ranks, o.weights, strict=True))
+        beyond[row, i] = abs(Fraction(float(value[row, i])) - truth) > Fraction(allowed)
+    return np.asarray(beyond.any(axis=1))
+
+
+def _false_certificates(
+    about: dict[str, Any], task: Task, grid: Grid, family: str, x: npt.NDArray[Any], got: npt.NDArray[Any]
+) -> list[str]:
+    """A certificate (counts below and not above the value of a rank) must hold exactly where the value is right.
+
+    It counts what the network sees: data off the grid is rounded and clamped first.
+    """
+    seen = x if family in UNITS else grid.rounded(x)
+    value, counts = got[:, : len(task.outputs)], got[:, len(task.outputs) :].reshape(len(x), len(task.ranks), 2)
+    order = np.asarray(task.ranks)
+    proved = ((counts[:, :, 0] < order) & (order <= counts[:, :, 1])).all(axis=1)
+    if task.rounds:
+        ranks = _ranks(task, seen.astype(np.float64))
+        right = ~_beyond(task, ranks, value, _errors(task, ranks, value), about["grid_error"])
+    else:
+        right = (value == task.answers(seen)).all(axis=1)
+    wrong = int((proved != right).sum())
+    return [f"{family}: {wrong} certificates do not tell right from wrong"] if wrong else []

@@ -1,0 +1,231 @@
+"""What a models folder says of its models, checked in one place: nothing behind it has to doubt a description.
+
+A folder may hold anything: a manifest of other types than ours, numbers out of range, files that were damaged, replaced,
+linked elsewhere, or are no files at all. Whatever is wrong with one entry is said of that entry, and costs only it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import weakref
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.compute.layout import Target
+from service.compute.scaling import Grid
+
+MANIFEST = "manifest.json"
+LONGEST_MANIFEST = 1 << 28
+LONGEST_FILE = (1 << 31) - 1  # no protobuf is longer
+LARGEST_D = 1 << 24  # counts up to here are float32 numbers
+DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+CHUNK = 1 << 16
+Description = dict[str, Any]
+
+
+class UnusableModelError(Exception):
+    """A manifest entry that is left out; the message says why."""
+
+
+class CheckedFile:
+    """A file whose bytes were once found to be the ones of the manifest."""
+
+    def __init__(self, path: Path, sha256: str) -> None:
+        self.path = path
+        self.sha256 = sha256
+        self._lock = Lock()
+        self._shared: weakref.ref[memoryview] | None = None
+
+    def content(self) -> memoryview:
+        """Those very bytes, read and checked again; who asks at the same time gets the same."""
+        with self._lock:
+            content = self._shared() if self._shared is not None else None
+            if content is None:
+                content = memoryview(self.read())
+                self._shared = weakref.ref(content)
+            return content
+
+    def read(self) -> bytes:
+        try:
+            data = read_regular(self.path, LONGEST_FILE)
+        except OSError as error:
+            raise UnusableModelError(f"the file cannot be read: {error.strerror}") from None
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise UnusableModelError("its sha256 differs from the manifest: the file is damaged or was replaced")
+        return data
+
+
+async def pieces(content: memoryview) -> AsyncIterator[memoryview]:
+    """Content for a response that waits for slow readers."""
+    for start in range(0, len(content), CHUNK):
+        yield content[start : start + CHUNK]
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file; never waits, as a pipe or a device would make it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(0, "it is not a regular file")
+        if about.st_size > limit:
+            raise OSError(0, f"it is longer than {limit} bytes")
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read(limit)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model of a manifest: its file, which exists and is as it was exported, and its contract."""
+
+    file: CheckedFile
+    data: bytes
+    description: Description
+    grid: Grid
+    columns: tuple[Target, ...]
+
+
+def raw_entries(folder: Path) -> list[Any]:
+    """The entries of a folder's manifest as they stand there; none where there is no manifest."""
+    try:
+        text = read_regular(folder / MANIFEST, LONGEST_MANIFEST)
+        manifest = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_real)
+        if manifest["format"] != 1:
+            raise ValueError(f"format {str(manifest['format'])[:40]!r} is unknown, 1 is expected")
+        if not isinstance(manifest["models"], list):
+            raise ValueError("its models are not a list")
+        return list(manifest["models"])
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UnusableModelError(f"the manifest cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise UnusableModelError(f"the manifest cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+_NO_NUMBER = object()  # stands for one that no answer in JSON could hold
+
+
+def _integer(text: str) -> Any:
+    return int(text) if len(text) < 20 else _NO_NUMBER
+
+
+def _real(text: str) -> Any:
+    return number if isfinite(number := float(text)) else _NO_NUMBER
+
+
+def label(entry: Any, number: int) -> str:
+    """What an entry is called when it is left out."""
+    name = entry.get("file") if isinstance(entry, dict) else None
+    if not isinstance(name, str):
+        return f"{MANIFEST} entry {number}"
+    return name[:255].encode(errors="backslashreplace").decode()
+
+
+def checked(folder: Path, entry: Any) -> Entry:
+    """An entry that can be served, if its numbers are in order and its file is a plain name with the right bytes."""
+    if not isinstance(entry, dict) or not all(key in entry for key in ("file", "sha256", "description")):
+        raise UnusableModelError("the manifest entry lacks file, sha256 or description")
+    name, about = entry["file"], entry["description"]
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx") or not name.isprintable():
+        raise UnusableModelError("the file is not a plain .onnx name inside the models folder")
+    if not isinstance(entry["sha256"], str) or not isinstance(about, dict):
+        raise UnusableModelError("its sha256 is not text, or its description not an object")
+    try:
+        orjson.dumps(about)
+    except TypeError:
+        raise UnusableModelError(
+            "its description holds a number that is too large or not finite, or text that is not Unicode"
+        ) from None
+    try:
+        grid, columns = contract(about)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        raise UnusableModelError(f"its description is not one of ours: {reason[:300]}") from None
+    file = CheckedFile(folder / name, entry["sha256"])
+    return Entry(file, file.read(), about, grid, columns)
+
+
+def contract(about: Description) -> tuple[Grid, tuple[Target, ...]]:
+    """The numeric contract and the output columns, from a description that is complete and in range."""
+    for key in ("construction", "op", "dtype"):
+        if not isinstance(about[key], str):
+            raise TypeError(f"{key} = {about[key]!r} is not text")
+    if not isinstance(about["exact_on_grid"], bool):
+        raise TypeError(f"exact_on_grid = {about['exact_on_grid']!r} is neither true nor false")
+    if about["failure_bound"] is not None:
+        _number("failure_bound", about["failure_bound"], 0, 1)
+    _whole("width", about["width"], 1, 2**53)
+    d = _whole("d", about["d"], 1, LARGEST_D)
+    bits = _whole("bits", about["bits"], 1, 50)
+    if about["dtype"] not in DTYPES:
+        raise ValueError(f"dtype = {about['dtype']!r} is not one of {', '.join(DTYPES)}")
+    dtype = DTYPES[about["dtype"]]
+    largest = float(np.finfo(dtype).max) / 4
+    low, high = (_number("domain", end, -largest, largest) for end in _list("domain", about["domain"], 2))
+    if not low < high:
+        raise ValueError(f"domain = [{low}, {high}] is empty")
+    outputs = _list("outputs", about["outputs"])
+    columns = tuple(_column(output["ranks"], output["weights"], d) for output in outputs)
+    step = about.get("step")
+    return _grid(bits, low, high, None if step is None else _number("step", step, 0, largest), dtype), columns
+
+
+def _number(name: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} = {value!r} is not a number")
+    if not low <= value <= high:
+        raise ValueError(f"{name} = {value!r} is not within {low:g} to {high:g}")
+    return float(value)
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{name} = {value!r} is not a whole number")
+    return int(_number(name, value, low, high))
+
+
+def _list(name: str, value: Any, length: int = 0) -> list[Any]:
+    if not isinstance(value, list) or not value or (length and len(value) != length):
+        raise TypeError(f"{name} = {value!r} is not a list of {length or 'some'}")
+    return value
+
+
+def _grid(bits: int, low: float, high: float, step: float | None, dtype: np.dtype[Any]) -> Grid:
+    """The grid a model is fed: 2^b multiples of its step, as many as its domain holds.
+
+    The step of an exported model is a power of two, so a domain such as 0 to 255 holds fewer than 2^bits of them.
+    """
+    if step is None:
+        return Grid(bits, low, high, dtype)
+    if not step:
+        raise ValueError("step = 0 makes no grid")
+    first = round(low / step)
+    used = (round(high / step) - first).bit_length() - 1
+    if not 0 <= used <= 52:
+        raise ValueError(f"step = {step!r} is out of proportion to the domain [{low}, {high}]")
+    return Grid(used, first * step, (first + 2**used) * step, dtype)
+
+
+def _column(ranks: Any, weights: Any, d: int) -> Target:
+    ranks = [_whole("ranks", rank, 1, d) for rank in _list("ranks", ranks)]
+    weights = [_number("weights", weight, -1e300, 1e300) for weight in _list("weights", weights)]
+    match ranks, weights:
+        case [rank], [1]:
+            return Target.rank(rank)
+        case [low, high], [first, second] if high == low + 1 and abs(first + second - 1) < 1e-9:
+            if 0 <= second <= 1:
+                return Target(low, high, second)
+    raise ValueError(f"an output of ranks {ranks} with weights {weights} cannot be certified")

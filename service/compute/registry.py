@@ -1,0 +1,304 @@
+"""The models being served: read from the manifest, checked, loaded, and chosen between.
+
+A registry is a snapshot that never changes; a reload makes a new one, keeps the sessions of files that did not change,
+and is swapped in at once. Requests finish on the snapshot they started with. A name is only ever a key of a dictionary.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from service.compute.entries import (
+    MANIFEST,
+    CheckedFile,
+    Description,
+    Entry,
+    UnusableModelError,
+    checked,
+    label,
+    raw_entries,
+)
+from service.compute.layout import EVEN, Even, Layout, Target, all_columns, layout, median_target
+from service.compute.scaling import Floats, Grid, certify, scale
+from service.errors import BadInputError, ProblemError, or_shortage
+from service.graphs.counting import OUTPUT, with_counting
+from service.graphs.one_row import for_one_row
+
+log = logging.getLogger("service")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One loaded network with its contract."""
+
+    name: str
+    file: CheckedFile
+    description: Description
+    grid: Grid
+    columns: tuple[Target, ...]
+    one: Any
+    many: Any
+    input_name: str
+    output_name: str
+    row_seconds: float = 0.0
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def sha256(self) -> str:
+        return self.file.sha256
+
+    @property
+    def d(self) -> int:
+        return int(self.description["d"])
+
+    @property
+    def exact(self) -> bool:
+        """True for a construction that is right on every grid input."""
+        return self.description["failure_bound"] == 0 and bool(self.description["exact_on_grid"])
+
+    @cached_property
+    def told(self) -> list[slice]:
+        """Which numbers of a row that onnxruntime returns belong to each column."""
+        ends = list(accumulate((3 if column.single else 5 for column in self.columns), initial=0))
+        return [slice(start, end) for start, end in pairwise(ends)]
+
+    def run(self, rows: Floats) -> list[list[list[float]]]:
+        """What counting tells of each column for rows (b, d). The interpreter lock is free while onnxruntime computes."""
+        session = self.one if len(rows) == 1 else self.many
+        told = session.run([OUTPUT], {self.input_name: rows})[0]
+        if told.shape != (len(rows), self.told[-1].stop):
+            raise RuntimeError(f"{self.name} returned shape {told.shape} for {len(rows)} rows")
+        if len(self.columns) == 1:
+            return [told.tolist()]
+        return [told[:, part].tolist() for part in self.told]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model and how it is used for vectors of one length."""
+
+    model: Model
+    layout: Layout
+    target: Target
+
+
+@dataclass(frozen=True, eq=False)
+class Registry:
+    """A snapshot of all models, and what could not be loaded."""
+
+    models: dict[str, Model]
+    left_out: dict[str, str] = field(default_factory=dict)
+    _choices: dict[tuple[int, Even, str | None, str | None], Choice] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> int:
+        return max((model.d for model in self.models.values()), default=0)
+
+    def get(self, name: str) -> Model:
+        if name not in self.models:
+            raise ProblemError(404, f"There is no model {name!r}.", models=sorted(self.models)[:50])
+        return self.models[name]
+
+    def median(self, n: int, even: Even, name: str | None, construction: str | None) -> Choice:
+        """The choice for the median of n values, looked up."""
+        key = (n, even, name, construction)
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self.choose(n, median_target(n, even), name, construction)
+            self._choices[key] = choice
+        return choice
+
+    def choose(
+        self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
+    ) -> Choice:
+        """The smallest model that yields `target` of n values; probabilistic ones only for those who ask."""
+        pool = [self.get(name)] if name is not None else list(self.models.values())
+        if construction is not None:
+            pool = [model for model in pool if model.description["construction"] == construction]
+            if not pool:
+                known = sorted({str(model.description["construction"]) for model in self.models.values()})
+                raise ProblemError(404, f"There is no model of construction {construction!r}.", constructions=known)
+        if exact or (name is None and construction is None and any(model.exact for model in pool)):
+            pool = [model for model in pool if model.exact]
+        fitting = [
+            Choice(model, found, target)
+            for model in pool
+            if (found := layout(model.columns, model.d, n, target)) is not None
+        ]
+        if not fitting:
+            raise BadInputError(self._misfit(n, pool, name or construction))
+        return min(fitting, key=_cost)
+
+    def _misfit(self, n: int, pool: Sequence[Model], asked: str | None) -> str:
+        longest = max((model.d for model in pool), default=0)
+        who = f"model or construction {asked!r}" if asked else "the models loaded here"
+        if n > longest:
+            return f"{n} values are too long: {who} take at most {longest}."
+        return f"A vector of {n} values does not fit {who}: no padding gives its median. Leave the choice open."
+
+    def gaps(self) -> list[int]:
+        """Lengths up to the largest model for which some convention of the median has no exact model."""
+        missing = []
+        for n in range(1, self.largest + 1):
+            for even in EVEN:
+                target = median_target(n, even)
+                if not any(m.exact and layout(m.columns, m.d, n, target) for m in self.models.values()):
+                    missing.append(n)
+                    break
+        return missing
+
+
+def _cost(choice: Choice) -> tuple[int, bool, float, str]:
+    """Fewest numbers fed; then exact before probabilistic; then what ran fastest when it was loaded."""
+    model = choice.model
+    fed = len(choice.layout.rows) * model.d
+    return fed, not model.exact, model.row_seconds, model.name
+
+
+def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = None) -> Registry:
+    """Everything usable in the manifests of these folders; what is not is reported, logged and left out."""
+    models: dict[str, Model] = {}
+    left_out: dict[str, str] = {}
+    kept = {} if previous is None else {model.sha256: model for model in previous.models.values()}
+    for folder in folders:
+        try:
+            found = raw_entries(folder)
+        except UnusableModelError as error:
+            left_out[MANIFEST] = str(error)
+            log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
+            continue
+        for number, raw in enumerate(found):
+            try:
+                entry = checked(folder, raw)
+                old = kept.get(entry.file.sha256)
+                same = old is not None and old.path == entry.file.path and old.description == entry.description
+                if old is None or not same:
+                    log.info("loading a model", extra={"fields": {"file": str(entry.file.path.name)}})
+                models[entry.file.path.stem] = old if old is not None and same else _open(entry, threads)
+            except Exception as error:  # a class that no check foresaw still costs one model, not the service
+                reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {_line(error)}"
+                left_out[label(raw, number)] = reason
+                log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
+    return Registry(models, left_out)
+
+
+def _open(entry: Entry, threads: int) -> Model:
+    """A session with explicit threads, its contract compared with the file's own metadata, and one trial run."""
+    description, grid, columns = entry.description, entry.grid, entry.columns
+    try:
+        proto = onnx.load_model_from_string(entry.data)
+    except Exception as error:  # protobuf has classes of its own for damage
+        raise _unloadable(error) from None
+    metadata = {each.key: each.value for each in proto.metadata_props}
+    for key, value in description.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        stored = metadata.get(key)
+        if stored != text and (stored is None or isinstance(value, str) or not _same_json(stored, value)):
+            raise UnusableModelError(f"its metadata says {key} = {_short(stored)}, the manifest {_short(text)}")
+    inputs, outputs = proto.graph.input, proto.graph.output
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise UnusableModelError("it has not exactly one input and one output")
+    d, dims = int(description["d"]), [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim]
+    if dims[1:] != [d]:
+        raise UnusableModelError(f"its input has the shape {dims[:9]}, which is not a batch of {d} numbers each")
+    if _reaches_out(proto.graph):
+        raise UnusableModelError("it has weights in other files, which nothing vouches for")
+    try:
+        graph = with_counting(proto, d, columns, grid)
+        one, many = (
+            ort.InferenceSession(each.SerializeToString(), session_options(threads), ["CPUExecutionProvider"])
+            for each in (for_one_row(graph), graph)
+        )
+    except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
+        raise _unloadable(error) from None
+    names = inputs[0].name, outputs[0].name
+    model = Model(entry.file.path.stem, entry.file, description, grid, columns, one, many, *names)
+    try:
+        _try(model)
+        return replace(model, row_seconds=_time_one_row(model))
+    except Exception as error:
+        raise UnusableModelError(f"its trial run fails: {_line(error)}") from None
+
+
+def _reaches_out(graph: Any) -> bool:
+    """Whether a tensor of a graph, or of one inside its nodes, is kept in another file."""
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    tensors = [*graph.initializer, *(tensor for each in attributes for tensor in (each.t, *each.tensors))]
+    inner = [part for each in attributes for part in (*([each.g] if each.HasField("g") else []), *each.graphs)]
+    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors) or any(map(_reaches_out, inner))
+
+
+def _try(model: Model) -> None:
+    """The whole way of two vectors, as a request would go: whatever is raised there is raised here first."""
+    values = np.linspace(-1.0, 1.0, 2 * model.d).reshape(2, model.d)
+    scaled = scale(values, all_columns(model.columns), model.d, model.grid)
+    told = model.run(scaled.rows.reshape(2, model.d))
+    for numbers, target in zip(told, model.columns, strict=True):
+        scaled.back(certify(numbers, target, model.d, model.grid), target)
+
+
+def _line(error: Exception) -> str:
+    """What an error says, on one line."""
+    error = or_shortage(error)
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _short(value: str | None) -> str:
+    return repr(value if value is None else value[:100])
+
+
+def _unloadable(error: Exception) -> UnusableModelError:
+    return UnusableModelError(f"onnxruntime cannot load it: {_line(error)}")
+
+
+def _time_one_row(model: Model) -> float:
+    """The best of three runs: what the model costs here, for choosing between models and for planning batches."""
+    row = np.full((1, model.d), model.grid.low, model.grid.dtype)
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        model.run(row)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _same_json(stored: str, value: Any) -> bool:
+    try:
+        return bool(json.loads(stored) == value)
+    except ValueError:
+        return False
+
+
+def session_options(threads: int) -> Any:
+    """One inference uses exactly `threads` threads, and they sleep when idle instead of burning a processor."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.log_severity_level = 4  # what goes wrong is raised; onnxruntime itself writes nothing, which could block
+    return options
+
+
+def name_of_even(value: str) -> Even:
+    """The convention for even lengths, checked."""
+    for even in EVEN:
+        if value == even:
+            return even
+    raise BadInputError(f"even must be one of mean, lower, upper, not {value[:40]!r}")
