@@ -1,3 +1,3 @@
 """Builders of median networks and their export to ONNX."""
 
-__version__ = "0.1.0"
+from exporter.version import __version__ as __version__

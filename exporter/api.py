@@ -8,14 +8,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from exporter.build import Model, Options, build
+from exporter.build import Model, Options, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, Construction, fastest, lookup, refuse_unread, takers
 from exporter.constructions.scheduled import Request
 from exporter.errors import UserError
-from exporter.files.model_file import to_onnx, write
+from exporter.files.manifest import write
+from exporter.options import OPTIONS, checked, in_python, nearest, whole_number
 from exporter.question import task as tasks
 from exporter.question.grid import Grid
-from exporter.question.options import OPTIONS, checked, in_python, nearest, whole_number
 from exporter.question.task import Task
 
 

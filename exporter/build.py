@@ -10,23 +10,25 @@ from itertools import pairwise
 from math import ceil, log2
 from typing import Any, Literal
 
-import exporter
+import onnx
+
 from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune, lookup, refuse_unread
 from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
-from exporter.files.rewrites import guard_of
+from exporter.files.model_file import assemble
+from exporter.files.profiles import PROFILES
+from exporter.formula.guard import GUARD, guard_of, guarded, normalised
 from exporter.formula.network import Network, network
 from exporter.formula.primitives import compare, compare_saturating, like
 from exporter.formula.trace import Node, stack, total, vector
+from exporter.options import OPTIONS, checked
 from exporter.planning.schedule import Failure
-from exporter.question.grid import GUARD, Grid
-from exporter.question.options import OPTIONS, checked
+from exporter.question.grid import Grid
 from exporter.question.task import Task
 from exporter.readings.accounting import Accounting, accounting
 from exporter.readings.contract import LARGEST, MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
+from exporter.version import __version__
 
-Profile = Literal["dense", "matmul", "structured", "fused"]
-MERGED = ("dense", "matmul")  # the profiles that are one chain of merged maps
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
@@ -40,7 +42,7 @@ class Options:
     construction: str = "radix"
     grid: Grid = field(default_factory=Grid)
     dtype: Literal["auto", "float32", "float64"] = "auto"
-    profile: Literal["auto"] | Profile = "auto"
+    profile: str = "auto"
     epsilon: float | None = None
     certificate: bool = False
     radix: int | None = None
@@ -76,7 +78,7 @@ class Model:
     network: Network
     accounting: Accounting
     dtype: DType
-    profile: Profile
+    profile: str
     step: Step
     exact_on_grid: bool
     failure: Failure
@@ -136,6 +138,7 @@ class Model:
             "depth": counted.depth,
             "guard_layers": guard.layers if guard else 0,
             "width": counted.width,
+            "run_width": -(-counted.width // PROFILES[self.profile].pair),
             "size": counted.size,
             "nnz": counted.nnz,
             "max_weight": counted.max_weight,
@@ -145,7 +148,7 @@ class Model:
             "modules": list(counted.modules),
             "tune": self.options.tune,
             "producer": "onnx-median",
-            "version": exporter.__version__,
+            "version": __version__,
         }
 
 
@@ -176,11 +179,11 @@ def trace(
 ) -> tuple[Network, Failure]:
     """The network that answers a task, from data values to data values, and how often it may fail.
 
-    `rounded` rounds data to the grid in that floating-point type first, and clamps it (see Grid.guarded).
+    `rounded` rounds data to the grid in that floating-point type first, and clamps it (see exporter.formula.guard).
     """
     grid = options.grid
     x = vector(task.d, grid.low, grid.high)
-    u = grid.guarded(x, MANTISSA[rounded]) if rounded else grid.normalised(x)
+    u = guarded(grid, x, MANTISSA[rounded]) if rounded else normalised(grid, x)
     ties = options.epsilon is None
     choice = Choice(
         delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed, options.ask, offsets
@@ -220,7 +223,7 @@ class Settled:
     network: Network
     failure: Failure
     dtype: DType
-    profile: Profile
+    profile: str
     step: Step
     ties: Ties
 
@@ -228,10 +231,10 @@ class Settled:
 def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
     traced = cache(partial(trace, construction, task, options))
-    if options.profile in ("structured", "fused"):
+    if options.profile != "auto" and not PROFILES[options.profile].merged:
         return _first(construction, traced, options, options.profile)
     smallest = min(dense_weights(traced(form, rounded=None, offsets=True)[0]) for form in construction.forms)
-    if options.profile in ("dense", "matmul"):
+    if options.profile != "auto":
         if smallest > DENSE_LIMIT:
             raise UserError(
                 f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
@@ -247,7 +250,7 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
 
 
 def _first(
-    construction: Construction, traced: Callable[..., tuple[Network, Failure]], options: Options, profile: Profile
+    construction: Construction, traced: Callable[..., tuple[Network, Failure]], options: Options, profile: str
 ) -> Settled | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
@@ -257,7 +260,7 @@ def _first(
             if options.grid.bits > MANTISSA[dtype] or options.grid.misfit(dtype):
                 continue
             net, failure = traced(form, rounded=None if options.inputs == "grid" else dtype, offsets=offsets)
-            if profile not in MERGED:
+            if not PROFILES[profile].merged:
                 step = structured_bits(net, options.grid.step)
             elif dense_weights(net) <= DENSE_LIMIT:
                 step = dense_bits(net, options.grid.step)
@@ -269,7 +272,7 @@ def _first(
 
 
 def _preferences(
-    construction: Construction, dtypes: tuple[DType, ...], options: Options, profile: Profile
+    construction: Construction, dtypes: tuple[DType, ...], options: Options, profile: str
 ) -> list[tuple[DType, Form]]:
     forms = list(construction.forms)
     if construction.form_first:
@@ -292,7 +295,7 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     net, _ = trace(construction, task, options, offsets=False)
     if reason := grid.misfit("float64" if options.dtype == "auto" else options.dtype):
         return f"{construction.name}: {reason}; take another --domain{', or --dtype float64' * (options.dtype == 'float32')}"
-    merged = options.profile in MERGED
+    merged = options.profile != "auto" and PROFILES[options.profile].merged
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
     profile = "" if options.profile == "auto" else f" as {options.profile}"
@@ -331,34 +334,43 @@ def output_error(task: Task, grid: Grid, dtype: DType) -> float:
     return 0.0 if largest <= 2.0**m * finest else float(2.0 ** (ceil(log2(largest)) - 1 - m))
 
 
-def least_epsilon(d: int, dtype: DType, profile: str) -> float:
+def least_epsilon(d: int, dtype: DType, merged: bool) -> float:
     """The smallest ε whose slopes 12 d^4/ε the dtype carries.
 
     Where each pair is subtracted on its own, the slope itself must fit the mantissa. A dense Gemm sums the neurons of d
     comparisons before they cancel: its rounding, 2d + 1 times that of d slopes, over d entries, must stay below √ε/2.
     """
     fits = 12 * d**4 / 2.0 ** MANTISSA[dtype]
-    return float((fits * 2 * d**2 * (2 * d + 1)) ** (2 / 3)) if profile == "dense" else fits
+    return float((fits * 2 * d**2 * (2 * d + 1)) ** (2 / 3)) if merged else fits
 
 
 def _with_epsilon(construction: Construction, task: Task, options: Options) -> Model:
     """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
     assert options.epsilon is not None
     slope = 12 * task.d**4 / options.epsilon
+    merged = options.profile != "auto" and PROFILES[options.profile].merged
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     for dtype in dtypes:
-        if options.epsilon >= (least := least_epsilon(task.d, dtype, options.profile)):
+        if options.epsilon >= (least := least_epsilon(task.d, dtype, merged)):
             break
     else:
         remedy = f"the smallest ε that works is {least:.3g}" if least <= 1 else "no ε up to 1 works"
         raise ContractError(
             f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {slope:.3g}, beyond the numbers at which "
-            f"{dtype}{' as dense' * (options.profile == 'dense')} can still tell v from v - 1: {remedy}; "
+            f"{dtype}{f' as {options.profile}' * merged} can still tell v from v - 1: {remedy}; "
             f"without --epsilon the slope comes from the grid"
         )
     net, failure = trace(construction, task, options, delta=1 / Fraction(slope))
-    profile: Profile = "structured" if options.profile == "auto" else options.profile
+    profile = "structured" if options.profile == "auto" else options.profile
     if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
-        profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, "dense") else "structured"
+        profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, merged=True) else "structured"
     step = structured_bits(net, options.grid.step)
     return Model(task, options, net, accounting(net), dtype, profile, step, False, failure, "distinct")
+
+
+def to_onnx(model: Model) -> onnx.ModelProto:
+    """The model in its profile and dtype, with its description in metadata_props."""
+    graph = PROFILES[model.profile].write(model.network, model.dtype)
+    return assemble(
+        graph, model.task.d, model.network.output.size, model.task.label, model.description(), model.options.batch
+    )

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from exporter.api import Exported, checked_all, export, question, requests
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
-from exporter.question.options import OPTIONS, nearest, whole_number
+from exporter.options import OPTIONS, nearest, whole_number
 from exporter.tools.atlas import TABLE, atlas, redraw
 from exporter.tools.audit import audit, audit_lines
 from exporter.tools.describe import TIES, describe, describe_lines, promise

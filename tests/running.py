@@ -10,13 +10,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
-from exporter.build import MERGED
-from exporter.files.lowering import dense_graph, structured_graph
+from exporter.files.lowering import dense_graph
 from exporter.files.model_file import assemble
+from exporter.files.profiles import PROFILES
 from exporter.formula.network import Network, Weights, weights
 from exporter.readings.contract import DType, dense_bits, structured_bits
 
-PROFILES = ("dense", "matmul", "structured", "fused")
 DTYPES: tuple[DType, ...] = ("float32", "float64")
 
 
@@ -27,16 +26,16 @@ def weights_of(net: Network) -> list[Weights]:
 
 def proto_of(net: Network, profile: str, dtype: str) -> onnx.ModelProto:
     """A network as a model in one profile, without the exporter's choices."""
-    if profile in MERGED:
-        graph = dense_graph(weights_of(net), dtype, gemm=profile == "dense")
-    else:
-        graph = structured_graph(net, dtype, fused=profile == "fused")
-    return assemble(graph, net, "test", {"profile": profile})
+    layers = weights_of(net) if PROFILES[profile].merged else None
+    graph = (
+        PROFILES[profile].write(net, dtype) if layers is None else dense_graph(layers, dtype, gemm=profile == "dense")
+    )
+    return assemble(graph, net.d, net.output.size, "test", {"profile": profile})
 
 
 def exact_dtypes(net: Network, profile: str, step: float) -> list[DType]:
     """The dtypes in which the contract promises equal bits."""
-    needed = dense_bits(net, step) if profile in MERGED else structured_bits(net, step)
+    needed = dense_bits(net, step) if PROFILES[profile].merged else structured_bits(net, step)
     return [dtype for dtype in DTYPES if needed.exact_in(dtype)]
 
 

@@ -18,8 +18,8 @@ from exporter.constructions.scheduled import Request, planned
 from exporter.errors import UserError
 from exporter.formula.linear import Scalar
 from exporter.formula.trace import LayerNames, Node
+from exporter.options import nearest
 from exporter.planning.schedule import Failure
-from exporter.question.options import nearest
 
 Tune = Literal["throughput", "latency", "depth", "width"]
 

@@ -22,8 +22,11 @@ from exporter.errors import UserError
 from exporter.formula.linear import Scalar
 from exporter.formula.network import network
 from exporter.formula.trace import LayerNames, Node, stack, vector
+from exporter.options import checked
 from exporter.planning.compact import DEPTHS, plan_compact
+from exporter.planning.depth5 import paper_depth5, plan_depth5
 from exporter.planning.linear import plan_linear
+from exporter.planning.maximum import plan_max, plan_tree
 from exporter.planning.paper_exponents import paper_linear46
 from exporter.planning.schedule import (
     Blocks,
@@ -37,8 +40,6 @@ from exporter.planning.schedule import (
     Schedule,
     TreeSchedule,
 )
-from exporter.planning.small import paper_depth5, plan_depth5, plan_max, plan_tree
-from exporter.question.options import checked
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,7 @@ from onnx import numpy_helper
 
 from exporter.files.graph import Graph
 from exporter.files.rewrites import (
-    Guard,
     entry_sum,
-    guard,
     joint_product,
     largest_entry,
     plus_product,
@@ -38,6 +36,7 @@ from exporter.files.rewrites import (
     scaled_total,
     trimmed,
 )
+from exporter.formula.guard import Guard, guard
 from exporter.formula.linear import (
     Along,
     Array,

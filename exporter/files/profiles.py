@@ -1,22 +1,47 @@
-"""Proof of a file's profile, from the file alone.
+"""The profiles: which operators a file may have, how it is written, and the proof of a file's profile from the file alone.
 
-dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
-matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
-structured   Relu is the only non-linear node; every product has a constant factor
-fused        structured, and Clip with constant bounds, ReduceMax
+    dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
+    matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
+    structured   Relu is the only non-linear node; every product has a constant factor
+    fused        structured, and Clip with constant bounds, ReduceMax
+
+A new profile is one entry of PROFILES, from the strictest to the most permissive.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
+
+from exporter.files.graph import Graph
+from exporter.files.lowering import dense_graph, structured_graph
+from exporter.formula.network import Network, weights
 
 AFFINE = {
     "Add", "Sub", "Mul", "MatMul", "Gemm", "Reshape", "Slice", "Concat", "Transpose", "Expand", "ReduceSum", "Gather",
 }  # fmt: skip
 PRODUCTS = {"Mul", "MatMul", "Gemm"}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One entry of the catalogue.
+
+    `why_not` says why a file is not of this profile, or None; `write` lowers a network in a dtype. A `merged` profile is one
+    chain of merged maps: no order of summation is the formula's, and every zero is stored. `pair`: how many neurons one
+    number of a run stands for at most, as Clip stands for two.
+    """
+
+    name: str
+    operators: str
+    purpose: str
+    why_not: Callable[[onnx.ModelProto], str | None]
+    write: Callable[[Network, str], Graph]
+    merged: bool = False
+    pair: int = 1
 
 
 @dataclass(frozen=True)
@@ -31,11 +56,11 @@ class ProfileReport:
 def prove_profile(model: onnx.ModelProto) -> ProfileReport:
     ops = dict(sorted(Counter(n.op_type for n in model.graph.node).items()))
     reasons: dict[str, str] = {}
-    for name, check in CHECKS.items():
-        reason = _not_single(model) or check(model)
+    for profile in PROFILES.values():
+        reason = _not_single(model) or profile.why_not(model)
         if reason is None:
-            return ProfileReport(name, reasons, ops)
-        reasons[name] = reason
+            return ProfileReport(profile.name, reasons, ops)
+        reasons[profile.name] = reason
     return ProfileReport(None, reasons, ops)
 
 
@@ -109,4 +134,25 @@ def _bias_only(node: onnx.NodeProto, fixed: set[str]) -> bool:
     return node.input[0] in fixed or node.input[1] in fixed
 
 
-CHECKS = {"dense": _not_dense, "matmul": _not_matmul, "structured": _not_structured, "fused": _not_fused}
+PROFILES = {
+    p.name: p
+    for p in (
+        Profile(
+            "dense", "Gemm and Relu, one chain", "verifiers, small d", _not_dense,
+            lambda net, dtype: dense_graph(weights(net), dtype), merged=True,
+        ),
+        Profile(
+            "matmul", "MatMul, Add and Relu, one chain", "loaders without Gemm", _not_matmul,
+            lambda net, dtype: dense_graph(weights(net), dtype, gemm=False), merged=True,
+        ),
+        Profile(
+            "structured", "Relu is the only non-linear one, the rest affine with constant weights",
+            "every runtime, any d", _not_structured, structured_graph,
+        ),
+        Profile(
+            "fused",
+            "structured, with Clip for relu(v) - relu(v - 1) and for the guard, and ReduceMax for a tree of maxima",
+            "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
+        ),
+    )
+}  # fmt: skip

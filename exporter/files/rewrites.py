@@ -3,73 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from exporter.formula.linear import Along, Array, Reshape, Scalar, Take
-from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Sum, topological
-
-
-@dataclass(frozen=True, eq=False)
-class Guard:
-    """The layers of `Grid.guarded` that end in `node`: scale x - shift, rounded by c - (...) and clamped to [0, top]."""
-
-    node: Node
-    source: Node
-    scale: float
-    shift: float
-    c: float
-    top: float
-
-    @property
-    def layers(self) -> int:
-        return self.node.level
-
-
-def guard(node: Node) -> Guard | None:
-    """The guard that ends in the node, read off the formula itself."""
-    match node:
-        case Relu(
-            arg=Sum(
-                terms=(
-                    (
-                        -1,
-                        Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)),
-                    ),
-                ),
-                offset=top,
-            )
-        ):
-            return _guard(node, r, top, top - less)
-        case Relu(arg=Sum(terms=((-1, r),), offset=top)):
-            return _guard(node, r, top, top)
-        case _:
-            return None
-
-
-def _guard(node: Node, r: Node, top: Scalar, c: Scalar) -> Guard | None:
-    """The guard that rounds in r = relu(c - ...)."""
-    match r:
-        case Relu(arg=Sum(terms=((scale, Input() as x),), offset=offset)) if scale < 0 and offset == c:
-            return Guard(node, x, float(-scale), 0.0, float(c), float(top))
-        case Relu(
-            arg=Sum(terms=((-1, Relu(arg=Sum(terms=((scale, Input() as x),), offset=shift))),), offset=offset)
-        ) if scale > 0 and offset == c:
-            return Guard(node, x, float(scale), float(-shift), float(c), float(top))
-        case _:
-            return None
-
-
-def guard_of(output: Node) -> Guard | None:
-    """The guard that all data passes on its way to the output, if there is one."""
-    found = [g for node in topological(output) if (g := guard(node))]
-    for g in found:
-        rest = topological(output, args=lambda node, g=g: () if node is g.node else node.args)  # type: ignore[misc]
-        if not any(isinstance(node, Input) for node in rest):
-            return g
-    return None
+from exporter.formula.linear import Along, Array, Reshape, Take
+from exporter.formula.trace import Apply, Largest, Node, Relu, Sum
 
 
 def trimmed(node: Node) -> tuple[float, Node, float, float] | None:

@@ -7,8 +7,8 @@
              | Reshape(shape)     the same numbers, in the same order, in another shape
              | Weigh(w)           multiply by constants: a scalar, or an array of the map's shape
 
-Weighted sums, stacking and composition of such maps are the affine nodes of `exporter.formula.trace`. No map here holds a matrix
-of the size of its input times its output: each is read through three functions: its shape (`target`), its action on
+Weighted sums, stacking and composition of such maps are the affine nodes of `exporter.formula.trace`. No map here holds a
+matrix of the size of its input times its output: each is read through three functions: its shape (`target`), its action on
 arrays (`apply`) and any rows of its matrix (`rows`), from which the weight list is made piece by piece.
 """
 

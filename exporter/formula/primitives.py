@@ -1,7 +1,7 @@
 """The building blocks of the paper's Appendix G (`sec:helper_nets`), one function per network.
 
-Each is a formula over traced vectors (exporter.formula.trace) and cites its definition and lemma by the paper's labels. δ is the
-separation of the data: distinct values differ by at least δ; on a grid it is the grid step. docs/paper-notes.md lists
+Each is a formula over traced vectors (exporter.formula.trace) and cites its definition and lemma by the paper's labels. δ is
+the separation of the data: distinct values differ by at least δ; on a grid it is the grid step. docs/paper-notes.md lists
 where the paper's statements need a correction.
 """
 

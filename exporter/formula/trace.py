@@ -9,8 +9,8 @@
            | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`
 
 Everything but Relu is affine and costs no layer. `level` counts the ReLU layers below a node; what is used more than one
-layer later is carried there by `exporter.formula.network`, which is why every node knows bounds of its values: a value that is
-never negative is carried by one neuron, any other by two. Bounds follow by interval arithmetic; where a formula keeps
+layer later is carried there by `exporter.formula.network`, which is why every node knows bounds of its values: a value that
+is never negative is carried by one neuron, any other by two. Bounds follow by interval arithmetic; where a formula keeps
 its values closer than intervals can see (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states it, and the tests check
 every stated bound on real inputs.
 

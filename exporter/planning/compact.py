@@ -19,7 +19,7 @@ import numpy as np
 
 from exporter.errors import UserError
 from exporter.planning import portable, tails
-from exporter.planning.linear import BINS, FINE, Law, after_soft, first_sample, soft_round
+from exporter.planning.live import BINS, FINE, Law, after_soft, first_sample, soft_round
 from exporter.planning.schedule import (
     BlockEnding,
     CompactSchedule,

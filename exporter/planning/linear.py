@@ -10,35 +10,30 @@ separates for sure. The bound holds for every fixed input, over the permutations
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from math import ceil, fsum, isqrt
-from typing import Literal
 
 import numpy as np
 
 from exporter.errors import UserError
 from exporter.planning import portable, tails
+from exporter.planning.linear_layers import COSTS, Cost, Family, linear_layers
+from exporter.planning.live import SPARE, Law, after_soft, first_law, first_sample, soft_round
 from exporter.planning.schedule import (
     Blocks,
     Event,
-    FirstSample,
     HardRound,
     HashEnding,
-    Layer,
     LinearSchedule,
     Objective,
-    SoftRound,
     check_task,
     hash_capacity,
     previous_prime,
 )
+from exporter.planning.windows import least_margin, smallest_margin, window_miss
 
-Family = Literal["linear46", "linear22"]
-Tail = Callable[[tails.Ints], tails.Floats]
 SIDES = ("below", "above")
-SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
 
 
 @dataclass(frozen=True)
@@ -58,162 +53,6 @@ SPLITS = tuple(
     Shares(*parts, bins=96)
     for parts in ((0.40, 0.30, 0.08), (0.30, 0.32, 0.15), (0.36, 0.33, 0.05), (0.28, 0.42, 0.05), (0.22, 0.25, 0.25))
 )
-BINS, FINE = 48, 160  # the same for the laws that need no share
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Neurons per unit of work of one style of blocks."""
-
-    pair: int  # per ordered pair of a comparison of all pairs
-    slot: int  # per entry and slot of shortlisting
-    select: int  # per entry and rank of rank selection
-    count: int  # per hashed slot while blocks are counted
-    extract: int  # per hashed slot while one block is extracted
-    carried: int  # vectors of d entries carried through rounds 2 to 4
-    hashed: int  # neurons per entry beside the slots while blocks are counted
-
-
-COSTS: dict[tuple[Family, Blocks], Cost] = {
-    ("linear46", "paper"): Cost(pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
-    ("linear46", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
-    ("linear22", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
-}
-
-
-def first_sample(d: int, low: int, high: int, size: int, failure: float) -> tuple[FirstSample, float]:
-    """The narrowest window of a sample that misses a target with probability at most `failure`, and that bound.
-
-    The end of rank L lies at or below the target k when at least L sampled entries are <= the target.
-    """
-    lower = tails.largest_lower_cut(d, low, size, failure / 2) + 1
-    upper = tails.smallest_upper_cut(d, high - 1, size, failure / 2)
-    miss = float(tails.lower_tail(d, low, size, lower - 1)) if lower else 0.0
-    if upper <= size:
-        miss += float(tails.upper_tail(d, high - 1, size, upper))
-    return FirstSample(size, lower, upper), miss
-
-
-@dataclass(frozen=True)
-class Law:
-    """A distribution of the number of live entries in bins low[i] .. high[i], and the probability beyond the last.
-
-    `mass` comes from bounds of P(n > t), so it is the law of a number that is stochastically larger than n: for what grows
-    with n. `short` comes from bounds of P(n <= t) in the same way: for what falls with n.
-    """
-
-    low: tails.Ints
-    high: tails.Ints
-    mass: tails.Floats
-    short: tails.Floats
-    beyond: float
-
-    @staticmethod
-    def of(
-        exceeds: Tail, least: int, most: int, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
-    ) -> Law:
-        """From P(n > t) and P(n <= t), with at most `drop` cut off above; what is rare below is left to the first bin."""
-        edges = portable.evenly(least - 1, most, 23)
-        for cells in (24, bins):  # zoom in on the values that matter
-            above = exceeds(edges)
-            under = np.minimum(1.0 - above, at_most(edges))
-            first = int(edges[max(0, int(np.argmax(under > 1e-3 * drop)) - 1)])
-            last = int(edges[np.argmax(above <= drop)]) if above[-1] <= drop else most
-            edges = portable.evenly(first, max(last, first + 1), cells)
-        edges = np.concatenate([[min(least - 1, first - 1)], edges])
-        at = np.minimum.accumulate(np.minimum(1.0, exceeds(edges)))
-        at[0] = 1.0
-        under = np.maximum.accumulate(np.minimum(1.0, at_most(edges)))
-        under[0], under[-1] = 0.0, 1.0
-        return Law(edges[:-1] + 1, edges[1:], np.maximum(0.0, -np.diff(at)), np.diff(under), float(at[-1]))
-
-    def expected(self, values: tails.Floats) -> float:
-        """Sum of mass times value, bins beyond counted as 1."""
-        return float(portable.dot(self.mass, values)) + self.beyond
-
-
-def first_law(d: int, sample: FirstSample, drop: float) -> Law:
-    """The number n of entries in the first interval, ends included.
-
-    D, the distance in rank over the interval's gaps of the sample, counts from one end to the other, rank 0 or d + 1 where
-    an end is missing: n = D + 1 with both ends, D with one, d with none.
-    """
-    spacings = sample.upper - sample.lower
-    more = (sample.lower >= 1) + (sample.upper <= sample.size) - 1
-
-    def exceeds(t: tails.Ints) -> tails.Floats:
-        tail = tails.spacing_exceeds(d, sample.size, spacings, np.clip(t - more, 0, d))
-        return np.where(t >= d, 0.0, tail)
-
-    def at_most(t: tails.Ints) -> tails.Floats:
-        return np.where(t >= d, 1.0, tails.upper_tail(d, np.clip(t - more, 0, d), sample.size, spacings))
-
-    return Law.of(exceeds, spacings + more, d, drop, FINE, at_most)
-
-
-def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, failure: float) -> float | None:
-    """A bound <= failure of the probability that a hard round's window misses its target on one side, else None.
-
-    X ~ hypergeometric(n, r, size) counts sampled entries at or below a target of rank r among n live ones; the lower end
-    misses when X <= floor(r size / n) - margin - 1. By reflection the upper end, ceil(r size / n) + margin, misses when
-    X <= floor((r - 1) size / n) - margin with r counted from above. All n in [shortest, longest] and all r are checked:
-    by monotonicity a cell of pairs is bounded at its corners, and only cells above the target are split.
-    """
-    shift, extra = (0, 1) if side == "below" else (1, 0)
-    worst = 0.0
-    n0, n1 = np.array([shortest]), np.array([longest])
-    r0, r1 = np.array([1]), np.array([longest])
-    while n0.size:
-        if n0.size > 1_000_000:
-            return None
-        cut = ((r1 - shift) * size) // n0 - margin - extra
-        bound = tails.lower_tail(n1, r0, size, cut)
-        bad = bound > failure
-        worst = max(worst, float(bound[~bad].max(initial=0.0)))
-        n0, n1, r0, r1 = n0[bad], n1[bad], r0[bad], r1[bad]
-        if np.any((n0 == n1) & (r0 == r1)):
-            return None
-        nm, rm = (n0 + n1) // 2, (r0 + r1) // 2
-        wide, tall = n1 > n0, r1 > r0
-        cells = [
-            (n0, nm, r0, rm, np.ones_like(wide)),
-            (nm + 1, n1, r0, rm, wide),
-            (n0, nm, rm + 1, r1, tall),
-            (nm + 1, n1, rm + 1, r1, wide & tall),
-        ]
-        n0, n1, r0, r1 = (np.concatenate([cell[i][cell[4]] for cell in cells]) for i in range(4))
-        keep = r0 <= n1
-        n0, n1, r0, r1 = n0[keep], n1[keep], r0[keep], r1[keep]
-    return worst
-
-
-@lru_cache(maxsize=1024)
-def least_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> int:
-    """A margin below which `window_miss` can prove nothing: all ranks are tried, but of few n."""
-    shift, extra = (0, 1) if side == "below" else (1, 0)
-    middle = (longest // 2 - shift) * size // longest - extra
-    quick = tails.lower_tail(longest, longest // 2, size, middle - np.arange(size))
-    margin = int(np.count_nonzero(quick > failure))  # falls with the margin
-    for n in {shortest, (shortest + longest) // 2, longest}:
-        ranks = portable.evenly(1, n, min(n, 2000))
-        centre = ((ranks - shift) * size) // n - extra
-        while margin < size:
-            if not np.any(bad := tails.lower_tail(n, ranks, size, centre - margin) > failure):
-                break
-            ranks, centre = ranks[bad], centre[bad]
-            margin += 1
-    return margin
-
-
-@lru_cache(maxsize=1024)
-def smallest_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> tuple[int, float] | None:
-    """The smallest margin that `window_miss` can prove, and its bound."""
-    start = least_margin(shortest, longest, size, side, failure)
-    for margin in range(start, min(size, start + 4) + 1):
-        proved = window_miss(shortest, longest, size, margin, side, failure)
-        if proved is not None:
-            return margin, proved
-    return None
 
 
 @dataclass(frozen=True)
@@ -318,61 +157,6 @@ def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.F
     return portable.dot(law.mass, np.where(most[None, :] >= law.high[:, None], 0.0, tail)) + law.beyond
 
 
-def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
-    """P(n' > most) after a soft round: D over gap + u gaps of a sample of n - u of n entries, averaged over u.
-
-    The probability grows with u, so summing by parts turns the bounds of P(U > t) into one of the average; values of u
-    between two of those kept are counted as the larger.
-    """
-    left = _spread_out(overflow.shape[1])
-    n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
-    tail = np.where(most < 1, 1.0, 0.0)
-    open_ = (most >= 1) & (most < np.minimum(n, gap + 1 + 2 * u))  # elsewhere n' is within `most` for sure
-    n, u, most = n[open_], u[open_], most[open_]
-    tail[open_] = tails.lower_tail(n, most - 1, np.maximum(0, n - u), gap + u - 1)
-    steps = np.diff(tail, axis=1, append=1.0)
-    average = tail[:, 0] + portable.total(np.maximum(0.0, steps) * overflow[:, left][:, :, None], 1)
-    return portable.dot(law.mass, np.minimum(1.0, average)) + law.beyond
-
-
-def _spread_out(count: int) -> tails.Ints:
-    """Of 0 .. count - 1 the first and the last and, in steps that grow by a sixteenth, some between."""
-    kept = [0]
-    while kept[-1] < count - 1:
-        kept.append(min(count - 1, kept[-1] + 1 + kept[-1] // 16))
-    return np.array(kept, dtype=np.int64)
-
-
-def soft_round(
-    d: int, law: Law, slots: int, entries: int, failure: float, sampled: int = 0
-) -> tuple[SoftRound, tails.Floats]:
-    """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin.
-
-    `sampled`: none of the live entries is among so many positions that were sampled before and dealt to the blocks.
-    """
-    total = d - sampled
-
-    def free(blocks: int) -> int:
-        """Places of a block that can be live: at most; the first blocks have one more of all and of the sampled places."""
-        return max(d // blocks + (j < d % blocks) - sampled // blocks - (j < sampled % blocks) for j in range(blocks))
-
-    at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * failure))
-    high = law.high[max(0, law.high.size - 1 - at)]
-    best: tuple[float, SoftRound] | None = None
-    for taken in range(1, max(1, entries) + 1):
-        block = -(-d // min(max(1, slots // taken), d))
-        blocks = -(-d // block)
-        beyond = np.arange(taken + 1, min(int(high), free(blocks)) + 1)
-        law_of_one = portable.exp(tails.log_pmf(total, high, free(blocks), beyond))
-        expected = blocks * float(portable.dot(law_of_one, beyond - taken))
-        if best is None or expected < best[0]:
-            best = (expected, SoftRound(blocks, block, taken))
-    assert best is not None
-    found = best[1]
-    most = min(int(law.high[-1]), 12 + int(4 * best[0]))
-    return found, tails.overflow_tails(total, law.high, found.blocks, free(found.blocks), found.entries, most)
-
-
 def fit(
     d: int,
     low: int,
@@ -410,92 +194,6 @@ def fit(
     plan = LinearSchedule(d, low, high, tuple(events), (), family, blocks, sample, hard, tuple(soft), limit.ending)
     plan = replace(plan, layers=linear_layers(plan))
     return plan if plan.width <= width and plan.failure_bound <= failure else None
-
-
-def linear_layers(plan: LinearSchedule) -> tuple[Layer, ...]:
-    """The width model: neurons of each hidden layer, named by module."""
-    return _layers46(plan) if plan.family == "linear46" else _layers22(plan)
-
-
-def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
-    d, cost = plan.d, COSTS[plan.family, plan.blocks]
-    z, outputs = plan.sample.size, plan.high - plan.low + 1
-    paper = plan.blocks == "paper"
-
-    def pairs(m: int) -> int:
-        return 2 * m * m if paper else m * (m - 1)
-
-    layers = [
-        Layer("round 1: rank selection, pairs", pairs(z) + d + z),
-        Layer("round 1: rank selection, select", cost.select * 2 * z + d),
-        Layer("round 1: filter", 5 * d + 3),
-    ]
-    for number, taken in enumerate(plan.rounds, 2):
-        hard = isinstance(taken, HardRound)
-        m, used = taken.size, min(d, taken.blocks * taken.block)
-        scaling, rounding = (4 * d * min(2, outputs), 8 * d + 4 if paper else 8 * m + 12) if hard else (taken.blocks, 0)
-        name = f"round {number}: "
-        layers += [
-            Layer(name + "shortlisting, maximum", 3 * d + 8),
-            Layer(name + "shortlisting, mask", 5 * used + 2 * d + 4),
-            Layer(name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 4),
-            Layer(name + "rank computing", 8 * d + m + 4),
-            Layer(name + "rank scaling", scaling + 2 * d + m + 8),
-            Layer(name + "ceiling", rounding + 2 * d + m + 8),
-            Layer(name + "maximum and minimum", 2 * d + m + 8),
-            Layer(name + "rank selection, pairs", pairs(m + 2) + 2 * d + m + 10),
-            Layer(name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 4),
-            Layer(name + "filter", 6 * d + 3),
-        ]
-    p, q, n = plan.ending.prime, plan.ending.functions, plan.ending.capacity
-    pick = 4 if paper else 1
-    layers += [
-        Layer("hashing: hash", 2 * d),
-        Layer("hashing: block extraction, count", cost.count * q * p + 4 * d),
-        Layer("hashing: block extraction, pick", pick * q + 2 * d),
-        Layer("hashing: block extraction, extract", cost.extract * q * p + d + 2),
-        Layer("hashing: rank selection, pairs", pairs(p) + p + d),
-        Layer("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
-        Layer("largest survivor: pairs", pairs(n) + 2 * n + d),
-        Layer("largest survivor: select", cost.select * n + n + d),
-        Layer("rank computing", 2 * d + 3 * n),
-        Layer("rank selection, pairs", pairs(n) + 2 * n + 4),
-        Layer("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
-        Layer("clip", 2 * outputs),
-    ]
-    return tuple(layers)
-
-
-def _layers22(plan: LinearSchedule) -> tuple[Layer, ...]:
-    d, cost = plan.d, COSTS[plan.family, plan.blocks]
-    z, outputs = plan.sample.size, plan.high - plan.low + 1
-    layers = [
-        Layer("round 1: pairs", cost.pair * z * (z - 1) + d),
-        Layer("round 1: select", cost.select * 2 * z + d),
-    ]
-    for number, taken in enumerate(plan.rounds, 2):
-        hard = isinstance(taken, HardRound)
-        m = taken.size + 2
-        used = min(d, taken.blocks * taken.block)
-        beside = 4 * taken.size if hard else taken.blocks
-        name = f"round {number}: "
-        layers += [
-            Layer(name + "mask", 5 * d + (3 if hard else 5)),
-            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 7),
-            Layer(name + "pairs", cost.pair * taken.size * (taken.size - 1) + m + d + 6),
-            Layer(name + "select", cost.select * 2 * m + d + 3),
-        ]
-    p, q = plan.ending.prime, plan.ending.functions
-    layers += [
-        Layer("hashing: mask", 5 * d + 2),
-        Layer("hashing: collisions", q * p + d + 3),
-        Layer("hashing: pick", q + d + 5),
-        Layer("hashing: extract", cost.extract * q * p + 5),
-        Layer("pairs", cost.pair * p * (p - 1) + p + 5),
-        Layer("select", (outputs + 1) * p + 2),
-        Layer("clip", 2 * outputs),
-    ]
-    return tuple(layers)
 
 
 def plan_linear(

@@ -2,7 +2,7 @@
 
 The step is a power of two, so that scaling is exact in every floating-point type: the smallest one for which 2^bits steps
 cover the range. For [0, 1] it is 2^-bits; for 8-bit pixels, `Grid(0, 255, 8)`, it is 1. Data is not asked to be on the
-grid: the first layers of a network (`Grid.guarded`) round it there, and clamp what lies outside the range.
+grid: the first layers of a network (`exporter.formula.guard`) round it there, and clamp what lies outside the range.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.errors import UserError
-from exporter.formula.trace import Node, assume, relu, total
 
-GUARD = "round and clamp"  # the name of its layers
 SMALLEST_STEP = 2.0**-126  # of both dtypes: onnxruntime takes float64 constants that no float32 can hold for 0
 LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # of which the inverse is a normal number
 
@@ -76,35 +74,6 @@ class Grid:
         if max(self.span, abs(self.low), abs(self.high)) > LONGEST_SPAN[dtype]:
             return f"[{self.lo:g}, {self.hi:g}] reaches too near the largest {dtype}"
         return None
-
-    def normalised(self, x: Node) -> Node:
-        """Data values on the grid as numbers in [0, 1] on the grid of step 2^-bits: folded into the first layer."""
-        top = self.cells / 2**self.bits
-        return x if self.low == 0.0 and self.span == 1.0 else assume((x - self.low) * (1 / self.span), 0.0, top)
-
-    def guarded(self, x: Node, mantissa: int) -> Node:
-        """Any finite data as numbers in [0, 1] on the grid of step 2^-bits: rounded once and clamped, by ReLU layers.
-
-        With the range scaled and shifted to [0, top], s the step there and c = 2^mantissa s:
-
-            a = relu(x - low)          below the range: 0                            only where low is not 0
-            r = relu(c - a)            rounds to the grid: see below
-            t = relu(r - (c - top))    relu(top - a). Above the range: 0             only where c is not top
-            v = relu(top - t)          x - low, clamped to [0, top]; below the range 0 in any case
-
-        One neuron an entry and layer, and no row adds more than one entry and one constant: floating point does the same in
-        any order of summation. c - a rounds to a multiple of s: where a <= c/2 it lies in [c/2, c], whose numbers are s
-        apart; and an a > c/2 was a multiple of s before. All that follows is exact. Nothing cancels, however far outside an
-        entry lies, and nothing overflows: the range is scaled down in the first layer, or up after the last.
-        """
-        scale = min(1.0, 1 / self.span)
-        step, shift = self.step * scale, self.low * scale
-        top, c = self.cells * step, 2.0**mantissa * step
-        a = relu(total([(scale, x)], -shift)) if shift else total([(scale, x)]) if scale != 1 else x
-        r = relu(c - a)
-        t = r if c == top else relu(r - (c - top))
-        v = relu(top - t)
-        return v if scale * self.span == 1 else v * (1 / (scale * self.span))
 
     def rounding_error(self, mantissa: int) -> float:
         """How far `guarded` moves an entry of [lo, hi] at most, in data units.

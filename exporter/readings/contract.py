@@ -7,9 +7,9 @@ This module proves that by walking the network with a bound and a quantum per no
 
 Two roundings are allowed. The last sum of two terms (the mean of two middle values), because a correctly rounded
 a/2 + b/2 is what numpy.median returns too; where a weight is no dyadic number it rounds in any case, and the file states
-by how much. And that of the guard, the first layers, which take any finite data: `Grid.guarded` proves that they return
-grid values within the range, so that what follows is exact whatever the data was; `_rounds_to_grid` checks on the formula
-at hand what that proof needs.
+by how much. And that of the guard, the first layers, which take any finite data: `exporter.formula.guard` proves that they
+return grid values within the range, so that what follows is exact whatever the data was; `_rounds_to_grid` checks on the
+formula at hand what that proof needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal, assert_never
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.files.rewrites import Guard, guard_of
+from exporter.formula.guard import Guard, guard_of
 from exporter.formula.linear import Along, Array, Take, Weigh
 from exporter.formula.network import Group, Network
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
@@ -100,8 +100,8 @@ def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
 
 
 def _rounds_to_grid(guard: Guard, quantum: float) -> int:
-    """The mantissa m for which the proof in `Grid.guarded` holds, 0 for none: with s the step inside, c = 2^m s is not
-    below the top, the factor is a power of two, and shift and top are multiples of s that m bits hold."""
+    """The mantissa m for which the proof in `exporter.formula.guard` holds, 0 for none: with s the step inside, c = 2^m s is
+    not below the top, the factor is a power of two, and shift and top are multiples of s that m bits hold."""
     step = guard.scale * quantum
     for m in MANTISSA.values():
         fits = guard.c == 2.0**m * step and guard.top <= guard.c and abs(guard.shift) <= guard.c

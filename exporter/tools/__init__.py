@@ -1,0 +1,1 @@
+"""What one does with files: describe, verify, audit, reduce, measure."""

@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from exporter.build import Options, build, trace
+from exporter.build import Options, build, to_onnx, trace
 from exporter.constructions import CONSTRUCTIONS, lookup, spoken, takers
 from exporter.constructions.scheduled import Request
 from exporter.errors import UserError
-from exporter.files.model_file import replace_file, to_onnx, writable
+from exporter.files.manifest import replace_file, writable
+from exporter.options import checked
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
-from exporter.question.options import checked
 from exporter.readings.accounting import Accounting, accounting
 from exporter.tools.atlas_plots import can_plot, plots
 from exporter.tools.verify import Session

@@ -26,7 +26,8 @@ from onnx import helper
 from exporter.build import Model
 from exporter.errors import UserError
 from exporter.files.lowering import dense_graph
-from exporter.files.model_file import ELEMENT, IR_VERSION, OPSET, replace_file, writable
+from exporter.files.manifest import replace_file, writable
+from exporter.files.model_file import ELEMENT, IR_VERSION, OPSET
 from exporter.formula.network import Weights, weights
 
 EVERYWHERE = ("batcher", "radix")  # within one step on every real input; the others promise something on the grid alone

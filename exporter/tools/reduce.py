@@ -36,7 +36,8 @@ from onnx import helper, numpy_helper
 
 from exporter.errors import UserError
 from exporter.files.gemm_chain import chain_of
-from exporter.files.model_file import decode, encode, load, write
+from exporter.files.manifest import write
+from exporter.files.model_file import decode, encode, load
 from exporter.readings.contract import MANTISSA
 
 Mode = Literal["exact", "l2"]

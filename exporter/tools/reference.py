@@ -15,10 +15,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from exporter.api import file_name
-from exporter.build import Options, build
+from exporter.build import Options, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.model_file import to_onnx, write
+from exporter.files.manifest import write
 from exporter.question.grid import Grid
 from exporter.question.task import Task, extremum, median
 from exporter.tools.properties import EVERYWHERE, write_properties

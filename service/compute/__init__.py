@@ -1,0 +1,1 @@
+"""From numbers to medians: models, batches, scaling, certificates."""

@@ -1,0 +1,1 @@
+"""What is added to a model before it is served."""

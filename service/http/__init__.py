@@ -1,0 +1,1 @@
+"""Bytes on the wire: the gateway, the short way, bodies and formats."""

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from exporter.api import export
 from exporter.build import Options, lookup, trace
 from exporter.constructions.scheduled import Request
-from exporter.files.model_file import replace_file
+from exporter.files.manifest import replace_file
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.tools.verify import Session

@@ -15,8 +15,7 @@ import time
 import numpy as np
 from bench_constructions import compare, contenders, seconds, session, topk_mean
 
-from exporter.build import Options, build
-from exporter.files.model_file import to_onnx
+from exporter.build import Options, build, to_onnx
 from exporter.question import task as tasks
 
 SIZES = [256, 1024, 4096, 16384, 65536]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.build import Options, build
-from exporter.files.model_file import to_onnx
+from exporter.build import Options, build, to_onnx
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import Task

@@ -7,9 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from exporter.build import Options, build
+from exporter.build import Options, build, to_onnx
 from exporter.constructions.batcher import merge_exchange, pruned
-from exporter.files.model_file import to_onnx
 from exporter.question import task as tasks
 from tests.running import run
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter.build import Options, build
+from exporter.build import Options, build, to_onnx
 from exporter.errors import ContractError, UserError
-from exporter.files.model_file import to_onnx
 from exporter.question import task as tasks
 from exporter.question.grid import Grid
 from tests.running import run

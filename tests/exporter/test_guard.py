@@ -10,13 +10,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.build import Model, Options, build, lookup, trace
+from exporter.build import Model, Options, build, lookup, to_onnx, trace
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
-from exporter.files.model_file import to_onnx
-from exporter.files.rewrites import guard_of
+from exporter.formula.guard import guard_of, guarded
 from exporter.formula.network import network
 from exporter.formula.trace import relu, vector
 from exporter.question import task as tasks
@@ -169,7 +168,7 @@ def test_the_contract_proves_the_rounding_or_refuses() -> None:
     for c in (2.0**15, 2.0**16 + 1, 2.0**17):  # not 2^24 steps
         v = relu(1.0 - relu(relu(c - x) - (c - 1)))
         assert not structured_bits(network(x, v), 2.0**-8).exact_in("float32")
-    v = Grid(bits=8).guarded(x, 24)
+    v = guarded(Grid(bits=8), x, 24)
     assert guard_of(v) is not None
     assert guard_of(v + x) is None
 

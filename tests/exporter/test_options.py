@@ -10,13 +10,12 @@ import onnxruntime as ort
 import pytest
 
 from exporter.api import checked_all, export_model, question, requests
-from exporter.build import Options, build
+from exporter.build import Options, build, to_onnx
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS, takers
 from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
-from exporter.files.model_file import to_onnx
-from exporter.question.options import OPTIONS, in_python
+from exporter.options import OPTIONS, in_python
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {

@@ -20,7 +20,7 @@ EXPORTS = """
 import hashlib
 from exporter.build import Options, build
 from exporter.constructions.scheduled import Request, schedule
-from exporter.files.model_file import to_onnx
+from exporter.build import to_onnx
 from exporter.question.task import median
 print(schedule("depth5", 256, 128, 129, Request()), schedule("linear-max", 256, 256, 256, Request()))
 print(schedule("linear46", 64, 30, 30, Request()), schedule("depth5", 4096, 2048, 2049, Request(gamma=0.1)))

@@ -9,9 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter.build import Options, build
+from exporter.build import Options, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
-from exporter.files.model_file import to_onnx
 from exporter.files.profiles import prove_profile
 from exporter.question import task as tasks
 from exporter.question.grid import Grid

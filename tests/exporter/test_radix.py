@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.build import Options, build
+from exporter.build import Options, build, to_onnx
 from exporter.constructions.radix import Digits, even_digits, radix
-from exporter.files.model_file import to_onnx
 from exporter.formula.network import Network, network
 from exporter.formula.trace import vector
 from exporter.question import task as tasks

@@ -16,7 +16,10 @@ from exporter.constructions.scheduled import Request, built_width, schedule
 from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.compact import plan_compact
-from exporter.planning.linear import first_law, plan_linear
+from exporter.planning.depth5 import paper_depth5, plan_depth5
+from exporter.planning.linear import plan_linear
+from exporter.planning.live import first_law
+from exporter.planning.maximum import plan_max, plan_tree
 from exporter.planning.paper_exponents import paper_linear46
 from exporter.planning.schedule import (
     FirstSample,
@@ -27,7 +30,6 @@ from exporter.planning.schedule import (
     hash_capacity,
     median_ranks,
 )
-from exporter.planning.small import paper_depth5, plan_depth5, plan_max, plan_tree
 
 _spec = importlib.util.spec_from_file_location("simulate", Path(__file__).with_name("simulate.py"))
 assert _spec

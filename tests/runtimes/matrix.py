@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from exporter.build import Options, build
-from exporter.files.model_file import replace_file, to_onnx, write
+from exporter.build import Options, build, to_onnx
+from exporter.files.manifest import replace_file, write
 from exporter.question.grid import Grid
 from exporter.question.task import median
 from exporter.tools.properties import write_properties

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter.build import Options, build
-from exporter.files.model_file import to_onnx
+from exporter.build import Options, build, to_onnx
 from exporter.question.task import median
 from service.compute.layout import Target, layout, median_target
 from service.compute.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale

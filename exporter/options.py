@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from exporter.errors import UserError
+from exporter.files.profiles import PROFILES
 from exporter.question.task import OPS, Even, Method
 
 
@@ -81,9 +82,9 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "profile", "file",
-            "dense: one Gemm/Relu chain; matmul: the same with MatMul and Add; structured: Relu and affine nodes, small "
-            "at any d; fused: with Clip and ReduceMax, for speed; auto: dense where it is small and as exact (default)",
-            choices=("auto", "dense", "matmul", "structured", "fused"),
+            "; ".join(f"{p.name}: {p.operators}, for {p.purpose}" for p in PROFILES.values())
+            + "; auto: dense where it is small and as exact, else structured (default)",
+            choices=("auto", *PROFILES),
         ),
         Option(
             "tune", "file", "for large batches (default), single vectors, few layers or few neurons a layer",

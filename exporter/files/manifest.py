@@ -1,0 +1,106 @@
+"""The manifest beside the files, and how files are written: replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from exporter.errors import WriteError
+from exporter.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two exports into one folder at the same time may lose a manifest entry
+    fcntl = None  # type: ignore[assignment]
+
+MANIFEST = "manifest.json"
+
+
+def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> dict[str, Any]:
+    """Write the file and enter it into the manifest of its directory; returns the manifest's entry."""
+    data = proto.SerializeToString(deterministic=True)
+    entry = {
+        "file": path.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+        "description": description,
+    }
+    with writable(path.parent), _locked(path.parent):
+        manifest = read_manifest(path.parent)
+        kept = [m for m in manifest["models"] if m["file"] != path.name]
+        manifest["models"] = sorted([*kept, entry], key=lambda m: str(m["file"]))
+        replace_files({path: data, path.parent / MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
+    return entry
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a directory; a new one when there is none."""
+    path = directory / MANIFEST
+    producer = f"onnx-median {__version__}"
+    if not path.exists():
+        return {"format": 1, "producer": producer, "models": []}
+    try:
+        manifest = json.loads(path.read_bytes())
+        if manifest["format"] != 1 or not isinstance(manifest["models"], list):
+            raise ValueError("another format")
+    except (ValueError, KeyError, TypeError):
+        raise WriteError(f"{path} is not a manifest of ours: move it away, then export again") from None
+    return {"format": 1, "producer": producer, "models": manifest["models"]}
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write one file whole or not at all."""
+    replace_files({path: data})
+
+
+def replace_files(files: dict[Path, bytes]) -> None:
+    """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole."""
+    staged: dict[str, Path] = {}
+    try:
+        for path, data in files.items():
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            staged[temporary] = path
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+        for temporary, path in staged.items():
+            os.replace(temporary, path)
+    except BaseException:
+        for temporary in staged:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def writable(directory: Path) -> Iterator[None]:
+    """Make the directory if need be, and turn what the file system says into a message."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write to {directory}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One writer at a time, so that two exports at once do not lose each other's manifest entry."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

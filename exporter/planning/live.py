@@ -1,0 +1,144 @@
+"""The number of live entries: its law after a sample, and what a soft round makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from exporter.planning import portable, tails
+from exporter.planning.schedule import FirstSample, SoftRound
+
+Tail = Callable[[tails.Ints], tails.Floats]
+
+
+SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
+
+
+BINS, FINE = 48, 160  # the same for the laws that need no share
+
+
+def first_sample(d: int, low: int, high: int, size: int, failure: float) -> tuple[FirstSample, float]:
+    """The narrowest window of a sample that misses a target with probability at most `failure`, and that bound.
+
+    The end of rank L lies at or below the target k when at least L sampled entries are <= the target.
+    """
+    lower = tails.largest_lower_cut(d, low, size, failure / 2) + 1
+    upper = tails.smallest_upper_cut(d, high - 1, size, failure / 2)
+    miss = float(tails.lower_tail(d, low, size, lower - 1)) if lower else 0.0
+    if upper <= size:
+        miss += float(tails.upper_tail(d, high - 1, size, upper))
+    return FirstSample(size, lower, upper), miss
+
+
+@dataclass(frozen=True)
+class Law:
+    """A distribution of the number of live entries in bins low[i] .. high[i], and the probability beyond the last.
+
+    `mass` comes from bounds of P(n > t), so it is the law of a number that is stochastically larger than n: for what grows
+    with n. `short` comes from bounds of P(n <= t) in the same way: for what falls with n.
+    """
+
+    low: tails.Ints
+    high: tails.Ints
+    mass: tails.Floats
+    short: tails.Floats
+    beyond: float
+
+    @staticmethod
+    def of(
+        exceeds: Tail, least: int, most: int, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
+    ) -> Law:
+        """From P(n > t) and P(n <= t), with at most `drop` cut off above; what is rare below is left to the first bin."""
+        edges = portable.evenly(least - 1, most, 23)
+        for cells in (24, bins):  # zoom in on the values that matter
+            above = exceeds(edges)
+            under = np.minimum(1.0 - above, at_most(edges))
+            first = int(edges[max(0, int(np.argmax(under > 1e-3 * drop)) - 1)])
+            last = int(edges[np.argmax(above <= drop)]) if above[-1] <= drop else most
+            edges = portable.evenly(first, max(last, first + 1), cells)
+        edges = np.concatenate([[min(least - 1, first - 1)], edges])
+        at = np.minimum.accumulate(np.minimum(1.0, exceeds(edges)))
+        at[0] = 1.0
+        under = np.maximum.accumulate(np.minimum(1.0, at_most(edges)))
+        under[0], under[-1] = 0.0, 1.0
+        return Law(edges[:-1] + 1, edges[1:], np.maximum(0.0, -np.diff(at)), np.diff(under), float(at[-1]))
+
+    def expected(self, values: tails.Floats) -> float:
+        """Sum of mass times value, bins beyond counted as 1."""
+        return float(portable.dot(self.mass, values)) + self.beyond
+
+
+def first_law(d: int, sample: FirstSample, drop: float) -> Law:
+    """The number n of entries in the first interval, ends included.
+
+    D, the distance in rank over the interval's gaps of the sample, counts from one end to the other, rank 0 or d + 1 where
+    an end is missing: n = D + 1 with both ends, D with one, d with none.
+    """
+    spacings = sample.upper - sample.lower
+    more = (sample.lower >= 1) + (sample.upper <= sample.size) - 1
+
+    def exceeds(t: tails.Ints) -> tails.Floats:
+        tail = tails.spacing_exceeds(d, sample.size, spacings, np.clip(t - more, 0, d))
+        return np.where(t >= d, 0.0, tail)
+
+    def at_most(t: tails.Ints) -> tails.Floats:
+        return np.where(t >= d, 1.0, tails.upper_tail(d, np.clip(t - more, 0, d), sample.size, spacings))
+
+    return Law.of(exceeds, spacings + more, d, drop, FINE, at_most)
+
+
+def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
+    """P(n' > most) after a soft round: D over gap + u gaps of a sample of n - u of n entries, averaged over u.
+
+    The probability grows with u, so summing by parts turns the bounds of P(U > t) into one of the average; values of u
+    between two of those kept are counted as the larger.
+    """
+    left = _spread_out(overflow.shape[1])
+    n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
+    tail = np.where(most < 1, 1.0, 0.0)
+    open_ = (most >= 1) & (most < np.minimum(n, gap + 1 + 2 * u))  # elsewhere n' is within `most` for sure
+    n, u, most = n[open_], u[open_], most[open_]
+    tail[open_] = tails.lower_tail(n, most - 1, np.maximum(0, n - u), gap + u - 1)
+    steps = np.diff(tail, axis=1, append=1.0)
+    average = tail[:, 0] + portable.total(np.maximum(0.0, steps) * overflow[:, left][:, :, None], 1)
+    return portable.dot(law.mass, np.minimum(1.0, average)) + law.beyond
+
+
+def _spread_out(count: int) -> tails.Ints:
+    """Of 0 .. count - 1 the first and the last and, in steps that grow by a sixteenth, some between."""
+    kept = [0]
+    while kept[-1] < count - 1:
+        kept.append(min(count - 1, kept[-1] + 1 + kept[-1] // 16))
+    return np.array(kept, dtype=np.int64)
+
+
+def soft_round(
+    d: int, law: Law, slots: int, entries: int, failure: float, sampled: int = 0
+) -> tuple[SoftRound, tails.Floats]:
+    """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin.
+
+    `sampled`: none of the live entries is among so many positions that were sampled before and dealt to the blocks.
+    """
+    total = d - sampled
+
+    def free(blocks: int) -> int:
+        """Places of a block that can be live: at most; the first blocks have one more of all and of the sampled places."""
+        return max(d // blocks + (j < d % blocks) - sampled // blocks - (j < sampled % blocks) for j in range(blocks))
+
+    at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * failure))
+    high = law.high[max(0, law.high.size - 1 - at)]
+    best: tuple[float, SoftRound] | None = None
+    for taken in range(1, max(1, entries) + 1):
+        block = -(-d // min(max(1, slots // taken), d))
+        blocks = -(-d // block)
+        beyond = np.arange(taken + 1, min(int(high), free(blocks)) + 1)
+        law_of_one = portable.exp(tails.log_pmf(total, high, free(blocks), beyond))
+        expected = blocks * float(portable.dot(law_of_one, beyond - taken))
+        if best is None or expected < best[0]:
+            best = (expected, SoftRound(blocks, block, taken))
+    assert best is not None
+    found = best[1]
+    most = min(int(law.high[-1]), 12 + int(4 * best[0]))
+    return found, tails.overflow_tails(total, law.high, found.blocks, free(found.blocks), found.entries, most)
