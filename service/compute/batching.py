@@ -147,7 +147,7 @@ class Lane:
     def __init__(self, model: Model, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.model = model
         self.metrics = ModelMetrics(model.name)
-        widest = max(model.d, int(model.description.get("run_width", model.description["width"])))
+        widest = max(model.d, int(model.description.get("run_width") or model.description["width"]))
         row_bytes = widest * model.grid.dtype.itemsize * LIVE_LAYERS
         self.limit = max(1, min(settings.max_batch, settings.cache_kib * 1024 // row_bytes))
         self.delay = settings.batch_delay_ms / 1000 if self.limit > 1 else 0.0
