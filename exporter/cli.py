@@ -221,7 +221,7 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
         print(f"skipped {line}", file=sys.stderr)
     for w in written:
         about = w.entry["description"]
-        contract = "exact on the grid" if about["exact_on_grid"] else f"failure bound {about['failure_bound']:.2g}"
+        contract = "exact on the grid" if about["exact_on_grid"] else f"failure bound {about['failure_bound']:g}"
         print(
             f"{w.path}  {w.entry['bytes'] / 1024:.0f} kB  depth {about['depth']}  width {about['width']}  "
             f"{about['dtype']}  {about['profile']}  {contract}"
