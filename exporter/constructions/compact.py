@@ -37,7 +37,7 @@ def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Nod
     for number, taken in enumerate(plan.soft):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, 2 + number))
     out = block_ending(e, at, plan, seed)
-    name_layers(out, [layer.module for layer in plan.layers])
+    name_layers(out, [layer.module for layer in plan.layers], u.level)
     return out
 
 

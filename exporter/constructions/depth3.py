@@ -18,5 +18,6 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
     """
     out = rank_select(x, ranks, delta, ties, saturating)
     for node in topological(out):
-        named(node, "comparison" if node.level < out.level else "indicator product")
+        if node.level > x.level:
+            named(node, "comparison" if node.level < out.level else "indicator product")
     return out

@@ -54,7 +54,7 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
         for wanted in range(plan.low, plan.high + 1)
     ]
     out = stack(outputs)
-    name_layers(out, [layer.module for layer in plan.layers])
+    name_layers(out, [layer.module for layer in plan.layers], u.level)
     return out
 
 

@@ -43,7 +43,7 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
     found = hash_ending(u, e, at, plan, delta, permutation(e.d, seed, 9))
     out = clipped(found) if plan.layers[-1].module == "clip" else found
-    name_layers(out, [layer.module for layer in plan.layers])
+    name_layers(out, [layer.module for layer in plan.layers], u.level)
     return out
 
 

@@ -51,7 +51,7 @@ def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
             rest = x.take(range(s * whole, left)).reshape(1, left % s)
             parts.append(best_of(rest, delta))
         x = stack(parts)
-    name_layers(x, [layer.module for layer in plan.layers])
+    name_layers(x, [layer.module for layer in plan.layers], u.level)
     return x
 
 
@@ -69,7 +69,7 @@ def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Nod
     where = buckets(d, ending, permutation(d, seed, 9))
     found = hashed_slots(relu(excess - (1 - mask)), mask, ending, where)
     out = assume(best_of(found.reshape(1, ending.prime), delta) + like(best, found.take([0])), 0.0, 1.0)
-    name_layers(out, [layer.module for layer in plan.layers])
+    name_layers(out, [layer.module for layer in plan.layers], u.level)
     return out
 
 

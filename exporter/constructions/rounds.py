@@ -238,8 +238,8 @@ def _steps(start: Node, n: Node, factors: npt.NDArray[np.int64], z: int) -> Node
     return assume(trim(start.spread(0, z) - scaled).sum(), 0.0, float(z))
 
 
-def name_layers(output: Node, names: Sequence[str]) -> None:
-    """Name the ReLUs of level i + 1 after names[i]."""
+def name_layers(output: Node, names: Sequence[str], below: int) -> None:
+    """Name the i-th layer of ReLUs after those `below`, which belong to the input, after names[i]."""
     for node in topological(output):
-        if 1 <= node.level <= len(names):
-            named(node, names[node.level - 1])
+        if below < node.level <= below + len(names):
+            named(node, names[node.level - below - 1])
