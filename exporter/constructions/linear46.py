@@ -82,7 +82,7 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     ends = select(sample, wanted, q, plan.blocks)
     low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
     high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
-    x = hold(e.values, 2)
+    x = hold(e.values, u.level + 2)
     state = filtered(x, x, low, high, q)
     for number, taken in enumerate(plan.rounds, 2):
         state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)

@@ -1,4 +1,4 @@
-"""The width model of linear46 and linear22: neurons of every hidden layer, checked against the networks that are built."""
+"""The width model of linear46 and linear22: neurons of every layer of a schedule, by the style of its blocks."""
 
 from __future__ import annotations
 

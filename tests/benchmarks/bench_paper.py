@@ -85,7 +85,9 @@ def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) 
 
 def opened(construction: str, d: int, ask: Request, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
     """Export and load a file; batches are cut by the memory that its largest layer takes."""
-    made = export(tasks.median(d), Options(construction, ask=ask, certificate=certificate), Path(scratch))
+    made = export(
+        tasks.median(d), Options(construction, ask=ask, certificate=certificate, inputs="grid"), Path(scratch)
+    )
     session = Session(made.path)
     about = session.description
     session.chunk = max(1, min(4, WORKING_SET // (8 * about["width"])))

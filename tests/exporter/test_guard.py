@@ -143,17 +143,26 @@ def test_certificates_count_the_rounded_data(construction: str, profile: Any) ->
     assert (got[:, 2] <= (at > -0.51).sum(axis=1)).all()
 
 
-def test_the_guard_is_counted_and_read_off_the_formula() -> None:
-    for grid, dtype, layers in (
-        (Grid(), "float32", 2), (Grid(bits=16), "float32", 3), (Grid(), "float64", 3), (Grid(-1, 1), "float64", 4),
-    ):  # fmt: skip
-        for task, name in ((tasks.median(6, "lower"), "batcher"), (tasks.extremum(6, "max"), "tree-max")):
-            guarded = build(task, Options(name, grid, dtype, "structured"))  # type: ignore[arg-type]
-            bare = build(task, Options(name, grid, dtype, "structured", inputs="grid"))  # type: ignore[arg-type]
-            assert guarded.description()["guard_layers"] == layers
-            assert guarded.accounting.depth == bare.accounting.depth + layers
-            assert guarded.accounting.widths[:layers] == (6,) * layers
-            assert bare.description()["guard_layers"] == 0
+@pytest.mark.parametrize(
+    ("grid", "dtype", "layers"),
+    [(Grid(), "float32", 2), (Grid(bits=16), "float32", 3), (Grid(), "float64", 3), (Grid(-1, 1), "float64", 4)],
+)
+def test_the_layers_that_are_added(grid: Grid, dtype: Any, layers: int) -> None:
+    guarded = build(tasks.median(6), Options("batcher", grid, dtype, "structured"))
+    assert guarded.description()["guard_layers"] == layers
+    assert guarded.accounting.widths[:layers] == (6,) * layers
+
+
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_the_rest_of_the_network_is_the_bare_one(name: str) -> None:
+    task = tasks.extremum(32, "max") if name.endswith("-max") else tasks.median(32)
+    ask = Request() if name in ("radix", "depth3", "batcher", "tree-max") else Request(failure=0.02)
+    bare, guarded = (
+        build(task, Options(name, Grid(bits=12), "float64", "structured", ask=ask, inputs=inputs)).accounting  # type: ignore[arg-type]
+        for inputs in ("grid", "any")
+    )  # fmt: skip
+    assert guarded.widths == (32, 32, 32, *bare.widths)
+    assert guarded.modules == (*["round and clamp"] * 3, *bare.modules)
 
 
 def test_the_contract_proves_the_rounding_or_refuses() -> None:

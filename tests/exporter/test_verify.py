@@ -1,0 +1,135 @@
+"""What verify concludes follows from its table, whatever the file says of itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from exporter import task as tasks
+from exporter.api import export
+from exporter.build import Options
+from exporter.cli import main
+from exporter.constructions.scheduled import Request
+from exporter.question.families import OFF_GRID, UNITS
+from exporter.question.grid import Grid
+from exporter.tools.describe import describe, describe_lines, promise
+from exporter.tools.reduce import reduce_file
+from exporter.tools.verify import FamilyResult, Verification, verify
+
+
+def written(tmp_path: Path, task: tasks.Task, *args: Any, **options: Any) -> Path:
+    return export(task, Options(*args, **options), tmp_path).path
+
+
+def row(promise: str, kept: bool | None, exact: float = 1.0) -> FamilyResult:
+    return FamilyResult("grid", 100, exact, 1 - exact, 1 - exact, 1 - exact, promise, kept)
+
+
+@pytest.mark.parametrize(
+    ("rows", "breaches", "kept", "conclusion"),
+    [
+        ([row("exact", True)], [], True, "the contract is kept"),
+        ([row("exact", True), row("exact", False, 0.04)], ["grid"], False, "the contract is broken"),
+        ([row("exact", True)], ["a false certificate"], False, "the contract is broken"),
+        ([row("exact", True), row("", None, 0.1)], [], True, "the contract is kept; nothing is promised on grid"),
+        ([row("", None, 0.04), row("", None)], [], False, "no promise is stated; exact on 1 of 2 families"),
+        ([row("", None)], [], True, "no promise is stated; exact on 1 of 1 families"),
+    ],
+)
+def test_the_conclusion(rows: list[FamilyResult], breaches: list[str], kept: bool, conclusion: str) -> None:
+    found = Verification("x.onnx", "any", rows, breaches)
+    assert (found.kept, found.conclusion) == (kept, conclusion)
+
+
+def test_a_file_without_rounding_that_says_it_rounds_is_found_out(tmp_path: Path) -> None:
+    """The bare network with the description of the rounding one."""
+    good = written(tmp_path, tasks.median(9), "radix", Grid(bits=20))
+    bare = written(tmp_path, tasks.median(9), "radix", Grid(bits=20), inputs="grid")
+    proto = onnx.load(bare)
+    said = {p.key: p.value for p in onnx.load(good).metadata_props}
+    del proto.metadata_props[:]
+    helper.set_model_props(proto, said)
+    onnx.save(proto, bare)
+    found = verify(bare, 50)
+    assert not found.kept
+    assert {f.family for f in found.families if f.kept is False} >= {"off-grid", "outside"}
+    assert all(f.kept for f in found.families if f.family in UNITS)
+    assert verify(good, 50).kept
+
+
+@pytest.mark.parametrize("inputs", ["any", "grid"])
+def test_reduced_files(tmp_path: Path, inputs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, tasks.median(9, "lower"), "depth3", Grid(bits=12), inputs=inputs)
+    exact, _ = reduce_file(path, tmp_path, "exact")
+    assert verify(exact, 30).kept
+    l2, _ = reduce_file(path, tmp_path, "l2")
+    assert main(["verify", str(l2), "--trials", "30"]) == 1
+    printed = capsys.readouterr().out
+    assert "kept" not in printed
+    assert "exact on the grid" not in printed
+
+
+def test_a_foreign_file_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = onnx.load(written(tmp_path, tasks.median(5), "batcher", profile="dense", dtype="float64"))
+    del proto.metadata_props[:]
+    last = proto.graph.initializer[-1]
+    last.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(last) + 0.125, last.name))
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    assert main(["verify", str(tmp_path / "foreign.onnx"), "--trials", "20", "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["kept"] is False
+    assert result["conclusion"].startswith("no promise is stated; exact on 0 of")
+
+
+def test_wild_answers_are_valid_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, tasks.median(9), "radix", Grid(bits=20), inputs="grid")
+    assert main(["verify", str(path), "--json"]) == 0
+    json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_a_failure_bound_is_tested_not_triggered(tmp_path: Path) -> None:
+    """A file that fails as often as it says is kept at any number of trials; one that says far less is not."""
+    path = written(tmp_path, tasks.median(32), "compact", Grid(bits=12), ask=Request(failure=0.05, depth=7))
+    assert all(verify(path, trials, seed=trials).kept for trials in (1, 10, 2000))
+    proto = onnx.load(path)
+    for prop in proto.metadata_props:
+        if prop.key == "failure_bound":
+            prop.value = "1e-6"
+    onnx.save(proto, path)
+    assert not verify(path, 4000).kept
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "said"),
+    [
+        (tasks.median(3), {"epsilon": 0.1}, "mean squared error at most 0.1 of the squared range on uniform inputs"),
+        (tasks.quantile(7, [0.3]), {}, "exact order statistics on the grid, interpolated with an error of at most"),
+        (tasks.quantile(7, [0.3]), {"grid": Grid(-1, 1, 16)}, "exact order statistics on the grid, interpolated"),
+        (tasks.quantile(5, [0.25]), {}, "exact on the grid"),
+    ],
+)
+def test_no_file_has_a_failure_bound_of_0(tmp_path: Path, task: tasks.Task, options: Any, said: str) -> None:
+    path = written(tmp_path, task, "depth3", **options)
+    about = describe(path)
+    text = "\n".join(describe_lines(about))
+    assert said in promise(about["description"])
+    assert said in text
+    assert "failure bound" not in text
+    assert verify(path, 40).kept
+
+
+@pytest.mark.parametrize("family", OFF_GRID)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_families_are_where_they_say(family: str, dtype: Any) -> None:
+    for grid in (Grid(), Grid(-1000, 1000), Grid(0.1, 0.9, 8), Grid(0, 1e-30, 20), Grid(-3e37, 3e37, 16)):
+        x = OFF_GRID[family](np.random.default_rng(0), 200, 9, grid, np.dtype(dtype))
+        assert (x.dtype, x.shape) == (np.dtype(dtype), (200, 9))
+        assert np.isfinite(x).all()
+        inside = ((x >= np.float64(dtype(grid.lo))) & (x <= np.float64(dtype(grid.hi)))).mean()
+        assert 0.3 < inside < 0.7 if family == "outside" else inside == 1
