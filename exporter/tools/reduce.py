@@ -172,6 +172,9 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
         "reduced_from": {"file": path.name, "d": d, "rank": rank, "mode": mode, "seed": seed},
         "nnz": None,
         "max_weight": None,
+        # what is put before the guard rounds too, so nothing is said of data off the grid
+        "inputs": "grid",
+        "off_grid_error": None,
     }
     if mode == "l2":
         about |= {"bits": about["bits"] - 1, "step": about["step"] * 2}

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 from exporter.build import Options, build
-from exporter.formula import primitives as pr
-from exporter.formula.network import weights
-from exporter.formula.trace import Node, Relu, relu, total
-from exporter.planning.paper_exponents import EXPONENTS, GAMMA, LEFT
-from exporter.question.grid import Grid
-from exporter.question.task import median
-from exporter.readings.accounting import accounting
-from exporter.readings.evaluate import evaluate
-from exporter.tools.lower_bounds import exact_width, maximum_within
+from exporter.planning.paper_exponents import EXPONENTS
 from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"
@@ -173,19 +165,19 @@ def test_selecting_rank_k_by_the_definition_of_the_paper() -> None:
 def test_the_rounds_of_the_paper_need_a_large_d() -> None:
     """3^i d^(z' - y') <= 1, with the factor 3^i that the Parameter Properties leave out."""
     text = NOTES.read_text(encoding="utf-8")
-    for i, (y, z, _) in enumerate(EXPONENTS, 1):
+    for i, hundredths in EXPONENTS.items():
+        y, z = (h / 100 for h in hundredths)
         assert 1.01 + z - y < 1, "what is compared in the paper"
-        if i > 1:
-            least = i * log10(3) / (y - z)
-            assert f"10^{least:.1f}" in text
-            d = 10 ** (least + 0.01)
-            assert 3**i * d ** (z - y) < 1 < 3**i * (d / 1.1) ** (z - y)
+        least = i * log10(3) / (y - z)
+        assert f"10^{least:.1f}" in text
+        d = 10 ** (least + 0.01)
+        assert 3**i * d ** (z - y) < 1 < 3**i * (d / 1.1) ** (z - y)
     assert "10^95.4" in text
 
 
 @pytest.mark.parametrize("d", [2.0**11, 2.0**100])
 def test_the_constant_of_the_hash_width_is_6_to_the_16(d: float) -> None:
-    epsilon, gamma = LEFT + 4 * log(6) / log(d), GAMMA
+    epsilon, gamma = 0.16 + 4 * log(6) / log(d), 0.18  # y' of what is left, and γ, in step 1 of alg:informalAlgo
     assert d ** (4 * epsilon + 2 * gamma) == pytest.approx(6**16 * d, rel=1e-9)
     assert 2.8e12 < 6**16 < 2.9e12
 
