@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from exporter.build import Options, build
+from exporter.formula import primitives as pr
+from exporter.formula.network import weights
+from exporter.formula.trace import Node, Relu, relu, total
 from exporter.planning.paper_exponents import EXPONENTS
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.readings.accounting import accounting
+from exporter.readings.evaluate import evaluate
+from exporter.tools.lower_bounds import exact_width, maximum_within
 from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"
