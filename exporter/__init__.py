@@ -1,3 +1,52 @@
-"""Builders of median networks and their export to ONNX."""
+"""Medians and other order statistics as plain ReLU networks.
 
-from exporter.version import __version__ as __version__
+    >>> import exporter
+    >>> net = exporter.median(25, construction="batcher", domain=(0, 255), bits=8)
+    >>> net.depth, net.width, net.size
+    (19, 37, 489)
+    >>> path = net.save("median.onnx")
+    >>> exporter.load("median.onnx")(range(25))
+    np.float32(12.0)
+
+`median`, `quantile`, `rank`, `maximum`, `minimum` and `sort` build a network and return a `Net`: call it with numpy arrays,
+ask it for its depth, width, size, weights and promise, save it as ONNX. `constructions()` lists what can be built. Whatever
+cannot be built, or would be silently wrong, raises `UserError` with the reason and the remedy. docs/library.md has more; the
+command line, `python -m exporter`, does the same from a shell.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from exporter.errors import UserError
+from exporter.version import __version__
+
+if TYPE_CHECKING:
+    from exporter.library import constructions, export_model, maximum, median, minimum, quantile, rank, sort
+    from exporter.net import Net, load
+
+__all__ = [
+    "Net",
+    "UserError",
+    "__version__",
+    "constructions",
+    "export_model",
+    "load",
+    "maximum",
+    "median",
+    "minimum",
+    "quantile",
+    "rank",
+    "sort",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The builder is loaded with the first name that needs it: what only reads files or errors does without."""
+    if name not in __all__:
+        raise AttributeError(f"module 'exporter' has no attribute {name!r}")
+    from exporter import library, net  # noqa: PLC0415
+
+    return getattr(net if name in ("Net", "load") else library, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -39,7 +39,7 @@ Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, cou
 class Options:
     """How a network is built and written; the defaults are the exporter's."""
 
-    construction: str = "radix"
+    construction: str
     grid: Grid = field(default_factory=Grid)
     dtype: Literal["auto", "float32", "float64"] = "auto"
     profile: str = "auto"
@@ -59,7 +59,7 @@ class Options:
 
     def given(self) -> dict[str, Any]:
         """The options that are not what they are by default."""
-        default = Options()
+        default = Options(self.construction)
         pairs = [*vars(self).items(), *vars(self.ask).items(), ("bits", self.grid.bits)]
         usual = {**vars(default), **vars(default.ask), "bits": default.grid.bits}
         return {name: value for name, value in pairs if name in OPTIONS and value != usual[name]}

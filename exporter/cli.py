@@ -14,13 +14,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from exporter.api import Exported, checked_all, export, question, requests
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
+from exporter.library import Exported, checked_all, export, question, requests
 from exporter.options import OPTIONS, nearest, whole_number
+from exporter.readings.promise import TIES, promise
 from exporter.tools.atlas import TABLE, atlas, redraw
 from exporter.tools.audit import audit, audit_lines
-from exporter.tools.describe import TIES, describe, describe_lines, promise
+from exporter.tools.describe import describe, describe_lines
 from exporter.tools.reduce import reduce_file
 from exporter.tools.verify import verify
 

@@ -126,7 +126,7 @@ def ensure_models(settings: Settings) -> bool:
 
 
 def _build(settings: Settings, d: int, reason: str) -> bool:
-    from exporter.api import export_model  # noqa: PLC0415, the builder is loaded only when something has to be built
+    from exporter.library import export_model  # noqa: PLC0415, the builder is loaded only when something has to be built
 
     folder = settings.folders[0] if _writable(settings.folders[0]) else settings.folders[-1]
     fields = {"construction": DEFAULT_CONSTRUCTION, "d": d, "folder": str(folder), "reason": reason}

@@ -17,11 +17,12 @@ from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
 from service.errors import ProblemError, or_shortage
-from service.http import bodies, formats, protocol_v2, schemas
+from service.http import formats, protocol_v2, schemas
 from service.http.formats import Headers, Reply
 from service.http.gateway import Front, answer_to
-from service.http.json_body import Body
 from service.http.routes import DirectRoute
+from service.requests import bodies
+from service.requests.json_body import Body
 from service.settings import Settings
 
 log = logging.getLogger("service")

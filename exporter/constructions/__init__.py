@@ -59,14 +59,25 @@ class Idle:
 
 
 @dataclass(frozen=True)
+class Claims:
+    """What a theorem says: the depth, the exponent of the width, the power of d in the weights c d^k/eps; None: nothing."""
+
+    depth: int | None = None
+    exponent: float | None = None
+    power: int | None = None
+
+
+@dataclass(frozen=True)
 class Construction:
-    """One entry of the catalogue.
+    """One entry of the catalogue: all that is known of a construction stands here.
 
     `takes` are the options that this construction reads and others may not; `idle` says which of them exclude each other.
     `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
     preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.
     `offsets`: it tells equal entries apart by index offsets, where the dtype has bits for them; without, ties count against
-    its windows and capacities. Every other construction is as right on ties as without.
+    its windows and capacities. Every other construction is as right on ties as without. `op` is what it is measured on.
+    `counted`: where it is too large to run it can still be counted. `everywhere`: the bare network is within one step on
+    every real input. `dense_bits`: a small dense chain of it is exact in float32 at so many bits.
     """
 
     name: str
@@ -79,6 +90,16 @@ class Construction:
     offsets: bool = False
     takes: tuple[str, ...] = ()
     idle: tuple[Idle, ...] = ()
+    op: Literal["median", "max"] = "median"
+    claims: Claims = Claims()
+    counted: bool = False
+    everywhere: bool = False
+    dense_bits: int | None = None
+
+
+def default(op: str) -> str:
+    """The construction that is taken for a question where none is named: exact, and shallow or fast."""
+    return {"max": "tree-max", "min": "batcher", "sort": "batcher"}.get(op, "radix")
 
 
 MAX_PAIRS = 8192
@@ -199,6 +220,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _no_radix,
             ("pair", "saturating", "bounded"),
             takes=("radix", "tune"),
+            everywhere=True,
+            dense_bits=8,
         ),
         Construction(
             "depth3",
@@ -210,6 +233,9 @@ CONSTRUCTIONS: dict[str, Construction] = {
             form_first=True,
             takes=("epsilon",),
             idle=(_GRIDLESS,),
+            claims=Claims(3, 2.0, 4),
+            counted=True,
+            dense_bits=16,
         ),
         Construction(
             "batcher",
@@ -217,6 +243,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every grid input",
             _batcher,
             _no_batcher,
+            everywhere=True,
+            dense_bits=16,
         ),
         Construction(
             "depth5",
@@ -231,6 +259,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
                 Idle("gamma", None, ("failure", "objective"), _PLANNED_ONLY),
                 Idle("schedule", "tuned", ("gamma",), "the planner chooses the window itself"),
             ),
+            claims=Claims(5, 5 / 3, 6),
+            counted=True,
         ),
         Construction(
             "linear46",
@@ -241,6 +271,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             offsets=True,
             takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
             idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY), _FIXED_WIDTH),
+            claims=Claims(46, 1.0),
         ),
         Construction(
             "linear22",
@@ -251,6 +282,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             offsets=True,
             takes=("failure", "objective", "blocks", "depth", "width", "seed"),
             idle=(_FIXED_WIDTH,),
+            claims=Claims(22, 1.0),
         ),
         Construction(
             "compact",
@@ -259,6 +291,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("compact"),
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
+            claims=Claims(9),
         ),
         Construction(
             "linear-max",
@@ -267,6 +300,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("linear-max"),
             _only_sampled_max,
             takes=("failure", "width", "seed"),
+            op="max",
+            claims=Claims(exponent=1.0),
         ),
         Construction(
             "tree-max",
@@ -276,6 +311,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _only_max,
             takes=("depth", "width"),
             idle=(Idle("depth", None, ("width",), "the tree of a given depth is as narrow as it can be"),),
+            op="max",
         ),
     )
 }

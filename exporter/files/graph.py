@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from exporter.formula.linear import Shape
+Shape = tuple[int, ...]
 
 
 @dataclass

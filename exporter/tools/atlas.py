@@ -37,18 +37,8 @@ from exporter.readings.accounting import Accounting, accounting
 from exporter.tools.atlas_plots import can_plot, plots
 from exporter.tools.verify import Session
 
-# depth, exponent of the width and power of d in the weights c d^k/eps that the theorems claim; None where nothing is claimed
-CLAIMS: dict[str, tuple[int | None, float | None, int | None]] = {
-    "depth3": (3, 2.0, 4),
-    "depth5": (5, 5 / 3, 6),
-    "linear46": (46, 1.0, None),
-    "linear22": (22, 1.0, None),
-    "compact": (9, None, None),
-    "linear-max": (None, 1.0, None),
-}
 BITS = 24
 GRID_ERROR = 2.0 ** -(2 * BITS)
-COUNTED = ("depth3", "depth5")  # where they are too large to run, they can still be counted
 COLUMNS = (
     "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "claimed_exponent", "exponent", "size",
     "nnz", "max_weight", "theorem_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "reason",
@@ -83,24 +73,27 @@ class Effort:
 def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     """Build, export and run one construction; a refusal is a result too."""
     row: dict[str, Any] = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
-    row |= {"asked": asdict(effort), "op": "max" if "max" in cell.construction else "median"}
+    construction = lookup(cell.construction)
+    claims = construction.claims
+    row |= {"asked": asdict(effort), "op": construction.op}
     task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
-    depth, exponent, power = CLAIMS.get(cell.construction, (None, None, None))
-    row |= {"claimed_depth": depth, "claimed_exponent": exponent}
+    row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
     ask = Request(failure=effort.failure) if cell.construction in takers("failure") else Request()
-    if cell.construction == "compact":  # at its claimed depth, as left free it turns deeper where it would be wide
-        ask = replace(ask, depth=depth)
+    if "depth" in construction.takes and claims.depth:  # left free, compact turns deeper where it would be wide
+        ask = replace(ask, depth=claims.depth)
     options = Options(cell.construction, ask=ask, inputs="grid")  # what the theorems count
     try:
-        if cell.construction in COUNTED and (reason := lookup(cell.construction).cannot(cell.d, task.ranks)):
-            net, failure = trace(lookup(cell.construction), task, options)
+        if construction.counted and (reason := construction.cannot(cell.d, task.ranks)):
+            net, failure = trace(construction, task, options)
             return (
-                row | _counts(accounting(net), failure.bound, cell.d, power) | {"reason": f"counted, not run: {reason}"}
+                row
+                | _counts(accounting(net), failure.bound, cell.d, claims.power)
+                | {"reason": f"counted, not run: {reason}"}
             )
         model = build(task, options)
     except UserError as error:
         return row | {"reason": str(error)}
-    row |= _counts(model.accounting, model.failure_bound, cell.d, power)
+    row |= _counts(model.accounting, model.failure_bound, cell.d, claims.power)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "network.onnx"
         path.write_bytes(to_onnx(model).SerializeToString())

@@ -24,23 +24,24 @@ import scipy.sparse as sp
 from onnx import helper
 
 from exporter.build import Model
+from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.files.lowering import dense_graph
 from exporter.files.manifest import replace_file, writable
 from exporter.files.model_file import ELEMENT, IR_VERSION, OPSET
 from exporter.formula.network import Weights, weights
 
-EVERYWHERE = ("batcher", "radix")  # within one step on every real input; the others promise something on the grid alone
 SMALL = 5  # d up to which the further chains are written: verifiers do not get far beyond, and 20 halves are listed
 Case = list[str]
 
 
 def write_properties(model: Model, path: Path) -> list[Path]:
     """Write the properties of the dense model at `path` beside it; returns the files."""
-    if model.options.construction not in EVERYWHERE:
+    if not CONSTRUCTIONS[model.options.construction].everywhere:
+        able = [name for name, c in CONSTRUCTIONS.items() if c.everywhere]
         raise UserError(
             f"{model.options.construction} keeps its promise on the grid alone, a VNN-LIB property speaks of all reals: "
-            f"properties are written for {' and '.join(EVERYWHERE)}"
+            f"properties are written for {' and '.join(able)}"
         )
     layers, d = weights(model.network), model.task.d
     files = {"-range.vnnlib": range_property(model).encode()}

@@ -14,30 +14,30 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from exporter.api import file_name
 from exporter.build import Options, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.files.manifest import write
+from exporter.library import file_name
 from exporter.question.grid import Grid
 from exporter.question.task import Task, extremum, median
-from exporter.tools.properties import EVERYWHERE, write_properties
+from exporter.tools.properties import write_properties
 
 BITS = 16
 SIZES = (9, 25, 64)
 DENSE_SIZES = (3, 9, 25)
-DENSE_BITS = {"radix": 8, "depth3": 16, "batcher": 16}  # the depth of radix grows with the bits
 LARGEST = 80_000  # bytes
 
 
 def reference_models() -> Iterator[tuple[Task, Options]]:
     """What is asked for; a construction that cannot be built at a size is left out."""
-    for name in CONSTRUCTIONS:
+    for name, construction in CONSTRUCTIONS.items():
+        bits = construction.dense_bits
         for d in SIZES:
-            task = extremum(d, "max") if name.endswith("-max") else median(d)
-            yield task, Options(name, Grid(bits=BITS), "float32" if name in DENSE_BITS else "auto", "structured")
-        for d in DENSE_SIZES if name in DENSE_BITS else ():
-            yield median(d), Options(name, Grid(bits=DENSE_BITS[name]), "float32", "dense", inputs="grid")
+            task = extremum(d, "max") if construction.op == "max" else median(d)
+            yield task, Options(name, Grid(bits=BITS), "float32" if bits else "auto", "structured")
+        for d in DENSE_SIZES if bits else ():
+            yield median(d), Options(name, Grid(bits=bits or 0), "float32", "dense", inputs="grid")
 
 
 def write_reference(out: Path) -> list[str]:
@@ -55,7 +55,7 @@ def write_reference(out: Path) -> list[str]:
             skipped.append(f"{name}: {proto.ByteSize()} bytes")
             continue
         write(proto, out / name, model.description())
-        if model.profile == "dense" and options.construction in EVERYWHERE:
+        if model.profile == "dense" and CONSTRUCTIONS[options.construction].everywhere:
             write_properties(model, out / name)
     return skipped
 

@@ -18,7 +18,7 @@ from exporter.files.model_file import decode, load
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import Output, Task, median
-from exporter.tools.describe import beyond_the_grid, kind_of_promise, promise
+from exporter.readings.promise import beyond_the_grid, kind_of_promise, promise
 
 # families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
 RANDOM = {
@@ -116,8 +116,8 @@ class Session:
         except Exception as error:
             raise UserError(f"{path}: onnxruntime does not load it: {str(error).splitlines()[0][:200]}") from None
         self.input = inputs[0].name
-        pairs = self.description.get("construction") == "depth3"
-        self.chunk = self.batch or max(1, WORKING_SET // (self.d * (self.d if pairs else 64) * self.dtype.itemsize))
+        widest = max(64 * self.d, self.description.get("run_width") or 0)
+        self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))
 
     def run(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[Any]:
         x = np.ascontiguousarray(x, dtype=self.dtype)

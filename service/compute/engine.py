@@ -23,9 +23,9 @@ from service.compute.layout import Layout, all_columns
 from service.compute.registry import Choice, Model, Registry
 from service.compute.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
 from service.errors import BadInputError, ProblemError
-from service.http.bodies import Group, Options, Request
-from service.http.json_body import Limits, Reading
 from service.metrics import note, settle
+from service.requests.bodies import Group, Options, Request
+from service.requests.json_body import Limits, Reading
 from service.settings import Settings
 
 log = logging.getLogger("service")

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from service.compute.engine import Answer, Engine
 from service.errors import ProblemError
-from service.http import bodies
-from service.http.json_body import Body, Limits
+from service.requests import bodies
+from service.requests.json_body import Body, Limits
 
 Headers = dict[bytes, bytes]
 KINDS = {kind.encode(): kind for kind in (bodies.JSON, bodies.NPY, bodies.RAW)}

@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from exporter.api import export
 from exporter.build import Options, lookup, trace
 from exporter.constructions.scheduled import Request
 from exporter.files.manifest import replace_file
+from exporter.library import export
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.tools.verify import Session

@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-from exporter.api import export_model, file_name
 from exporter.build import Options
 from exporter.cli import main
 from exporter.errors import UserError
 from exporter.files.model_file import decode
 from exporter.files.profiles import prove_profile
+from exporter.library import export_model, file_name
 from exporter.question.grid import Grid
 from exporter.question.task import median
 from exporter.tools.verify import Session, verify

@@ -9,12 +9,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.api import checked_all, export_model, question, requests
 from exporter.build import Options, build, to_onnx
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS, takers
 from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
+from exporter.library import checked_all, export_model, question, requests
 from exporter.options import OPTIONS, in_python
 
 # a good value of every option that not all constructions take, other than what it is by default

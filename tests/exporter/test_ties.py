@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.api import export
 from exporter.build import Model, Options, build
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.constructions.scheduled import Request
+from exporter.library import export
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid

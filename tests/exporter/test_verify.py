@@ -12,13 +12,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from exporter import task as tasks
-from exporter.api import export
 from exporter.build import Options
 from exporter.cli import main
 from exporter.constructions.scheduled import Request
+from exporter.library import export
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid
-from exporter.tools.describe import describe, describe_lines, promise
+from exporter.readings.promise import promise
+from exporter.tools.describe import describe, describe_lines
 from exporter.tools.reduce import reduce_file
 from exporter.tools.verify import FamilyResult, Verification, verify
 

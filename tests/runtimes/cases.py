@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.api import export
 from exporter.build import Options, build
+from exporter.library import export
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import median

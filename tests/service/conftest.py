@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from exporter.api import export_model
+from exporter.library import export_model
 from service.app import Front, create_app
 from service.settings import Settings
 

@@ -19,8 +19,8 @@ import pytest
 
 from exporter.question.families import FAMILIES
 from service import logs
-from service.http.bodies import NPY, RAW
 from service.http.schemas import EXAMPLES, MedianAnswer, Problem
+from service.requests.bodies import NPY, RAW
 from tests.service import standin
 
 JSON = {"Content-Type": "application/json"}

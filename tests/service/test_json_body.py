@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from service.errors import BadInputError, ProblemError
-from service.http import bodies, json_body
-from service.http.bodies import Options
-from service.http.json_body import Limits, in_one_go
+from service.requests import bodies, json_body
+from service.requests.bodies import Options
+from service.requests.json_body import Limits, in_one_go
 from tests.service.attacks import ATTACKS, JSON, good
 
 LIMITS = Limits(40, 30)

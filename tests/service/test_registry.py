@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from exporter.api import export_model
+from exporter.library import export_model
 from service.compute import registry
 from service.compute.layout import median_target
 from service.errors import ProblemError

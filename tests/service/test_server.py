@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from exporter.api import export_model
+from exporter.library import export_model
 from service import __main__
 from service.compute import registry
 from service.settings import Settings

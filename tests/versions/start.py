@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from exporter.api import export_model
+from exporter.library import export_model
 from tests.versions.requirements import declared
 
 D = 25

@@ -1,4 +1,4 @@
-"""The exporter as a library: the same steps as the command line."""
+"""The exporter as a library: the same steps, options and messages as the command line, which is a thin layer over it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from exporter.build import Model, Options, build, to_onnx
-from exporter.constructions import CONSTRUCTIONS, Construction, fastest, lookup, refuse_unread, takers
+from exporter.constructions import CONSTRUCTIONS, Construction, default, fastest, lookup, refuse_unread, takers
 from exporter.constructions.scheduled import Request
 from exporter.errors import UserError
 from exporter.files.manifest import write
+from exporter.net import Net, of_model
 from exporter.options import OPTIONS, checked, in_python, nearest, whole_number
 from exporter.question import task as tasks
 from exporter.question.grid import Grid
@@ -28,12 +29,12 @@ class Exported:
 
 def file_name(task: Task, options: Options) -> str:
     """`median-radix-d2048.onnx` for the defaults; every other choice adds a readable suffix."""
-    default = Options()
+    usually = Options(options.construction)
     grid = options.grid
     parts = [task.label, options.construction, f"d{task.d}"]
-    if grid.bits != default.grid.bits:
+    if grid.bits != usually.grid.bits:
         parts.append(f"b{grid.bits}")
-    if (grid.lo, grid.hi) != (default.grid.lo, default.grid.hi):
+    if (grid.lo, grid.hi) != (usually.grid.lo, usually.grid.hi):
         parts.append(f"from{grid.lo:g}to{grid.hi:g}")
     if options.epsilon is not None:
         parts.append(f"eps{options.epsilon:g}")
@@ -41,9 +42,9 @@ def file_name(task: Task, options: Options) -> str:
         parts.append("grid-only")
     if options.radix is not None:
         parts.append(f"T{options.radix}")
-    if options.tune != default.tune:
+    if options.tune != usually.tune:
         parts.append(options.tune)
-    ask, usual = options.ask, default.ask
+    ask, usual = options.ask, usually.ask
     if ask.failure != usual.failure:
         parts.append(f"p{ask.failure:g}")
     if ask.schedule != usual.schedule:
@@ -61,7 +62,7 @@ def file_name(task: Task, options: Options) -> str:
         parts.append(options.profile)
     if options.batch is not None:
         parts.append(f"batch{options.batch}")
-    if options.seed != default.seed:
+    if options.seed != usually.seed:
         parts.append(f"seed{options.seed}")
     return "-".join(parts) + ".onnx"
 
@@ -78,7 +79,7 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
 
 def export_model(
     d: int | None = None,
-    construction: str = "radix",
+    construction: str | None = None,
     out: Path | str = "models",
     task: Task | None = None,
     **options: Any,
@@ -101,7 +102,7 @@ def export_model(
             raise UserError(f"the task says what is computed: leave --{asked[0]} out")
         elif d not in (None, task.d):
             raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
-        (wanted,) = requests(task, [construction], given)
+        (wanted,) = requests(task, [construction or default(task.op)], given)
         return export(task, wanted, Path(out)).path
     except UserError as error:
         raise type(error)(in_python(str(error))) from None
@@ -181,3 +182,79 @@ def _options(name: str, given: Mapping[str, Any]) -> Options:
     plan = {f.name: given[f.name] for f in fields(Request) if f.name in given}
     rest = {f.name: given[f.name] for f in fields(Options) if f.name in given}
     return Options(name, grid, ask=Request(**plan), **rest)
+
+
+def median(d: int, *, construction: str | None = None, **options: Any) -> Net:
+    """The median of d numbers, as numpy.median defines it; for even d `even="lower"` or "upper" is one of the middle two.
+
+    `construction` is one of `constructions()`, by default an exact one; the options are those of
+    `python -m exporter --help`.
+
+    >>> median(9, construction="depth3", domain=(0, 255), bits=8)([3, 1, 4, 1, 5, 9, 2, 6, 255])
+    np.float32(4.0)
+    """
+    return _net(d, construction, options)
+
+
+def quantile(d: int, q: float | Sequence[float], *, construction: str | None = None, **options: Any) -> Net:
+    """Quantiles of d numbers, as numpy.quantile defines them (`method` is numpy's); several are several outputs.
+
+    >>> quantile(5, [0.25, 0.5], construction="batcher")([0.0, 0.25, 0.5, 0.75, 1.0])
+    array([0.25, 0.5 ], dtype=float32)
+    """
+    return _net(d, construction, {**options, "quantile": q})
+
+
+def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **options: Any) -> Net:
+    """The k-th smallest of d numbers, counted from 1; several k are several outputs.
+
+    >>> rank(4, 2, construction="batcher")([0.5, 0.25, 1.0, 0.0])
+    np.float32(0.25)
+    """
+    return _net(d, construction, {**options, "rank": k})
+
+
+def maximum(d: int, *, construction: str | None = None, **options: Any) -> Net:
+    """The largest of d numbers.
+
+    >>> maximum(3)([0.5, 0.75, 0.25])
+    np.float32(0.75)
+    """
+    return _net(d, construction, {**options, "op": "max"})
+
+
+def minimum(d: int, *, construction: str | None = None, **options: Any) -> Net:
+    """The smallest of d numbers.
+
+    >>> minimum(3)([0.5, 0.75, 0.25])
+    np.float32(0.25)
+    """
+    return _net(d, construction, {**options, "op": "min"})
+
+
+def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
+    """All d numbers in ascending order.
+
+    >>> sort(3)([0.5, 0.75, 0.25])
+    array([0.25, 0.5 , 0.75], dtype=float32)
+    """
+    return _net(d, construction, {**options, "op": "sort"})
+
+
+def constructions() -> dict[str, str]:
+    """What can be built: names, and what each is.
+
+    >>> sorted(constructions())[:3]
+    ['batcher', 'compact', 'depth3']
+    """
+    return {name: c.summary for name, c in CONSTRUCTIONS.items()}
+
+
+def _net(d: int, construction: str | None, options: Mapping[str, Any]) -> Net:
+    try:
+        given = checked_all(options)
+        task = question(whole_number("d", d), given)
+        (wanted,) = requests(task, [construction or default(task.op)], given)
+        return of_model(build(task, wanted), file_name(task, wanted))
+    except UserError as error:
+        raise type(error)(in_python(str(error))) from None

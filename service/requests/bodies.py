@@ -21,8 +21,8 @@ from service.compute.layout import Even
 from service.compute.registry import name_of_even
 from service.compute.scaling import Floats
 from service.errors import BadInputError
-from service.http import json_body
-from service.http.json_body import PIECE, Body, Limits, Reading
+from service.requests import json_body
+from service.requests.json_body import PIECE, Body, Limits, Reading
 
 JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-stream"
 FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})

@@ -1,0 +1,76 @@
+"""What a description promises, in words; every sentence follows from its fields."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal
+
+LAWS = {
+    "file": "of all inputs in random order",
+    "seeds": "of the seeds, for any one input; on inputs in random order the seeds differ, and fail that often on average",
+}
+
+
+TIES = {
+    "exact": "any number of equal entries",
+    "capacity": "no bits are left to tell equal entries apart: exact while they fit the windows and capacities; "
+    "a certificate (--certificate) tells when not",
+    "distinct": "entries must be distinct",
+}
+
+
+def kind_of_promise(d: dict[str, Any]) -> Literal["mse", "rate", "exact", "error"] | None:
+    """What the fields of a description promise of answers on the grid; None: nothing.
+
+    mse     a mean squared error, on uniform inputs
+    rate    exact, but for a fraction of random inputs
+    exact   exact
+    error   exact order statistics, and an interpolation between them that may round
+    """
+    if d.get("epsilon") is not None:
+        return "mse"
+    if d.get("failure_bound", 0) > 0:
+        return "rate"
+    if d.get("exact_on_grid"):
+        return "exact"
+    weights = [Fraction(w) for o in d.get("outputs", ()) for w in o["weights"]]
+    interpolates = any(w not in (0, 1) for w in weights) and "reduced_from" not in d
+    return "error" if interpolates and d.get("grid_error") is not None else None
+
+
+def promise(d: dict[str, Any]) -> str:
+    """What a file promises, in words."""
+    match kind_of_promise(d):
+        case "mse":
+            seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
+            return f"mean squared error at most {d['epsilon']:.3g} of the squared range on uniform inputs{seeds}"
+        case "rate":
+            return f"exact on the grid but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law') or 'file']}"
+        case "exact":
+            return "exact on the grid"
+        case "error":
+            return f"exact order statistics on the grid, interpolated with an error of at most {d['grid_error']:.3g}"
+        case None:
+            return "nothing is promised"
+
+
+def beyond_the_grid(d: dict[str, Any]) -> str:
+    """What a file promises of data that is not on its grid, or not in its domain."""
+    kind, (lo, hi) = kind_of_promise(d), d["domain"]
+    if kind == "mse":
+        return f"no grid: entries that are very close, or outside [{lo:g}, {hi:g}], may give anything"
+    if kind is None or d.get("off_grid_error") is None:
+        return f"grid only: off the grid and outside [{lo:g}, {hi:g}] nothing is promised"
+    error = d["off_grid_error"]
+    return (
+        f"rounded to the grid and clamped to [{lo:g}, {hi:g}]: at most {error:.4g} off ({error / d['step']:.4g} steps)"
+        + ("; certificates count the rounded, clamped data" if d.get("certificate") else "")
+    )
+
+
+def depth(d: dict[str, Any]) -> str:
+    """The depth, and what it is made of."""
+    if not d.get("guard_layers"):
+        return f"depth {d['depth']}"
+    own = d["depth"] - d["guard_layers"]
+    return f"depth {d['depth']} ({own} of the construction, {d['guard_layers']} that round and clamp the data)"

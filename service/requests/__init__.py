@@ -1,0 +1,1 @@
+"""Bytes to numbers: bodies of requests, read in pieces and within limits."""

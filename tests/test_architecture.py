@@ -1,0 +1,109 @@
+"""Imports point one way: a stage of the pipeline knows the stages before it, never those after it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# from the ground up; a name is a module or a folder of the package
+EXPORTER = [
+    "version", "errors", "question", "formula", "planning", "readings", "files", "options", "constructions", "build", "net",
+    "library", "tools", "cli", "console",
+]  # fmt: skip
+SERVICE = [
+    "errors", "settings", "logs", "sharing", "metrics", "graphs", "requests", "compute", "http", "life", "app", "stopping",
+    "worker", "client", "demo",
+]  # fmt: skip
+
+
+def modules(package: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules imported when the file is: what stands inside a function is loaded later, on purpose."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize(("package", "order"), [("exporter", EXPORTER), ("service", SERVICE)])
+def test_imports_point_down(package: str, order: list[str]) -> None:
+    upward = []
+    for name, path in modules(package):
+        stage = [*name.split("."), ""][1]
+        if stage in ("", "__main__"):
+            continue
+        assert stage in order, f"{name} has no place in the order"
+        for target in imports(path):
+            parts = target.split(".")
+            if (
+                parts[0] == package
+                and len(parts) > 1
+                and parts[1] in order
+                and order.index(parts[1]) > order.index(stage)
+            ):
+                upward.append(f"{name} imports {target}")
+    assert not upward
+
+
+@pytest.mark.parametrize("package", ["exporter", "service"])
+def test_no_module_imports_itself_in_a_circle(package: str) -> None:
+    names = dict(modules(package))
+    reads = {name: {t for t in imports(path) if t in names and t != name} for name, path in names.items()}
+    done: set[str] = set()
+
+    def walk(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail, name))
+        if name not in done:
+            for target in sorted(reads[name]):
+                walk(target, (*trail, name))
+            done.add(name)
+
+    for name in names:
+        walk(name, ())
+
+
+def loaded(code: str) -> set[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(run.stdout.split())
+
+
+def test_reading_a_file_loads_no_builder() -> None:
+    there = loaded("import exporter.files.model_file, exporter.files.manifest, exporter.files.gemm_chain")
+    assert not [m for m in there if m.startswith(("exporter.constructions", "exporter.planning", "exporter.build"))]
+    assert "scipy" not in there
+
+
+def test_a_worker_loads_no_scipy() -> None:
+    there = loaded("import service.app, service.worker")
+    assert "scipy" not in there
+    assert not [m for m in there if m.startswith(("exporter.formula", "exporter.constructions"))]
+
+
+def test_only_its_catalogue_entry_names_a_construction() -> None:
+    """Files that lists of names could hide in: what is said of a construction stands on its entry."""
+    from exporter.constructions import CONSTRUCTIONS
+
+    allowed = {"exporter.constructions", "exporter.planning"}
+    found = []
+    for name, path in modules("exporter"):
+        if any(name == a or name.startswith(a + ".") for a in allowed):
+            continue
+        words = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+        found += [f"{name}: {word}" for word in sorted(words & set(CONSTRUCTIONS), key=str)]
+    assert found == ["exporter.options: radix"], "which is the option of that name"
