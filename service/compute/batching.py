@@ -24,9 +24,9 @@ from math import ceil
 import numpy as np
 
 from service.compute.registry import Model
-from service.compute.scaling import REFUTED, Ends, Floats, certify
 from service.errors import BusyError, or_shortage
 from service.metrics import WAITING, ModelMetrics, note
+from service.scaling import REFUTED, Ends, Floats, certify
 from service.settings import Settings
 
 log = logging.getLogger("service")

@@ -19,13 +19,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from service.compute.batching import Gate, Lane, Outcome, Ticket
-from service.compute.layout import Layout, all_columns
 from service.compute.registry import Choice, Model, Registry
-from service.compute.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
 from service.errors import BadInputError, ProblemError
+from service.layout import Layout, all_columns
 from service.metrics import note, settle
 from service.requests.bodies import Group, Options, Request
 from service.requests.json_body import Limits, Reading
+from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
 from service.settings import Settings
 
 log = logging.getLogger("service")

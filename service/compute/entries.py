@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.compute.layout import Target
-from service.compute.scaling import Grid
+from service.layout import Target
+from service.scaling import Grid
 
 MANIFEST = "manifest.json"
 LONGEST_MANIFEST = 1 << 28

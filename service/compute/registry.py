@@ -30,11 +30,11 @@ from service.compute.entries import (
     label,
     raw_entries,
 )
-from service.compute.layout import EVEN, Even, Layout, Target, all_columns, layout, median_target
-from service.compute.scaling import Floats, Grid, certify, scale
 from service.errors import BadInputError, ProblemError, or_shortage
 from service.graphs.counting import OUTPUT, with_counting
 from service.graphs.one_row import for_one_row
+from service.layout import EVEN, Even, Layout, Target, all_columns, layout, median_target
+from service.scaling import Floats, Grid, certify, scale
 
 log = logging.getLogger("service")
 
@@ -294,11 +294,3 @@ def session_options(threads: int) -> Any:
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.log_severity_level = 4  # what goes wrong is raised; onnxruntime itself writes nothing, which could block
     return options
-
-
-def name_of_even(value: str) -> Even:
-    """The convention for even lengths, checked."""
-    for even in EVEN:
-        if value == even:
-            return even
-    raise BadInputError(f"even must be one of mean, lower, upper, not {value[:40]!r}")

@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from service.compute.layout import Target
-from service.compute.scaling import Grid
+from service.layout import Target
+from service.scaling import Grid
 
 PREFIX = "served_"
 OUTPUT = PREFIX + "answers"

@@ -24,10 +24,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service import logs, metrics
 from service.compute.engine import Answer, Engine
-from service.compute.scaling import NotFiniteError
 from service.errors import ProblemError, or_shortage, problem_response
 from service.http import formats, protocol_v2
 from service.http.formats import Head, Headers, Reply
+from service.scaling import NotFiniteError
 
 log = logging.getLogger("service")
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")

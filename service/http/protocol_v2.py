@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from service.compute.engine import Engine
 from service.compute.registry import Model
-from service.compute.scaling import Floats
 from service.errors import BadInputError, ProblemError
 from service.http.routes import DirectRoute
 from service.requests import json_body
 from service.requests.json_body import REST, Body, Limits, Numbers, Reading
+from service.scaling import Floats
 
 SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
 VERSION = "1"

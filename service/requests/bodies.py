@@ -17,12 +17,11 @@ from urllib.parse import parse_qsl
 import numpy as np
 import simdjson
 
-from service.compute.layout import Even
-from service.compute.registry import name_of_even
-from service.compute.scaling import Floats
 from service.errors import BadInputError
+from service.layout import EVEN, Even
 from service.requests import json_body
 from service.requests.json_body import PIECE, Body, Limits, Reading
+from service.scaling import Floats
 
 JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-stream"
 FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})
@@ -276,3 +275,11 @@ def _check(count: int, d: int, limits: Limits) -> None:
         raise json_body.too_many(limits.vectors)
     if d > limits.length:
         raise json_body.too_long(limits.length, 0)
+
+
+def name_of_even(value: str) -> Even:
+    """The convention for even lengths, checked."""
+    for even in EVEN:
+        if value == even:
+            return even
+    raise BadInputError(f"even must be one of mean, lower, upper, not {value[:40]!r}")

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import simdjson
 
-from service.compute.scaling import Floats
 from service.errors import BadInputError
+from service.scaling import Floats
 
 Body = bytes | bytearray
 Path = tuple[str | int, ...]

@@ -15,9 +15,9 @@ import pytest
 from service.compute import registry
 from service.compute.batching import Gate, Lane, Outcome
 from service.compute.registry import Model
-from service.compute.scaling import Floats
 from service.errors import BusyError, ShortageError
 from service.metrics import WAITING, settle
+from service.scaling import Floats
 from service.settings import Settings
 from tests.service import standin
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.compute.scaling import Floats
+from service.scaling import Floats
 from tests.service import standin
 from tests.service.conftest import InProcess
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from service.compute.layout import EVEN, Layout, Target, all_columns, layout, median_target
+from service.layout import EVEN, Layout, Target, all_columns, layout, median_target
 
 
 def evaluate(plan: Layout, columns: tuple[Target, ...], d: int, vector: np.ndarray) -> list[float]:

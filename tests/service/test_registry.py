@@ -12,8 +12,8 @@ import pytest
 
 from exporter.library import export_model
 from service.compute import registry
-from service.compute.layout import median_target
 from service.errors import ProblemError
+from service.layout import median_target
 from tests.service import standin
 from tests.service.conftest import InProcess
 

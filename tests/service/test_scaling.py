@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from exporter.build import Options, build, to_onnx
 from exporter.question.task import median
-from service.compute.layout import Target, layout, median_target
-from service.compute.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale
 from service.graphs.counting import with_counting
 from service.graphs.one_row import for_one_row
+from service.layout import Target, layout, median_target
+from service.scaling import Ends, Grid, NotFiniteError, Scaled, certify, elements, mean, scale
 
 F32 = Grid(24, 0.0, 1.0, np.dtype(np.float32))
 F64 = Grid(40, 0.0, 1.0, np.dtype(np.float64))

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from service.compute.layout import Layout, Target, median_target
+from service.layout import Layout, Target, median_target
 
 Floats = npt.NDArray[np.floating[Any]]
 
