@@ -68,41 +68,43 @@ class Writer:
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.lines)
-                chunk, count = self._take()
-            written = self._put(chunk)
+                chunk = self._take()
+            lost = self._put(chunk)
             with self.changed:
                 self.size -= len(chunk)
-                if not written:
-                    self.lost += count
+                self.lost += lost
                 self.changed.notify_all()
-            if written and self.lost > self.reported:
+            if not lost and self.lost > self.reported:
                 self._report()
 
-    def _take(self) -> tuple[bytes, int]:
+    def _take(self) -> bytes:
         lines = [self.lines.popleft()]
         size = len(lines[0])
         while self.lines and (size := size + len(self.lines[0])) <= AT_ONCE:
             lines.append(self.lines.popleft())
-        return b"".join(lines), len(lines)
+        return b"".join(lines)
 
     def _report(self) -> None:
         lost = self.lost
         fields = {"time": datetime.now(UTC), "level": "warning", "logger": "service", "message": "log lines lost"}
-        if self._put(orjson.dumps({**fields, "lines": lost - self.reported, "in_all": lost}, option=LINE)):
+        if not self._put(orjson.dumps({**fields, "lines": lost - self.reported, "in_all": lost}, option=LINE)):
             self.reported = lost
 
-    def _put(self, chunk: bytes) -> bool:
-        """Whether all of it was written. What stood half written gets an end first."""
-        rest = memoryview(b"\n" + chunk if self.torn else chunk)
-        whole = len(rest)
+    def _put(self, chunk: bytes) -> int:
+        """How many of its lines could not be written whole. What stood half written gets an end first."""
+        if self.torn:
+            chunk = b"\n" + chunk
+        done = 0
         try:
-            while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
+            while done < len(chunk):
+                done += os.write(self.descriptor, memoryview(chunk)[done:])
         except OSError:
-            self.torn = self.torn or len(rest) < whole
-            return False
+            if not done and self.torn:
+                return chunk.count(b"\n") - 1
+            self.torn = done > 0 and chunk[done - 1] != ord("\n")
+            return chunk.count(b"\n", done)
         self.torn = False
-        return True
+        return 0
 
 
 _writer = Writer(STDERR)

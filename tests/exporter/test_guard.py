@@ -193,7 +193,7 @@ def test_bare_networks_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "grid only" in text
     assert "the contract is kept; nothing is promised on off-grid" in text
-    with pytest.raises(UserError, match="--inputs some: choose from any, grid"):
+    with pytest.raises(UserError, match="--inputs must be one of any, grid"):
         Options(inputs="some")  # type: ignore[arg-type]
 
 

@@ -238,7 +238,7 @@ def test_widths_are_bounded_from_the_d_that_the_proof_gives() -> None:
 
 def test_every_depth_3_network_of_ours_keeps_the_bound(tmp_path: Path) -> None:
     for i, (d, what) in enumerate([(256, "max"), (300, "max"), (511, "median"), (600, "median")]):
-        args = ["--d", str(d), "--op", what, "--construction", "depth3", "--profile", "structured"]
+        args = ["--d", str(d), "--op", what, "--construction", "depth3", "--profile", "structured", "--inputs", "grid"]
         path = exported(tmp_path / str(i), *args)
         found = audit(path)
         (bound,) = (b for b in found["bounds"] if b.get("needed_width"))
@@ -261,7 +261,8 @@ def test_too_narrow_a_network_of_depth_3_is_ruled_out(tmp_path: Path) -> None:
 def test_a_graph_has_the_layers_of_its_network(tmp_path: Path, construction: str, profile: str) -> None:
     for d in (2, 5):
         out = tmp_path / str(d)
-        path = exported(out, "--d", str(d), "--op", "max", "--construction", construction, "--profile", profile)
+        more = ["--inputs", "grid"] if profile == "fused" else []  # fused, the guard is one Clip and no layers
+        path = exported(out, "--d", str(d), "--op", "max", "--construction", construction, "--profile", profile, *more)
         assert len(layer_widths(load(path), path)) + 1 == decode(load(path))["depth"]
         assert audit(path)["can_be_exact"]
 
@@ -283,7 +284,7 @@ def test_the_neurons_of_a_graph_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_structured_file_of_2048_numbers_can_be_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = exported(tmp_path, "--d", "2048", "--construction", "depth3")
+    path = exported(tmp_path, "--d", "2048", "--construction", "depth3", "--inputs", "grid")
     assert main(["audit", str(path)]) == 0
     text = capsys.readouterr().out
     assert "Counted on its graph" in text

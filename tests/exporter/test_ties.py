@@ -130,7 +130,9 @@ def test_constructions_that_need_offsets() -> None:
 
 
 def test_no_failure_on_distinct_entries_is_no_promise_for_equal_ones() -> None:
-    few = Request(failure=1e-12)
-    with_room, without = (build(tasks.median(64), Options("linear46", Grid(bits=bits), ask=few)) for bits in (24, 43))
+    few = Request(failure=1e-15)
+    with_room, without = (
+        build(tasks.rank(32, [16]), Options("linear46", Grid(bits=bits), ask=few)) for bits in (24, 44)
+    )
     assert (with_room.failure_bound, with_room.ties, with_room.exact_on_grid) == (0, "exact", True)
     assert (without.failure_bound, without.ties, without.exact_on_grid) == (0, "capacity", False)

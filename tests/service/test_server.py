@@ -208,13 +208,12 @@ def test_the_companion_of_an_even_model_is_built_and_announced(serve: Serve, tmp
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(__main__, "DEFAULT_D", 8)
-    monkeypatch.setattr(__main__, "DEFAULT_CONSTRUCTION", "batcher")
     # not even root can make a folder there
     settings = Settings(models=Path("/proc/onnx-median"), runtime_dir=str(tmp_path))
     assert __main__.ensure_models(settings)
     assert sorted(registry.load(settings.folders).models) == [
-        "median-batcher-d8-latency-fused",
-        "median-batcher-d9-latency-fused",
+        "median-radix-d8-latency-fused",
+        "median-radix-d9-latency-fused",
     ]
     assert not __main__.ensure_models(Settings(models=Path("/proc/onnx-median")))
 
