@@ -194,7 +194,7 @@ def test_bare_networks_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "grid only" in text
     assert "the contract is kept; nothing is promised on off-grid" in text
     with pytest.raises(UserError, match="--inputs must be one of any, grid"):
-        Options(inputs="some")  # type: ignore[arg-type]
+        Options("radix", inputs="some")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_bad_values(given: dict[str, Any], cause: str, tmp_path: Path, capsys: p
         ({"quantile": {}}, "quantile must be a number"),
         ({"profile": ["dense"]}, "profile must be one of"),
         ({"certificate": 1}, "certificate is a switch: True or False, not 1"),
-        ({"construction": None}, "unknown construction None"),
+        ({"construction": 3}, "unknown construction 3"),
         ({"construction": ["radix"]}, "unknown construction"),
         ({"fialure": 0.1}, "unknown option 'fialure': did you mean 'failure'?"),
         ({"out": 5}, "out must be a directory, not 5"),
@@ -205,7 +205,7 @@ def test_bad_values_that_only_a_program_can_give(given: dict[str, Any], cause: s
 def test_options_are_checked_without_a_front_door() -> None:
     for wrong in ({"profile": "fussed"}, {"batch": 0}, {"tune": "fast"}, {"seed": -1}, {"radix": 3}, {"dtype": "half"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
-            Options(**wrong)  # type: ignore[arg-type]
+            Options("radix", **wrong)  # type: ignore[arg-type]
     for wrong in ({"failure": 2.0}, {"blocks": "fat"}, {"depth": 0}, {"gamma": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             Request(**wrong)  # type: ignore[arg-type]
@@ -216,14 +216,14 @@ def test_options_are_checked_without_a_front_door() -> None:
 def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None:
     """The same bytes under the same names."""
     sampled = {"construction": "compact", "failure": 0.2, "seed": 3, "depth": 7}
-    signed = {"op": "max", "domain": np.array([-1e6, 1e6]), "bits": 12}
+    signed = {"construction": "radix", "op": "max", "domain": np.array([-1e6, 1e6]), "bits": 12}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"d": 6, "construction": "batcher", "even": "lower"}, "--d 6 --construction batcher --even lower"),
         ({"d": 9, "quantile": [0.25, 0.75], "method": "lower"}, "--d 9 --quantile .25 --quantile .75 --method lower"),
         ({"d": 64, "construction": "fastest", "certificate": True}, "--d 64 --construction fastest --certificate"),
         ({"d": 64, "construction": "depth5", "gamma": 0.05}, "--d 64 --construction depth5 --gamma 5e-2"),
         ({"d": 20, **sampled}, "--d 20 --construction compact --failure 0.2 --seed 3 --depth 7"),
-        ({"d": np.int64(5), **signed}, "--d 5 --op max --domain -1e6 1E+6 --bits 12"),
+        ({"d": np.int64(5), **signed}, "--d 5 --construction radix --op max --domain -1e6 1E+6 --bits 12"),
         ({"d": 5, "profile": None, "certificate": False}, "--d 5"),
     ]
     for i, (given, words) in enumerate(cases):
