@@ -59,7 +59,8 @@ class Net:
 
     def _run(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         fixed = self.description["batch"]
-        most = fixed or max(1, WORKING_SET // (8 * max(self.d, self.description["run_width"])))
+        widest = max(self.d, self.description.get("run_width") or self.width)
+        most = fixed or max(1, WORKING_SET // (8 * widest))
         pieces = [np.zeros((0, 1), self.dtype)] if not len(rows) else []
         for start in range(0, len(rows), most):
             piece = rows[start : start + most]
