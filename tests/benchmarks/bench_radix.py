@@ -33,7 +33,7 @@ def ratios(sizes: list[int], batches: list[int], rounds: int, everything: bool) 
             runs |= {f"{name} dense float64": session(to_onnx(model)) for name, model in dense.items()}
         for profile in ("fused", "structured"):
             for tune in ("throughput", "latency"):
-                model = build(tasks.median(d), Options(profile=profile, tune=tune))  # type: ignore[arg-type]
+                model = build(tasks.median(d), Options("radix", profile=profile, tune=tune))  # type: ignore[arg-type]
                 runs[f"radix {profile} {tune}"] = session(to_onnx(model))
         for batch in batches if d <= 4096 else [1]:
             print(f"d = {d}, batch {batch}\n{'':4}{'':28} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9}")
@@ -47,7 +47,7 @@ def growth() -> None:
     print(f"{'d':>8} {'size/d':>8} {'file kB':>8} {'export s':>9} {'run us':>9} {'x TopK':>7}")
     for d in SIZES:
         start = time.perf_counter()
-        model = build(tasks.median(d), Options(profile="fused"))
+        model = build(tasks.median(d), Options("radix", profile="fused"))
         proto = to_onnx(model)
         export = time.perf_counter() - start
         inputs = [(rng.integers(0, 2**24, (1, d), endpoint=True) / 2**24).astype(np.float32) for _ in range(16)]

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from exporter.cli import main
-from exporter.files import model_file as onnx_file
+from exporter.files import manifest
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),
@@ -223,7 +223,7 @@ def test_a_failed_write_leaves_what_was_there(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*args)
 
-    monkeypatch.setattr(onnx_file.os, call, full)
+    monkeypatch.setattr(manifest.os, call, full)
     assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 2
     assert "No space left on device" in one_line(capsys)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -252,7 +252,7 @@ def test_files_become_visible_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seen.append((Path(source).name, target.name))
         rename(source, target)
 
-    monkeypatch.setattr(onnx_file.os, "replace", watch)
+    monkeypatch.setattr(manifest.os, "replace", watch)
     small(tmp_path)
     assert [target for _, target in seen] == ["median-batcher-d3.onnx", "manifest.json"]
     assert all(source.startswith(f".{target}.") for source, target in seen)

@@ -68,7 +68,7 @@ def test_the_command_line_takes_both(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_batch_of_none_is_refused() -> None:
     with pytest.raises(UserError, match="--batch must be 1 or more, not 0"):
-        Options(batch=0)
+        Options("radix", batch=0)
 
 
 def _edited(path: Path, edit: str) -> onnx.ModelProto:

@@ -44,7 +44,7 @@ def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows
 def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str) -> None:
     """The shortest files, with digits of one size, with a shorter first one, and with a single one."""
     bins = min(bins, 2**bits)
-    options = Options(grid=Grid(bits=bits), profile=profile, tune="latency", radix=bins)  # type: ignore[arg-type]
+    options = Options("radix", grid=Grid(bits=bits), profile=profile, tune="latency", radix=bins)  # type: ignore[arg-type]
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
     assert np.array_equal(run(to_onnx(build(tasks.median(d), options)), x)[:, 0], np.median(x, axis=1))
 
@@ -53,7 +53,7 @@ def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str) ->
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_the_mean_of_two_ranks_rounds_once(tune: str, profile: str) -> None:
     """Two of 24 bits whose mean has 25, near and far: numpy rounds it once; a sum of more than two parts may do so twice."""
-    model = session(to_onnx(build(tasks.median(2), Options(profile=profile, tune=tune))))  # type: ignore[arg-type]
+    model = session(to_onnx(build(tasks.median(2), Options("radix", profile=profile, tune=tune))))  # type: ignore[arg-type]
     rng = np.random.default_rng(5)
     low = rng.integers(2**23, 2**24, 20_000)
     high = np.minimum(low + rng.integers(0, 2 ** rng.integers(1, 24, 20_000)), 2**24)
@@ -83,7 +83,7 @@ def test_off_the_grid_within_one_step(form: str, rows: bool, data: st.DataObject
 def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
     if profile == "dense" and (d > 64 or (d == 64 and tune in ("depth", "latency"))):
         d = 10  # a dense chain of that size is no use to anyone
-    model = build(tasks.median(d), Options(profile=profile, tune=tune))  # type: ignore[arg-type]
+    model = build(tasks.median(d), Options("radix", profile=profile, tune=tune))  # type: ignore[arg-type]
     assert model.dtype == "float32"
     proto = session(to_onnx(model))
     rng = np.random.default_rng(d)
@@ -95,7 +95,7 @@ def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bits", [24, 48])
 def test_2048_entries(bits: int, profile: str) -> None:
-    model = build(tasks.median(2048), Options(grid=Grid(bits=bits), profile=profile))  # type: ignore[arg-type]
+    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile))  # type: ignore[arg-type]
     assert model.dtype == ("float32" if bits == 24 else "float64")
     proto = session(to_onnx(model))
     rng = np.random.default_rng(0)
@@ -108,7 +108,7 @@ def test_2048_entries(bits: int, profile: str) -> None:
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
     """Off the grid a factored file is the exact median of the data rounded to it: half a step, and the mean's rounding."""
-    model = build(tasks.median(10), Options(profile=profile, tune=tune))  # type: ignore[arg-type]
+    model = build(tasks.median(10), Options("radix", profile=profile, tune=tune))  # type: ignore[arg-type]
     proto = session(to_onnx(model))
     rng = np.random.default_rng(1)
     centre = rng.random((4000, 1)) * rng.choice([1, 1e-3, 1e-6], (4000, 1))
@@ -136,7 +136,7 @@ def test_certificates(construction: str, profile: str) -> None:
 @pytest.mark.parametrize(("bins", "depth", "width"), [(16, 13, 32), (4, 25, 8), (2, 49, 4)])
 def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> None:
     d = 2048
-    model = build(tasks.median(d, "lower"), Options(radix=bins, tune="width", inputs="grid"))
+    model = build(tasks.median(d, "lower"), Options("radix", radix=bins, tune="width", inputs="grid"))
     assert model.accounting.depth == depth
     assert model.accounting.width <= width * d
 
@@ -144,9 +144,9 @@ def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> Non
 @pytest.mark.parametrize("bins", [2, 4, 8])
 def test_size_with_the_mean_of_two_ranks(bins: int) -> None:
     d = 2048
-    model = build(tasks.median(d), Options(radix=bins, tune="width"))
+    model = build(tasks.median(d), Options("radix", radix=bins, tune="width"))
     assert model.accounting.size <= 130 * d
-    single = build(tasks.median(d, "lower"), Options(radix=bins, tune="width")).accounting
+    single = build(tasks.median(d, "lower"), Options("radix", radix=bins, tune="width")).accounting
     assert model.accounting.size <= 1.1 * single.size
 
 
@@ -161,7 +161,7 @@ def test_several_ranks_and_quantiles() -> None:
 
 def test_a_million_entries() -> None:
     d = 1_000_000
-    model = build(tasks.median(d), Options(profile="structured"))
+    model = build(tasks.median(d), Options("radix", profile="structured"))
     written = to_onnx(model)
     assert written.ByteSize() < 20e6
     proto, rng = session(written), np.random.default_rng(4)

@@ -166,7 +166,8 @@ def test_a_client_that_never_reads_is_not_read_either(limited: Server, connectio
     connection.settimeout(1)
     before = psutil.Process(limited.process.pid).memory_info().rss
     sent = flood(connection, ask * 100, 256 << 20)
-    assert sent < 64 << 20, connection.recv(300)
+    # what the buffers of the system hold of answers is taken, and no more
+    assert sent < 200 << 20, connection.recv(300)
     assert psutil.Process(limited.process.pid).memory_info().rss - before < 16 << 20
     wait_for(limited)
 
