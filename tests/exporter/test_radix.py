@@ -152,10 +152,10 @@ def test_size_with_the_mean_of_two_ranks(bins: int) -> None:
 
 def test_several_ranks_and_quantiles() -> None:
     x = np.random.default_rng(3).integers(0, 2**24, (50, 101), endpoint=True) / 2.0**24
-    model = build(tasks.quantile(101, [0.25, 0.5, 0.75]), Options())
+    model = build(tasks.quantile(101, [0.25, 0.5, 0.75]), Options("radix"))
     assert np.array_equal(run(to_onnx(model), x.astype(model.dtype)), np.quantile(x, [0.25, 0.5, 0.75], axis=1).T)
     for op in ("max", "min"):
-        model = build(tasks.extremum(101, op), Options())  # type: ignore[arg-type]
+        model = build(tasks.extremum(101, op), Options("radix"))  # type: ignore[arg-type]
         assert np.array_equal(run(to_onnx(model), x.astype(model.dtype))[:, 0], getattr(np, op)(x, axis=1))
 
 
