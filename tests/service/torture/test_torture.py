@@ -143,27 +143,44 @@ def test_floods_of_heads_and_bodies(serve: Serve, models: Path, rng: Rng, stop: 
     finish(server)
 
 
+def workers_of(server: Server) -> list[psutil.Process]:
+    """The workers that live: one that was killed is a zombie until its parent looks."""
+    found = []
+    for child in psutil.Process(server.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
 def test_memory_that_runs_out_and_comes_back(
-    serve: Serve, models: Path, rng: Rng, stop: Stop, figures: Figures
+    serve: Serve, models: Path, tmp_path: Path, rng: Rng, stop: Stop, figures: Figures
 ) -> None:
-    """A limit of address space that comes and goes under large requests."""
+    """A limit of address space that comes and goes under large requests.
+
+    Two workers: a process that the system refuses memory in the wrong place ends, and its parent starts another one.
+    """
     options = ("--max-vectors", "200000", "--queue", "1000000", "--log-level", "error")
-    server = serve(models, "--drain-s", "0", *options).wait()
+    server = serve(models, "--workers", "2", "--drain-s", "0", *options, TMPDIR=str(tmp_path)).wait()
+    until(lambda: len(workers_of(server)) == 2)
     health, tally, limits = Health(server), Tally(), [0]
-    process = psutil.Process(server.process.pid)
 
     def large(own: Rng) -> tuple[bytes, wire.Judge]:
         return wire.binary(own, own.normal(size=(int(own.integers(1, 100000)), int(own.integers(1, 26)))))
 
-    usual = resource.prlimit(process.pid, resource.RLIMIT_AS)
+    usual = resource.prlimit(server.process.pid, resource.RLIMIT_AS)
 
     async def squeezer(own: Rng) -> None:
         while not stop():
-            room = process.memory_info().vms + int(own.integers(1, 40 << 20))
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (room, usual[1]))
-            limits[0] += 1
+            for worker in workers_of(server):
+                with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    room = worker.memory_info().vms + int(own.integers(1, 40 << 20))
+                    resource.prlimit(worker.pid, resource.RLIMIT_AS, (room, usual[1]))
+                    limits[0] += 1
             await asyncio.sleep(own.random())
-            resource.prlimit(process.pid, resource.RLIMIT_AS, usual)
+            for worker in workers_of(server):
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(worker.pid, resource.RLIMIT_AS, usual)
             await asyncio.sleep(own.random() / 4)
 
     async def scenario() -> None:
@@ -173,18 +190,9 @@ def test_memory_that_runs_out_and_comes_back(
 
     asyncio.run(scenario())
     assert tally.right > 0
+    until(lambda: len(workers_of(server)) == 2)
     figures(f"{limits[0]} limits, {tally}; {health.assert_restored()}")
     finish(server)
-
-
-def workers_of(server: Server) -> list[psutil.Process]:
-    """The workers that live: one that was killed is a zombie until its parent looks."""
-    found = []
-    for child in psutil.Process(server.process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 def test_workers_that_are_killed(
