@@ -29,8 +29,8 @@ def test_examples(tmp_path: Path, page: str) -> None:
             continue  # `make setup` has done it
         assert command[0] == "python"
         subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True, env=_environment())
-    (program,) = blocks(page, "python")
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, env=_environment())
+    for program in blocks(page, "python"):
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, env=_environment())
 
 
 def _environment() -> dict[str, str]:
