@@ -100,6 +100,14 @@ class Health:
             len(family),
         )
 
+    def open_files(self) -> list[str]:
+        """What each process holds open, for the message of a failure."""
+        held = []
+        for each in self.processes():
+            with contextlib.suppress(OSError):
+                held += [f"{each.pid} {os.readlink(entry)}" for entry in Path(f"/proc/{each.pid}/fd").iterdir()]
+        return sorted(held)
+
     def watch(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             self.peak = max(self.peak, self.usage()[0])
@@ -107,7 +115,7 @@ class Health:
     def assert_restored(self) -> str:
         """Right again, ready, and with no more memory (but for a margin), threads, files or processes than before."""
         self.work(64)
-        until(self._is_restored, what=lambda: (self.before, self.usage()))
+        until(self._is_restored, what=lambda: (self.before, self.usage(), self.open_files()))
         return f"memory {(self.usage()[0] - self.before[0]) / 2**20:+.0f} MiB"
 
     def _is_restored(self) -> bool:
