@@ -8,7 +8,7 @@ import pytest
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
-from tests.exporter.exactness import all_inputs, answers, data, numpy_quantile
+from tests.exporter.constructions.exactness import all_inputs, answers, data, numpy_quantile
 
 SIZES = [1, 2, 3, 5, 9, 25, 64, 100]
 METHODS = ["linear", "lower", "higher", "midpoint", "nearest"]

@@ -15,7 +15,7 @@ from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from exporter.planning import portable
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXPORTS = """
 import hashlib
 from exporter.build import Options, build

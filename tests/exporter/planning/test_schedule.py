@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import importlib.util
 import re
 from fractions import Fraction
 from itertools import combinations, permutations
 from math import comb, perm
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,12 +28,7 @@ from exporter.planning.schedule import (
     hash_capacity,
     median_ranks,
 )
-
-_spec = importlib.util.spec_from_file_location("simulate", Path(__file__).with_name("simulate.py"))
-assert _spec
-assert _spec.loader
-simulate = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(simulate)
+from tests.exporter.planning import simulate
 
 
 def test_tails_bound_the_exact_law_from_above_and_closely() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from exporter.files.manifest import read_manifest
 from exporter.tools.reference import write_reference
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = Path(__file__).resolve().parents[3] / "models"
 
 
 def test_rebuilt_models_have_the_same_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from service.http.gateway import Front
 from tests.service.conftest import Server
-from tests.service.test_direct import Connection, play, request, vector  # noqa: F401, a fixture
+from tests.service.http.test_short_way import Connection, play, request, vector  # noqa: F401, a fixture
 
 OPTIONS = ("--head-timeout-s", "1", "--idle-s", "1", "--timeout-s", "2", "--max-connections", "8", "--drain-s", "0")
 
