@@ -24,6 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = import_module(module).main
     except ModuleNotFoundError as error:
-        print(f"error: {error.name} is not installed: pip install 'onnx-median[service]'", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     return int(command(given[1:]))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from service import stopping
 
+if sys.platform == "win32":
+    sys.exit("error: the service needs the signals and sockets of Unix: use WSL or the container")
 if __name__ == "__main__":
     stopping.handle_signals()  # before what takes a second to import
 
@@ -12,7 +16,6 @@ import logging
 import os
 import resource
 import socket
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -126,8 +129,13 @@ def ensure_models(settings: Settings) -> bool:
 
 
 def _build(settings: Settings, d: int, reason: str) -> bool:
-    from exporter.library import export_model  # noqa: PLC0415, the builder is loaded only when something has to be built
-
+    try:
+        from exporter.library import export_model  # noqa: PLC0415, the builder is loaded only when it is needed
+    except ModuleNotFoundError as error:  # the container serves and does not build
+        remedy = "write models with python -m exporter where it is installed, and name their folder with --models"
+        said = {"reason": reason, "error": str(error), "remedy": remedy}
+        log.error("no model can be built here: this installation only serves", extra={"fields": said})
+        return False
     folder = settings.folders[0] if _writable(settings.folders[0]) else settings.folders[-1]
     fields = {"construction": DEFAULT_CONSTRUCTION, "d": d, "folder": str(folder), "reason": reason}
     log.warning("building a model", extra={"fields": fields})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from service import NEEDED
 
 ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
@@ -31,11 +35,15 @@ def modules(package: str) -> Iterator[tuple[str, Path]]:
 def imports(path: Path) -> Iterator[str]:
     """Modules imported when the file is: what stands inside a function is loaded later, on purpose."""
     for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+        yield from imported(node)
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
 
 
 @pytest.mark.parametrize(("package", "order"), [("exporter", EXPORTER), ("service", SERVICE)])
@@ -93,6 +101,29 @@ def test_a_worker_loads_no_scipy() -> None:
     there = loaded("import service.app, service.worker")
     assert "scipy" not in there
     assert not [m for m in there if m.startswith(("exporter.formula", "exporter.constructions"))]
+
+
+def test_packages_import_what_they_declare() -> None:
+    """The base install runs the exporter, the extra `service` the service (fastapi brings starlette and pydantic)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    base, service, plot = project["dependencies"], extras["service"], extras["plot"]
+    for package, declared in (("exporter", base), ("service", base + service)):
+        used = {
+            name.partition(".")[0]
+            for _, path in modules(package)
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in imported(node)
+        } - {"exporter", "service", *sys.stdlib_module_names}
+        known = {module(each) for each in declared}
+        assert used - {module(each) for each in plot} - {"starlette", "pydantic"} <= known, package
+    assert {module(each) for each in service} == set(NEEDED)
+
+
+def module(requirement: str) -> str:
+    """What the package that a requirement names is imported as."""
+    name = re.split(r"[>=;\[]", requirement)[0].replace("-", "_")
+    return {"pysimdjson": "simdjson"}.get(name, name)
 
 
 def test_only_its_catalogue_entry_names_a_construction() -> None:

@@ -46,7 +46,7 @@ COLUMNS = (
 FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family
 TABLE = "atlas.csv"
 NO_MATPLOTLIB = (
-    "matplotlib is not installed; pip install matplotlib, and then "
+    "matplotlib is not installed; pip install 'onnx-median[plot]', and then "
     "python -m exporter atlas --plots-only --out {} draws them"
 )
 

@@ -12,13 +12,15 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
+import tomllib
 from dataclasses import dataclass, field
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVED = ("/opt/median", "/models", "/src")
@@ -76,8 +78,38 @@ def test_only_what_is_copied_reaches_the_engine() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
+def distributions() -> dict[str, Distribution]:
+    """What pip would fetch for the service: the packages it declares and all that they need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [
+        Requirement(each) for each in ["setuptools", *project["dependencies"], *extras["service"], *extras["fast"]]
+    ]
+    found: dict[str, Distribution] = {}
+    for each in wanted:  # which grows
+        if each.name not in found:
+            found[each.name] = distribution(each.name)
+            needs = map(Requirement, found[each.name].requires or ())
+            extra = [{"extra": name} for name in each.extras or {""}]
+            wanted += [r for r in needs if r.marker is None or any(r.marker.evaluate(e) for e in extra)]
+    return found
+
+
+def fetch(site: Path) -> None:
+    """Packages come from where they already are, so that pip finds all of them in place."""
+    shutil.rmtree(site / "setuptools", ignore_errors=True)  # older Pythons have one of their own
+    for old in site.glob("setuptools-*"):
+        shutil.rmtree(old)
+    for each in distributions().values():
+        for file in each.files or ():
+            source = Path(str(file.locate()))
+            if file.parts[0] != ".." and source.exists():
+                (site / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, site / file)
+
+
 def run_build(folder: Path) -> None:
-    """The first stage, with the image's folders moved below `folder`, and packages taken from where they already are."""
+    """The first stage, with the image's folders moved below `folder`."""
     work = folder / "src"
     work.mkdir(parents=True)
     stage = STAGES[0]
@@ -93,8 +125,9 @@ def run_build(folder: Path) -> None:
                     shutil.copy(source, place)
         elif instruction == "RUN":
             subprocess.run(["sh", "-ec", moved(text, folder)], cwd=work, env=variables, check=True)
-            for site in folder.glob("opt/median/lib/python*/site-packages"):
-                (site / "already-here.pth").write_text(sysconfig.get_path("purelib"))
+            if "-m venv" in text:
+                (site,) = folder.glob("opt/median/lib/python*/site-packages")
+                fetch(site)
 
 
 def moved(text: str, folder: Path) -> str:
@@ -105,37 +138,59 @@ def moved(text: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the second stage copies: it does not have the sources."""
     folder = tmp_path_factory.mktemp("image")
     run_build(folder)
+    shutil.rmtree(folder / "src")
+    for path in (folder / "models").iterdir():
+        path.chmod(0o444)
     return folder
+
+
+def test_it_holds_only_what_serving_needs(image: Path) -> None:
+    copied = [text.split()[-1] for text in STAGES[1].all("COPY")]
+    files = [path for name in copied for path in (image / name[1:]).rglob("*") if not path.is_dir()]
+    blocks = sum(-(-path.lstat().st_size // 4096) * 4096 for path in files)
+    assert blocks <= 230e6, f"{blocks / 1e6:.0f} MB"
+    assert not [path for path in files if path.name.startswith(("scipy", "pip-"))]
+
+
+def start(image: Path, folder: Path, **settings: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    """The entry point of the second stage in its environment, and that environment."""
+    final = STAGES[1]
+    changes = {name: moved(value, image) for name, value in environment(final).items()}
+    variables = {**os.environ, **changes, "MEDIAN_DRAIN_S": "0", **settings}
+    variables.pop("PYTHONPATH", None)
+    entry = [moved(part, image) for part in json.loads(final.all("ENTRYPOINT")[0])]
+    return subprocess.Popen(entry, cwd=folder, env=variables, stderr=subprocess.PIPE), variables
 
 
 def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> None:
     final = STAGES[1]
-    shutil.rmtree(image / "src")  # the second stage does not have the sources
-    for path in (image / "models").iterdir():
-        path.chmod(0o444)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    changes = {name: moved(value, image) for name, value in environment(final).items()}
-    variables = {**os.environ, **changes, "MEDIAN_PORT": str(port), "MEDIAN_DRAIN_S": "0"}
-    variables.pop("PYTHONPATH", None)
-    entry = [moved(part, image) for part in json.loads(final.all("ENTRYPOINT")[0])]
+    process, variables = start(image, tmp_path, MEDIAN_PORT=str(port))
     check = json.loads(final.all("HEALTHCHECK")[0].split("CMD", 1)[1])
-    process = subprocess.Popen(entry, cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+    check[0] = moved(check[0], image)
     try:
         for _ in range(300):
             assert process.poll() is None
-            if subprocess.run(
-                [moved(check[0], image), *check[1:]], env=variables, capture_output=True, check=False
-            ).returncode:
-                time.sleep(0.1)
-                continue
-            break
+            if subprocess.run(check, env=variables, capture_output=True, check=False).returncode == 0:
+                break
+            time.sleep(0.1)
         answer = httpx.post(f"http://127.0.0.1:{port}/median", json={"vectors": [[3, 1, 2], [0.5] * 2048]}).json()
         assert answer["medians"] == [2.0, 0.5]
     finally:
         process.send_signal(getattr(signal, final.all("STOPSIGNAL")[0]))
         _, log = process.communicate(timeout=30)
     assert b"building a model" not in log  # they are built in
+
+
+def test_without_models_it_says_that_it_builds_none(image: Path, tmp_path: Path) -> None:
+    process, _ = start(image, tmp_path, MEDIAN_MODELS=str(tmp_path / "empty"))
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert b"this installation only serves" in log
+    assert b"No module named 'scipy'" in log
+    assert b"Traceback" not in log

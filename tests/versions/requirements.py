@@ -13,7 +13,8 @@ PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 def declared() -> list[str]:
     """Everything the service is installed with, the `fast` extra included, as name>=version."""
     project = tomllib.loads(PROJECT.read_text())["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["fast"]]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras["service"], *extras["fast"]]
 
 
 def requirements(which: str) -> list[str]:

@@ -104,7 +104,7 @@ def test_without_matplotlib_it_says_that_there_are_no_pictures(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["atlas", "--d", "9", "--construction", "batcher", "--trials", "5", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().err
-    assert "matplotlib is not installed; pip install matplotlib" in said
+    assert "matplotlib is not installed; pip install 'onnx-median[plot]'" in said
     assert f"--plots-only --out {tmp_path}" in said
     assert not list(tmp_path.glob("*.png"))
     assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 2

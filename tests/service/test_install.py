@@ -1,0 +1,63 @@
+"""Without the extra `service`, its commands name what is missing and what to install."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service import NEEDED
+
+ROOT = Path(__file__).resolve().parents[2]
+# Python runs a module of this name before anything else: these packages are then nowhere to be found.
+HIDING = """
+import sys
+from importlib.machinery import PathFinder
+
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in {hidden} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
+"""
+
+
+def without(hidden: set[str], folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    (folder / "sitecustomize.py").write_text(HIDING.format(hidden=hidden))
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("hidden", ["fastapi", "httpx"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "service", "--models", "nowhere"],
+        ["-m", "service.client", "--help"],
+        ["-c", "from exporter.console import main; raise SystemExit(main(['serve']))"],
+        ["-c", "from exporter.console import main; raise SystemExit(main(['client', '--help']))"],
+    ],
+)
+def test_commands_name_the_extra(hidden: str, command: list[str], tmp_path: Path) -> None:
+    done = without({hidden}, tmp_path, *command)
+    assert done.returncode == 2
+    assert done.stderr == f"error: the service needs {hidden}: pip install 'onnx-median[service]'\n"
+    assert not done.stdout
+
+
+def test_so_does_the_library(tmp_path: Path) -> None:
+    done = without({"uvicorn", "orjson"}, tmp_path, "-c", "import service.client")
+    last = "ModuleNotFoundError: the service needs orjson, uvicorn: pip install 'onnx-median[service]'"
+    assert done.stderr.splitlines()[-1] == last
+
+
+def test_the_exporter_needs_none_of_it(tmp_path: Path) -> None:
+    export = ["-m", "exporter", "--d", "3", "--construction", "radix", "--out", "."]
+    assert without(set(NEEDED), tmp_path, *export).returncode == 0
+    assert (tmp_path / "median-radix-d3.onnx").exists()
