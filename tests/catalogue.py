@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.build import Options, lookup, trace
+from exporter.build import Options, trace
+from exporter.constructions import lookup
 from exporter.constructions.scheduled import Request
 from exporter.formula import primitives as pr
 from exporter.formula.linear import Scalar
@@ -99,7 +100,8 @@ def blocks(d: int, p: int, q: int, b: int, delta: Fraction) -> list[Block]:
               lambda x, y, e: pr.rank_compute(x, y, e, delta),
               1, 2 * d + 4 * q, "O(max(d', d'')), here 2d' + 4d''", w, "1/δ"),
         Block("rank scaling", "defn:rank_scaling_net", (many, Part(1, 0, d, 1)),
-              lambda x, r: pr.rank_scale(x, r.reshape(), b, delta), 2, 4 * d, "4d'", max(d * b, w), "max(d'b, 1/δ)"),
+              lambda x, r: pr.rank_scale(x, r.reshape(), b, delta),
+              2, 4 * d, "4d'", max(Fraction(d * b), w), "max(d'b, 1/δ)"),
         Block("ceiling", "defn:ceil_net", (Part(1, -d, d, 1 / d),),
               lambda x: pr.ceiling(x.reshape(), d), 1, 4 * (d + 1), "4(d' + 1)", d, "d'"),
         Block("hashing", "defn:hashing_net", (many,), lambda x: pr.hash(x, bucket, p), 1, p, "p'", 1, "1"),

@@ -136,5 +136,5 @@ def test_only_its_catalogue_entry_names_a_construction() -> None:
         if any(name == a or name.startswith(a + ".") for a in allowed):
             continue
         words = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
-        found += [f"{name}: {word}" for word in sorted(words & set(CONSTRUCTIONS), key=str)]
+        found += [f"{name}: {word}" for word in sorted(set(CONSTRUCTIONS) & words)]
     assert found == ["exporter.options: radix"], "which is the option of that name"

@@ -77,7 +77,7 @@ def contenders(d: int, names: list[str]) -> dict[str, Callable[[np.ndarray], np.
     for name in names:
         for profile in ("structured", "fused"):
             try:
-                model = build(tasks.median(d), Options(construction=name, profile=profile))  # type: ignore[arg-type]
+                model = build(tasks.median(d), Options(construction=name, profile=profile))
             except UserError as error:
                 print(f"skipped {name} {profile}: {error}")
                 continue

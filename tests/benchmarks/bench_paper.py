@@ -23,7 +23,8 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from exporter.build import Options, lookup, trace
+from exporter.build import Options, trace
+from exporter.constructions import lookup
 from exporter.constructions.scheduled import Request
 from exporter.files.manifest import replace_file
 from exporter.library import export
@@ -77,7 +78,8 @@ def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) 
         flagged = np.zeros(len(x), dtype=bool)
         if session.description["certificate"]:
             below, not_above = got[:, 1::2], got[:, 2::2]
-            flagged = ~((below < task.ranks) & (np.asarray(task.ranks) <= not_above)).all(axis=1)
+            ranks = np.asarray(task.ranks)
+            flagged = np.logical_not(np.logical_and(below < ranks, ranks <= not_above).all(axis=1))
         counts = (wrong, wrong & ~flagged, flagged & ~wrong, outside)
         found += Answers(len(x), *(int(c.sum()) for c in counts))
     return found

@@ -33,7 +33,7 @@ def ratios(sizes: list[int], batches: list[int], rounds: int, everything: bool) 
             runs |= {f"{name} dense float64": session(to_onnx(model)) for name, model in dense.items()}
         for profile in ("fused", "structured"):
             for tune in ("throughput", "latency"):
-                model = build(tasks.median(d), Options("radix", profile=profile, tune=tune))  # type: ignore[arg-type]
+                model = build(tasks.median(d), Options("radix", profile=profile, tune=tune))
                 runs[f"radix {profile} {tune}"] = session(to_onnx(model))
         for batch in batches if d <= 4096 else [1]:
             print(f"d = {d}, batch {batch}\n{'':4}{'':28} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9}")

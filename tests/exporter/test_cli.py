@@ -193,7 +193,7 @@ def test_describe_refuses_a_file_that_is_not_what_it_says(tmp_path: Path, capsys
     (path,) = tmp_path.glob("*.onnx")
     proto = onnx.load(path)
     proto.graph.node[-1].output[0] = "before"
-    bounds = [numpy_helper.from_array(np.float32(v), name) for v, name in ((0, "lo"), (1, "hi"))]
+    bounds = [numpy_helper.from_array(np.array(v, np.float32), name) for v, name in ((0, "lo"), (1, "hi"))]
     proto.graph.initializer.extend(bounds)
     proto.graph.node.append(helper.make_node("Clip", ["before", "lo", "hi"], ["y"]))
     onnx.save(proto, path)

@@ -14,7 +14,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from exporter.cli import main
-from exporter.files import manifest
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),
@@ -160,7 +159,7 @@ def test_files_that_are_no_models(
     assert path.name in one_line(capsys)
 
 
-def save(path: Path, inputs: list[tuple[str, int, list[object]]]) -> Path:
+def save(path: Path, inputs: list[tuple[str, int, list[str | int | None]]]) -> Path:
     graph = helper.make_graph(
         [helper.make_node("Identity", [inputs[0][0]], ["out"])], "foreign",
         [helper.make_tensor_value_info(*i) for i in inputs],
@@ -180,7 +179,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("inputs", FOREIGN.values(), ids=FOREIGN)
 def test_foreign_files_of_another_kind(
-    inputs: list[tuple[str, int, list[object]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: list[tuple[str, int, list[str | int | None]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(save(tmp_path / "foreign.onnx", inputs))]) == 2
     assert "foreign.onnx" in one_line(capsys)
@@ -223,7 +222,7 @@ def test_a_failed_write_leaves_what_was_there(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*args)
 
-    monkeypatch.setattr(manifest.os, call, full)
+    monkeypatch.setattr(os, call, full)
     assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 2
     assert "No space left on device" in one_line(capsys)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
@@ -252,7 +251,7 @@ def test_files_become_visible_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seen.append((Path(source).name, target.name))
         rename(source, target)
 
-    monkeypatch.setattr(manifest.os, "replace", watch)
+    monkeypatch.setattr(os, "replace", watch)
     small(tmp_path)
     assert [target for _, target in seen] == ["median-batcher-d3.onnx", "manifest.json"]
     assert all(source.startswith(f".{target}.") for source, target in seen)

@@ -24,7 +24,7 @@ OTHER = {
 }  # fmt: skip
 DEFAULT = {"tune": "throughput", "seed": 0, "failure": 1e-3, "schedule": "tuned", "objective": "width"}
 # where another value is needed to see the effect, or another d and rank
-SEEN = {
+SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("depth3", "epsilon"): [{"d": 3}],
     ("linear46", "width"): [{"width": 2900}],
     ("linear46", "objective"): [
@@ -203,12 +203,13 @@ def test_bad_values_that_only_a_program_can_give(given: dict[str, Any], cause: s
 
 
 def test_options_are_checked_without_a_front_door() -> None:
+    wrong: dict[str, Any]
     for wrong in ({"profile": "fussed"}, {"batch": 0}, {"tune": "fast"}, {"seed": -1}, {"radix": 3}, {"dtype": "half"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
-            Options("radix", **wrong)  # type: ignore[arg-type]
+            Options("radix", **wrong)
     for wrong in ({"failure": 2.0}, {"blocks": "fat"}, {"depth": 0}, {"gamma": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong))):
-            Request(**wrong)  # type: ignore[arg-type]
+            Request(**wrong)
     with pytest.raises(UserError, match="batcher does not use --failure"):
         build(question(64, {}), Options("batcher", ask=Request(failure=0.1)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction as F
 from math import comb, exp, log, log2, log10, pi, sqrt
 from pathlib import Path
@@ -25,9 +26,9 @@ NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"
 EIGHTH = F(1, 8)
 
 
-def run(parts: list[list[float]], formula: object) -> list[F]:
+def run(parts: Sequence[Sequence[F | int]], formula: Callable[..., Node]) -> list[F]:
     """A formula on one input, in exact rationals."""
-    net = block_network(tuple(Part(len(v), float(min(v)), float(max(v))) for v in parts), formula)  # type: ignore[arg-type]
+    net = block_network(tuple(Part(len(v), float(min(v)), float(max(v))) for v in parts), formula)
     return list(evaluate(net, np.array([[F(v) for part in parts for v in part]], dtype=object))[0])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.runtimes.adapters import RUNTIMES, one_by_one, version
+from tests.runtimes.adapters import RUNTIMES, Array, one_by_one, version
 
 REPEATS, PATIENCE = 5, 1.0  # the best of so many runs, or of what fits in so many seconds
 
@@ -26,7 +26,7 @@ def work(load: Any, job: dict[str, Any]) -> dict[str, Any]:
     run(x[:1] if job["batch"] else x)  # compilers compile at the first call
     times: list[float] = []
     started = time.perf_counter()
-    y = np.zeros(0)
+    y: Array = np.zeros(0)
     while not times or (len(times) < REPEATS and time.perf_counter() - started < PATIENCE):
         start = time.perf_counter()
         y = np.asarray(one_by_one(run, x) if job["batch"] else run(x)).reshape(len(x), -1)

@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from exporter.library import export_model
-from service.app import Front, create_app
+from service.app import create_app
+from service.http.gateway import Front
 from service.settings import Settings
 
 EXPORTED = [("batcher", 25), ("batcher", 64), ("batcher", 65)]

@@ -127,7 +127,7 @@ def write(
 def enter(folder: Path, path: Path, about: Any) -> None:
     """Add a file to the manifest as it is now."""
     manifest = folder / "manifest.json"
-    content = (
+    content: dict[str, Any] = (
         json.loads(manifest.read_text()) if manifest.exists() else {"format": 1, "producer": "tests", "models": []}
     )
     data = path.read_bytes()

@@ -318,8 +318,8 @@ def test_the_api_key(connect: Callable[..., Any], models: Path) -> None:
         assert refused(client.get("/models", headers=headers), 401)
         assert refused(client.post("/median", content=b"{", headers=headers), 401)
         assert client.get("/v2", headers=headers).json()["error"]
-    for headers in ({b"X-API-Key": "sésame".encode()}, {b"Authorization": "Bearer sésame".encode()}):
-        assert client.get("/models", headers=headers).status_code == 200
+    for key in ({b"X-API-Key": "sésame".encode()}, {b"Authorization": "Bearer sésame".encode()}):
+        assert client.get("/models", headers=key).status_code == 200
 
 
 def test_request_ids_are_kept_made_and_never_injected(client: Any) -> None:

@@ -32,7 +32,7 @@ def expected(vector: np.ndarray, target: Target) -> float:
 def test_every_length_that_fits_is_answered_rightly(d: int, even: str) -> None:
     columns = (median_target(d),)
     for n in range(1, d + 2):
-        target = median_target(n, even)  # type: ignore[arg-type]
+        target = median_target(n, even)
         plan = layout(columns, d, n, target)
         vector = np.random.default_rng(n).permutation(np.arange(n) ** 2.0)
         if plan is None:

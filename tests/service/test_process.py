@@ -130,12 +130,12 @@ def test_a_log_that_cannot_be_written_holds_up_nothing(serve: Serve, models: Pat
     read, write = os.pipe()
     os.close(read)
     with open("/dev/full", "wb") as full, open(write, "wb") as broken:
-        how: dict[str, Any] = {
+        ways: dict[str, dict[str, Any]] = {
             "closed": {"preexec_fn": lambda: os.close(2), "stderr": None},
             "full": {"stderr": full},
             "broken": {"stderr": broken},
-        }[stderr]
-        server = serve(models, "--drain-s", "0", "--workers", str(workers), how=how).wait()
+        }
+        server = serve(models, "--drain-s", "0", "--workers", str(workers), how=ways[stderr]).wait()
     ask(server, 50)
     text = httpx.get(server.url + "/metrics").text
     if stderr != "closed":  # there is something behind it that takes everything

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -163,7 +163,7 @@ def test_nan_from_a_model_is_no_answer() -> None:
 @pytest.mark.parametrize("construction", ["radix", "batcher", "depth3", "depth5", "compact", "linear22", "linear46"])
 @pytest.mark.parametrize("d", [24, 25])
 def test_the_graph_for_one_row_tells_the_same_with_fewer_nodes(construction: str, d: int) -> None:
-    tune = "latency" if construction == "radix" else "throughput"
+    tune: Literal["latency", "throughput"] = "latency" if construction == "radix" else "throughput"
     model = to_onnx(build(median(d), Options(construction, profile="fused", tune=tune)))
     target = median_target(d)
     grid = F32 if model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT else F64

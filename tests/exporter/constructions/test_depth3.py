@@ -39,7 +39,7 @@ def test_sorting_has_the_width_of_the_proposition() -> None:
 def test_mean_squared_error_of_the_theorem(d: int, epsilon: float, profile: str) -> None:
     """δ = ε/(12 d^4) keeps the mean squared error on uniform inputs below ε, and the weights below 12 d^4/ε."""
     task = tasks.rank(d, [(d + 1) // 2])
-    model = build(task, Options("depth3", epsilon=epsilon, profile=profile))  # type: ignore[arg-type]
+    model = build(task, Options("depth3", epsilon=epsilon, profile=profile))
     assert not model.exact_on_grid
     assert model.accounting.depth == 3
     assert model.accounting.max_weight <= 12 * d**4 / epsilon * (1 + 1e-12)

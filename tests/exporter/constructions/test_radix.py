@@ -44,7 +44,7 @@ def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows
 def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str) -> None:
     """The shortest files, with digits of one size, with a shorter first one, and with a single one."""
     bins = min(bins, 2**bits)
-    options = Options("radix", grid=Grid(bits=bits), profile=profile, tune="latency", radix=bins)  # type: ignore[arg-type]
+    options = Options("radix", grid=Grid(bits=bits), profile=profile, tune="latency", radix=bins)
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
     assert np.array_equal(run(to_onnx(build(tasks.median(d), options)), x)[:, 0], np.median(x, axis=1))
 
@@ -95,7 +95,7 @@ def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bits", [24, 48])
 def test_2048_entries(bits: int, profile: str) -> None:
-    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile))  # type: ignore[arg-type]
+    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile))
     assert model.dtype == ("float32" if bits == 24 else "float64")
     proto = session(to_onnx(model))
     rng = np.random.default_rng(0)
@@ -121,7 +121,7 @@ def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
 @pytest.mark.parametrize("construction", ["radix", "depth3", "batcher"])
 @pytest.mark.parametrize("profile", ["structured", "fused", "dense"])
 def test_certificates(construction: str, profile: str) -> None:
-    options = Options(construction, Grid(bits=16), profile=profile, certificate=True)  # type: ignore[arg-type]
+    options = Options(construction, Grid(bits=16), profile=profile, certificate=True)
     model = build(tasks.median(10), options)
     proto = to_onnx(model)
     x = np.concatenate([f(np.random.default_rng(2), 5, 10, 2**16) for f in UNITS.values()]) / 2.0**16
@@ -155,7 +155,7 @@ def test_several_ranks_and_quantiles() -> None:
     model = build(tasks.quantile(101, [0.25, 0.5, 0.75]), Options("radix"))
     assert np.array_equal(run(to_onnx(model), x.astype(model.dtype)), np.quantile(x, [0.25, 0.5, 0.75], axis=1).T)
     for op in ("max", "min"):
-        model = build(tasks.extremum(101, op), Options("radix"))  # type: ignore[arg-type]
+        model = build(tasks.extremum(101, op), Options("radix"))
         assert np.array_equal(run(to_onnx(model), x.astype(model.dtype))[:, 0], getattr(np, op)(x, axis=1))
 
 

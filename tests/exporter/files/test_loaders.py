@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ CONSTRUCTIONS = ("radix", "depth3", "batcher")
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)
 def test_matmul_is_the_dense_chain_without_gemm(construction: str, tmp_path: Path) -> None:
-    options = {"bits": 10, "dtype": "float32", "construction": construction, "out": tmp_path}
+    options: dict[str, Any] = {"bits": 10, "dtype": "float32", "construction": construction, "out": tmp_path}
     dense, matmul = (export_model(5, profile=profile, **options) for profile in ("dense", "matmul"))
     proto = onnx.load(matmul)
     assert prove_profile(proto).profile == "matmul"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ def constant(graph: Graph, name: str, value: object) -> str:
     return name
 
 
-def append(graph: Graph, op: str, *inputs: str, **attributes: object) -> None:
+def append(graph: Graph, op: str, *inputs: str, **attributes: Any) -> None:
     """Put one more node between the last one and the output."""
     graph.node[-1].output[0] = "before"
     names = ["before" if name == "LAST" else name for name in inputs]

@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.build import Model, Options, build, lookup, to_onnx, trace
+from exporter.build import Model, Options, build, to_onnx, trace
 from exporter.cli import main
-from exporter.constructions import CONSTRUCTIONS
+from exporter.constructions import CONSTRUCTIONS, lookup
 from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
 from exporter.formula.guard import guard_of, guarded
@@ -158,7 +158,7 @@ def test_the_rest_of_the_network_is_the_bare_one(name: str) -> None:
     task = tasks.extremum(32, "max") if name.endswith("-max") else tasks.median(32)
     ask = Request() if name in ("radix", "depth3", "batcher", "tree-max") else Request(failure=0.02)
     bare, guarded = (
-        build(task, Options(name, Grid(bits=12), "float64", "structured", ask=ask, inputs=inputs)).accounting  # type: ignore[arg-type]
+        build(task, Options(name, Grid(bits=12), "float64", "structured", ask=ask, inputs=inputs)).accounting
         for inputs in ("grid", "any")
     )  # fmt: skip
     assert guarded.widths == (32, 32, 32, *bare.widths)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction as F
 from math import ceil
 from typing import Any
@@ -43,7 +43,7 @@ def test_lemma_bounds(block: Block) -> None:
     assert F(counted.max_weight) <= F(block.weight) * (1 + F(1, 2**50))  # 1/δ itself may round in float64
 
 
-def answer(formula: Callable[..., Node], *args: Sequence[Any] | Any) -> list[F]:
+def answer(formula: Callable[..., Node], *args: Any) -> list[F]:
     """A block on one input, in exact rationals; float64 must agree up to rounding."""
     vectors = [list(a) if isinstance(a, list | tuple) else [a] for a in args]
     parts = tuple(Part(len(v), float(min(v)), float(max(v))) for v in vectors)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.build import Model, Options, build, lookup, trace
+from exporter.build import Model, Options, build, trace
+from exporter.constructions import lookup
 from exporter.errors import ContractError, UserError
 from exporter.formula.network import Network, Weights, network, weights
 from exporter.formula.primitives import compare, compare_saturating

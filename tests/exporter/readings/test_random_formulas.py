@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from exporter.files.profiles import PROFILES
 from exporter.formula.network import Network, network, weights
 from exporter.formula.trace import Node, constant, relu, stack, topological, trim, vector
 from exporter.readings.accounting import accounting
 from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
-from tests.running import PROFILES, exact_dtypes, proto_of, run
+from tests.running import exact_dtypes, proto_of, run
 
 STEP = 1 / 4
 LIMIT = 60  # entries of a tensor

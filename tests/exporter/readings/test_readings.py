@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 import pytest
 
-from exporter.files.profiles import prove_profile
+from exporter.files.profiles import PROFILES, prove_profile
 from exporter.formula.trace import topological
 from exporter.readings.accounting import accounting
 from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
 from tests.catalogue import CASES, Case
-from tests.running import PROFILES, exact_dtypes, proto_of, run, session, weights_of
+from tests.running import exact_dtypes, proto_of, run, session, weights_of
 
 RATIONAL_LIMIT = 2000  # numbers per input vector up to which rational arithmetic is run
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from fractions import Fraction as F
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -36,7 +38,8 @@ def exported(out: Path, *args: str) -> Path:
 
 def chain(path: Path, *arrays: np.ndarray, matmul: bool = False) -> Path:
     """Weights and biases in turn as a Gemm/Relu chain."""
-    nodes, at, stored = [], "x", {}
+    nodes, at = [], "x"
+    stored: dict[str, np.ndarray] = {}
     for i, (weight, bias) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
         stored |= {f"w{i}": weight, f"b{i}": bias}
         if matmul:
@@ -75,7 +78,7 @@ def narrow(path: Path, kernel: np.ndarray, matmul: bool = False) -> Path:
     return chain(path, mixed, rng.normal(size=d - 1), rng.normal(size=(d - 1, 1)), np.zeros(1), matmul=matmul)
 
 
-KERNELS = {
+KERNELS: dict[str, Callable[[int], np.ndarray]] = {
     "one": lambda d: np.eye(d)[0],
     "two of opposite signs": lambda d: np.r_[1.0, -1.0, np.zeros(d - 2)],
     "alike": np.ones,
@@ -101,7 +104,12 @@ def test_a_narrow_first_layer_has_a_witness(tmp_path: Path, kernel: str, d: int,
     assert x.min() >= 0
     assert x.max() <= 1
     outputs = run(path, x)[:, 0]
-    ranks = {"max": np.max, "min": np.min, "median": np.median, "rank": lambda x, axis: np.sort(x, axis)[:, 1]}
+    ranks: dict[str, Callable[..., np.ndarray]] = {
+        "max": np.max,
+        "min": np.min,
+        "median": np.median,
+        "rank": lambda x, axis: np.sort(x, axis)[:, 1],
+    }
     answers = ranks[op](x, axis=1)
     assert abs(outputs[0] - outputs[1]) < 1e-9
     assert abs(answers[0] - answers[1]) > 0.029
@@ -248,7 +256,8 @@ def test_every_depth_3_network_of_ours_keeps_the_bound(tmp_path: Path) -> None:
 
 def test_too_narrow_a_network_of_depth_3_is_ruled_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    arrays = [rng.normal(size=s) for s in [(256, 256), 256, (256, 256), 256, (256, 1), 1]]
+    shapes: list[tuple[int, ...]] = [(256, 256), (256,), (256, 256), (256,), (256, 1), (1,)]
+    arrays = [rng.normal(size=shape) for shape in shapes]
     found = audit(chain(tmp_path / "three.onnx", *arrays), "max")
     assert not found["can_be_exact"]
     assert found["witness"] is None
@@ -270,7 +279,7 @@ def test_a_graph_has_the_layers_of_its_network(tmp_path: Path, construction: str
 def test_the_neurons_of_a_graph_by_hand(tmp_path: Path) -> None:
     """relu(a) and a clip of four, then the maximum of both parts' eight entries beside the input that is read at the end."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 4), ("y", 4)))
-    stored = [numpy_helper.from_array(np.float32(v), n) for n, v in (("zero", 0.0), ("one", 1.0))]
+    stored = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("zero", 0.0), ("one", 1.0))]
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Clip", ["x", "zero", "one"], ["b"]),
         helper.make_node("Concat", ["a", "b"], ["c"], axis=1), helper.make_node("ReduceMax", ["c"], ["m"], axes=[1]),
@@ -295,7 +304,7 @@ def test_a_structured_file_of_2048_numbers_can_be_audited(tmp_path: Path, capsys
 @pytest.mark.parametrize("profile", ["dense", "matmul", "structured", "fused"])
 @pytest.mark.parametrize("construction", ["depth3", "batcher", "radix"])
 def test_every_rank_becomes_the_maximum_on_every_input(
-    tmp_path: Path, construction: str, profile: str, mode: str
+    tmp_path: Path, construction: str, profile: str, mode: Literal["exact", "l2"]
 ) -> None:
     """All vectors of a small grid; ranks below the middle by zeros, the others by ones."""
     d, bits = 4, 2

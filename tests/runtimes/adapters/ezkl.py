@@ -37,7 +37,7 @@ def load(path: Path) -> Run:
             ezkl.compile_circuit(str(path), circuit, settings)
             found = ezkl.gen_witness(data, circuit, witness)
             if inspect.isawaitable(found):
-                found = asyncio.run(found)
+                found = asyncio.run(found)  # type: ignore[arg-type]
             (scale,) = json.loads(Path(settings).read_text())["model_output_scales"]
             return np.array([ezkl.felt_to_float(felt, scale) for felt in found["outputs"][0]])
 

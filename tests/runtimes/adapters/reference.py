@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from onnx.reference import ReferenceEvaluator
 
 from tests.runtimes.adapters import Array, Run
@@ -15,6 +16,6 @@ def load(path: Path) -> Run:
     evaluator = ReferenceEvaluator(str(path))
 
     def run(x: Array) -> Array:
-        return evaluator.run(None, {"x": x})[0]
+        return np.asarray(next(iter(evaluator.run(None, {"x": x}))))
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -129,7 +130,7 @@ def test_the_cheapest_exact_model_is_chosen(tmp_path: Path) -> None:
     standin.write(tmp_path, "risky", standin.description(6, failure_bound=0.1, construction="risky"))
     found = registry.load([tmp_path])
 
-    def chosen(n: int, **options: str) -> str:
+    def chosen(n: int, **options: Any) -> str:
         return found.choose(n, median_target(n), **options).model.name
 
     assert [chosen(n) for n in (1, 5, 6, 7, 8, 9, 10)] == ["d5", "d5", "d8", "d9", "d8", "d9", "d20"]

@@ -13,9 +13,9 @@ from onnx import helper, numpy_helper
 from service.graphs.one_row import for_one_row
 
 Step = tuple[str, tuple[Any, ...], dict[str, Any]]
-LINE = ("Reshape", (np.array([-1, 1, 6]),), {})
-SHAPE = ("Reshape", (np.array([-1, 2, 3]),), {})
-BACK = ("Reshape", (np.array([-1, 6]),), {})
+LINE: Step = ("Reshape", (np.array([-1, 1, 6]),), {})
+SHAPE: Step = ("Reshape", (np.array([-1, 2, 3]),), {})
+BACK: Step = ("Reshape", (np.array([-1, 6]),), {})
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 PAIR = np.array([[2], [-3]], np.float32)
 CHAINS: dict[str, tuple[list[Step], int]] = {
@@ -48,7 +48,7 @@ CHAINS: dict[str, tuple[list[Step], int]] = {
 
 def chain(steps: list[Step]) -> onnx.ModelProto:
     """A graph that takes these steps one after the other, with a Constant node in front."""
-    nodes = [helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.float32(1)))]
+    nodes = [helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.array(1, np.float32)))]
     nodes.append(helper.make_node("Add", ["x", "one"], ["h"]))
     stored = []
     h = "h"

@@ -177,7 +177,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., 
 def test_company_in_the_same_turn_shares_a_call(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     run = Model.run
-    monkeypatch.setattr(Model, "run", lambda model, rows: (calls.append(len(rows)), run(model, rows))[1])
+    monkeypatch.setattr(Model, "run", lambda model, rows: (calls.append(len(rows)), run(model, rows))[1])  # type: ignore[func-returns-value]
 
     async def scenario(front: Front) -> None:
         Connection(front)
@@ -304,7 +304,7 @@ def test_a_wrong_answer_of_a_model_goes_the_long_way(
 ) -> None:
     begun: list[bool] = []
     begin = Engine.begin
-    monkeypatch.setattr(Engine, "begin", lambda *given: (begun.append(begin(*given)), begun[-1])[1])
+    monkeypatch.setattr(Engine, "begin", lambda *given: (begun.append(begin(*given)), begun[-1])[1])  # type: ignore[func-returns-value]
     run = Model.run
 
     async def scenario(front: Front) -> None:

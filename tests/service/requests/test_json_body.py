@@ -75,7 +75,7 @@ def read(body: bytes) -> Any:
 
 
 SCALARS: tuple[Any, ...] = (0, -1, 2.5, 1e-5, 1.25e300, -0.0, 10**25, 2**64, -(2**63) - 1, 2**63, 0.1)
-ODD = (None, True, "a", "]", ",", [], [1], {}, {"a": [1]}, math.nan, math.inf, 10**400)
+ODD: tuple[Any, ...] = (None, True, "a", "]", ",", [], [1], {}, {"a": [1]}, math.nan, math.inf, 10**400)
 
 
 def document(rng: np.random.Generator) -> Any:

@@ -317,7 +317,23 @@ def bytes_of_manifest(rng: Rng, folder: Path) -> None:
 
 def values_of_manifest(rng: Rng, folder: Path) -> None:
     """Any value anywhere becomes any other."""
-    values = [None, True, -1, 0, 1e308, 10**30, "", "x", [], {}, [[]], float("nan"), "\ud800", "../x.onnx", 5e-324]
+    values: list[Any] = [
+        None,
+        True,
+        -1,
+        0,
+        1e308,
+        10**30,
+        "",
+        "x",
+        [],
+        {},
+        [[]],
+        float("nan"),
+        "\ud800",
+        "../x.onnx",
+        5e-324,
+    ]
     content = json.loads(read(folder / "manifest.json"))
     for _ in range(rng.integers(1, 4)):
         at: Any = content["models"] if rng.random() < 0.95 else content
