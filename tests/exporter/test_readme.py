@@ -1,17 +1,36 @@
-"""The examples of the README and of docs/planner.md run as they are written."""
+"""The examples of the README and of docs/planner.md run as they are written, and every figure of the README is so."""
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import pytest
+
+from exporter.build import Model, Options, build
+from exporter.constructions import CONSTRUCTIONS, Tune
+from exporter.files.model_file import OPSET
+from exporter.question.grid import Grid
+from exporter.question.task import median
+from exporter.readings.contract import DType
+from tests.runtimes.adapters import RUNTIMES
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/planner.md"]
+D = 2048
+TABLE = ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "compact")
+# digits that are names and measure nothing
+NAMES = r"float32|8-bit|16-bit|Theorem 3\.[12]|main theorem \(3\.3\)|Section 4|Protocol v2|begin below 0|relu\(v - 1\)"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -34,8 +53,6 @@ def test_examples(tmp_path: Path, page: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -53,3 +70,88 @@ def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:
         done = subprocess.run(call, cwd=tmp_path, check=False, env=_environment(), capture_output=True, text=True)
         assert done.returncode == 2
         assert done.stderr.split() == said.split()
+
+
+def bare(construction: str, tune: Tune = "throughput") -> Model:
+    """What --inputs grid writes, as the table has it."""
+    return build(median(D), Options(construction, profile="structured", tune=tune, inputs="grid"))
+
+
+def row(construction: str) -> str:
+    """The beginning of a construction's row: widths and sizes rounded, failures rounded up."""
+    model = bare(construction)
+    counted, failure = model.accounting, model.failure
+    width, size = (f"{n / D:.1f}" if n < 20 * D else f"{n / D:.0f}" for n in (counted.width, counted.size))
+    right = "every grid input"
+    if failure.bound:
+        unit = 10.0 ** math.floor(math.log10(100 * failure.bound))
+        right = f"all but {round(math.ceil(100 * failure.bound / unit) * unit, 12):g} %"
+        right += ", on average over seeds" * (failure.law == "seeds")
+    return f"| `{construction}` | {counted.depth} | {width} d | {size} d | {right}"
+
+
+def guards() -> tuple[str, str]:
+    """The layers that round and clamp, and how far off they leave an answer, over dtypes, bits and domains."""
+    layers, errors = set(), set()
+    for d, dtype, bits, lo in product((5, 6), get_args(DType), (16, 24), (0, -1)):
+        if (d, dtype, bits, lo) == (6, "float32", 24, -1):
+            continue  # refused: a mean would take 25 bits
+        model = build(median(d), Options("batcher", Grid(lo, 1, bits), dtype, "structured"))
+        added = model.description()["guard_layers"]
+        assert model.accounting.widths[:added] == (d,) * added
+        layers.add(added)
+        assert model.off_grid_error is not None
+        errors.add(model.off_grid_error / model.options.grid.step)
+    assert min(errors) == 0.5
+    assert max(errors) == 0.75
+    return f"{min(layers)} to {max(layers)} layers of d neurons more", "half a grid step, up to 3/4"
+
+
+@cache
+def figures() -> list[str]:
+    """Every figure of the README, in its words, computed."""
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    depth3, depth5, linear = (CONSTRUCTIONS[name].claims for name in ("depth3", "depth5", "linear46"))
+    assert (depth3.exponent, depth5.exponent, linear.exponent) == (2, 5 / 3, 1)
+    depths = [bare("radix", tune).accounting.depth for tune in get_args(Tune)]
+    bits, half = Grid().bits, np.float32(0.5)
+    assert np.spacing(half) == Grid().step > np.spacing(np.nextafter(half, np.float32(0)))
+    assert len(RUNTIMES) == 15
+    return [
+        f"With Python {python} or newer",
+        f"depth {depth3.depth} and width O(d²), depth {depth5.depth} and width O(d^(5/3)), "
+        f"and constant depth {linear.depth} and width O(d)",
+        f"(d = {D}, {bits} bits, the mean of the two middle values",
+        *map(row, TABLE),
+        f"depth {min(depths)} to {max(depths)}, see `--tune`",
+        f"({bits} by default: every float32 in [{half}, 1]",
+        *guards(),
+        f"for means of float32 at {bits} bits",
+        f"opset {OPSET}",
+        "which of fifteen runtimes",
+    ]
+
+
+def prose() -> str:
+    """The README on one line, without its examples, which run."""
+    text = (ROOT / "README.md").read_text()
+    return " ".join(re.sub(r"^```.*?^```$|^    [^\n]*$", "", text, flags=re.MULTILINE | re.DOTALL).split())
+
+
+def complaints(text: str) -> list[str]:
+    """Figures that a text states otherwise, and numbers in it that nobody computed."""
+    wrong = [figure for figure in figures() if text.count(figure) != 1]
+    for figure in figures():
+        text = text.replace(figure, "")
+    return wrong + re.findall(r"\S*\d\S*", re.sub(rf"`[^`]*`|\]\([^)]*\)|{NAMES}", "", text))
+
+
+def test_every_figure_is_what_is_built() -> None:
+    assert complaints(prose()) == []
+
+
+def test_any_other_figure_would_be_noticed() -> None:
+    text = prose()
+    for number in re.finditer(rf"`[^`]*`|\]\([^)]*\)|{NAMES}|(\d+)", text):
+        if number[1]:
+            assert complaints(text[: number.start()] + str(int(number[1]) + 1) + text[number.end() :])
