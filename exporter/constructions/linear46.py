@@ -41,7 +41,9 @@ from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, indicator_product, like, maximum, rank_select
 from exporter.formula.primitives import mask as between
 from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
-from exporter.planning.schedule import Blocks, HardRound, LinearSchedule, SoftRound
+from exporter.planning.goal import Blocks
+from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.schedule import HardRound, SoftRound
 
 Index = npt.NDArray[np.int64]
 FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
@@ -235,11 +237,10 @@ def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> N
     below = compare(like(largest, x), x, quantum).sum() - compare(like(largest, y), y, quantum).sum()
     # the rank in all m places: how many of them are 0 cancels
     wanted = assume(plan.low - below, -float(d), float(d + m))
-    outputs = plan.high - plan.low + 1
     y = hold(y, at + 3)
     # entries equal to all survivors may stand below them: then every survivor is the answer
-    wanted = 1 + trim(wanted - 1, m - outputs)
-    each = [wanted + i for i in range(outputs)]
+    wanted = 1 + trim(wanted - 1, m - plan.outputs)
+    each = [wanted + i for i in range(plan.outputs)]
     if plan.blocks == "paper":
         return rank_select(y, stack([r.reshape(1) for r in each]), quantum, ties=True)
     return lean_select(y, lean_ranks(y, quantum), each, consecutive=True)

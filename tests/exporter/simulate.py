@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from exporter.planning.schedule import CompactSchedule, FirstSample, HardRound, LinearSchedule, SoftRound
+from exporter.planning.compact import CompactSchedule
+from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.schedule import FirstSample, HardRound, SoftRound
 
 
 def _sample_ends(rng: np.random.Generator, d: int, sample: FirstSample) -> np.ndarray:
