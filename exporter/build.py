@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import ceil, log2
 from typing import Any, Literal
@@ -34,20 +34,27 @@ DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
 Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Built:
     """A built network with everything that is written into its file."""
 
     task: Task
     options: Options
     network: Network
-    accounting: Accounting
+    failure: Failure
     dtype: DType
     profile: str
     step: Step
-    exact_on_grid: bool
-    failure: Failure
     ties: Ties
+
+    @cached_property
+    def accounting(self) -> Accounting:
+        return accounting(self.network)
+
+    @property
+    def exact_on_grid(self) -> bool:
+        right = self.ties == "exact" and not self.failure.bound and not self.task.may_round
+        return right and self.step.exact_in(self.dtype)
 
     @property
     def failure_bound(self) -> float:
@@ -128,9 +135,7 @@ def build(task: Task, options: Options) -> Built:
     found = _settle(construction, task, options)
     if found is None:
         raise ContractError(_refusal(construction, task, options))
-    net, failure, step = found.network, found.failure, found.step
-    exact = step.exact_in(found.dtype) and not task.may_round and failure.bound == 0 and found.ties == "exact"
-    return Built(task, options, net, accounting(net), found.dtype, found.profile, step, exact, failure, found.ties)
+    return found
 
 
 def trace(
@@ -176,23 +181,12 @@ def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[...
     return columns
 
 
-@dataclass(frozen=True, eq=False)
-class Settled:
-    """A combination that is exact."""
-
-    network: Network
-    failure: Failure
-    dtype: DType
-    profile: str
-    step: Step
-    ties: Ties
-
-
-def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
+def _settle(construction: Construction, task: Task, options: Options) -> Built | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
     traced = cache(partial(trace, construction, task, options))
+    first = partial(_first, construction, traced, task, options)
     if options.profile != "auto" and not PROFILES[options.profile].merged:
-        return _first(construction, traced, options, options.profile)
+        return first(options.profile)
     smallest = min(dense_weights(traced(form, rounded=None, offsets=True)[0]) for form in construction.forms)
     if options.profile != "auto":
         if smallest > DENSE_LIMIT:
@@ -200,18 +194,22 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
                 f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
                 f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
             )
-        return _first(construction, traced, options, options.profile)
-    structured = _first(construction, traced, options, "structured")
+        return first(options.profile)
+    structured = first("structured")
     if smallest <= DENSE_BY_DEFAULT:
-        dense = _first(construction, traced, options, "dense")
+        dense = first("dense")
         if dense and structured and (dense.dtype, dense.ties) == (structured.dtype, structured.ties):
             return dense
     return structured
 
 
 def _first(
-    construction: Construction, traced: Callable[..., tuple[Network, Failure]], options: Options, profile: str
-) -> Settled | None:
+    construction: Construction,
+    traced: Callable[..., tuple[Network, Failure]],
+    task: Task,
+    options: Options,
+    profile: str,
+) -> Built | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     tried = _preferences(construction, dtypes, options, profile)
@@ -227,7 +225,11 @@ def _first(
             else:
                 continue
             if step.exact_in(dtype):
-                return Settled(net, failure, dtype, profile, step, "exact" if offsets else "capacity")
+                ties: Ties = "exact" if offsets else "capacity"
+                return Built(
+                    task=task, options=options, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
+                    ties=ties,
+                )  # fmt: skip
     return None
 
 
@@ -324,7 +326,16 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
     if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
         profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, merged=True) else "structured"
     step = structured_bits(net, options.grid.step)
-    return Built(task, options, net, accounting(net), dtype, profile, step, False, failure, "distinct")
+    return Built(
+        task=task,
+        options=options,
+        network=net,
+        failure=failure,
+        dtype=dtype,
+        profile=profile,
+        step=step,
+        ties="distinct",
+    )
 
 
 def to_onnx(model: Built) -> onnx.ModelProto:

@@ -38,6 +38,7 @@ class Option:
     group: Literal["what", "data", "file", "plan"]
     help: str
     metavar: str = ""
+    _: KW_ONLY
     choices: tuple[str, ...] = ()
     whole: bool = False
     flag: bool = False

@@ -7,7 +7,7 @@ entries of those ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from exporter.constructions.batcher import batcher
@@ -71,6 +71,7 @@ class Construction:
     build: Build
     cannot: Callable[[int, Sequence[int]], str | None] = lambda d, ranks: None
     forms: tuple[Form, ...] = ("pair",)
+    _: KW_ONLY
     form_first: bool = False
     offsets: bool = False
     takes: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ Axes = tuple[Literal["alike", "entries"] | None, ...]
 ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Accounting:
     depth: int
     width: int
@@ -57,7 +57,9 @@ def accounting(net: Network) -> Accounting:
             largest = max(largest, scale * heaviest)
     widths = tuple(layer.width for layer in net.layers)
     modules = tuple(layer.name for layer in net.layers)
-    return Accounting(net.depth, net.width, net.size, nnz, largest, widths, modules)
+    return Accounting(
+        depth=net.depth, width=net.width, size=net.size, nnz=nnz, max_weight=largest, widths=widths, modules=modules
+    )
 
 
 def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:

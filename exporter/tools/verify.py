@@ -27,7 +27,7 @@ RANDOM = {
 CHANCE = 1e-9  # of calling a true failure bound broken by bad luck, on one family
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FamilyResult:
     """One row of the table: what came out, what was promised of it (empty: nothing), and whether that is so.
 
@@ -156,8 +156,9 @@ def _result(
             promised = f"{right} but for {about['failure_bound']:.3g}{seeds}"
             kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
     return FamilyResult(
-        family, len(x), float(exact.mean()), float(wrong.mean()), float(error.max()), mse, promised, kept
-    )
+        family=family, trials=len(x), exact=float(exact.mean()), wrong=float(wrong.mean()), max_error=float(error.max()),
+        mse=mse, promise=promised, kept=kept,
+    )  # fmt: skip
 
 
 def _measured(about: dict[str, Any], row: FamilyResult) -> str:

@@ -24,7 +24,7 @@ FORMS = ("pair", "saturating", "bounded")
 
 
 def search(
-    d: int, ranks: list[int], bits: int, bins: int, form: str, share: bool = True, rows: bool = False
+    d: int, ranks: list[int], bits: int, bins: int, form: str, *, share: bool = True, rows: bool = False
 ) -> Network:
     x = vector(d)
     return network(x, radix(x, ranks, Digits(even_digits(bits, bins), form, share, rows=rows)))  # type: ignore[arg-type]

@@ -28,7 +28,10 @@ def written(tmp_path: Path, task: tasks.Task, *args: Any, **options: Any) -> Pat
 
 
 def row(promise: str, kept: bool | None, exact: float = 1.0) -> FamilyResult:
-    return FamilyResult("grid", 100, exact, 1 - exact, 1 - exact, 1 - exact, promise, kept)
+    off = 1 - exact
+    return FamilyResult(
+        family="grid", trials=100, exact=exact, wrong=off, max_error=off, mse=off, promise=promise, kept=kept
+    )
 
 
 @pytest.mark.parametrize(
