@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.build import Built, build, to_onnx
-from exporter.constructions import CONSTRUCTIONS, Construction, default, fastest, lookup, refuse_unread, takers
+from exporter.constructions import CONSTRUCTIONS, default, fastest, lookup, own, refuse_unread, takers
 from exporter.errors import UserError
 from exporter.files.manifest import write
 from exporter.net import Net, of_model
@@ -129,7 +129,7 @@ def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) 
             reasons = [f"{name}: {CONSTRUCTIONS[name].cannot(task.d, task.ranks)}" for name in who]
             raise UserError(f"nothing that can be built here takes --{option} ({'; '.join(reasons)})")
     ordered = sorted(CONSTRUCTIONS.values(), key=lambda c: -len(set(c.takes) & set(given)))
-    return [_options(c.name, _own(c, given)) for c in ordered]
+    return [_options(c.name, own(c, given)) for c in ordered]
 
 
 def _named(task: Task, name: str, given: Mapping[str, Any]) -> Options:
@@ -145,10 +145,6 @@ def _named(task: Task, name: str, given: Mapping[str, Any]) -> Options:
     construction = lookup(name)
     refuse_unread(construction, given)
     return _options(name, given)
-
-
-def _own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {o: value for o, value in given.items() if o in construction.takes or not takers(o)}
 
 
 def _options(name: str, given: Mapping[str, Any]) -> Options:

@@ -313,6 +313,11 @@ def takers(option: str) -> list[str]:
     return [c.name for c in CONSTRUCTIONS.values() if option in c.takes]
 
 
+def own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the given options a construction takes."""
+    return {o: value for o, value in given.items() if o in construction.takes or not takers(o)}
+
+
 def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
     """Refuse an option that would change nothing, so that no file is named after what it does not have."""
     name = construction.name

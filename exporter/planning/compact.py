@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from math import isqrt
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,30 +21,25 @@ from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.goal import Goal
 from exporter.planning.live import BINS, FINE, Law, after_soft, blockings, first_sample, soft_round
-from exporter.planning.schedule import BlockEnding, Event, FailureLaw, FirstSample, PlannedLayer, Schedule, SoftRound
+from exporter.planning.schedule import BlockSample, Event, FailureLaw, FirstSample, PlannedLayer, Schedule, SoftRound
 from exporter.planning.search import edge, first_found, growing, narrowed, proven, within
-
-
-class Shape(NamedTuple):
-    """What a depth has room for."""
-
-    pivoted: bool
-    soft: int
-
 
 SPARE = 40
 MISS, BRACKET, RANGE = 0.35, 0.25, 0.005  # shares of the failure target
-DEPTHS = {7: Shape(False, 0), 9: Shape(True, 0), 13: Shape(True, 1), 17: Shape(True, 2)}
+DEPTHS = (7, 9, 13, 17)  # 2 more for pivots, then 4 for every soft round
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactSchedule(Schedule):
-    """Sample, pivots (ranks of the sample, the two outermost first and last), soft rounds, block ending."""
+    """Sample, pivots (ranks of the sample, the two outermost first and last), soft rounds, block ending.
+
+    The ending compares all survivors in all pairs, at most `entries` of them in each of its blocks.
+    """
 
     sample: FirstSample
     pivots: tuple[int, ...]
     soft: tuple[SoftRound, ...]
-    ending: BlockEnding
+    ending: BlockSample
 
     @property
     def failure_law(self) -> FailureLaw:
@@ -157,27 +151,28 @@ def dealt_crowds(d: int, size: int, pivots: Sequence[int], live: tails.Ints, blo
     return np.minimum(1.0, total)
 
 
-def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
-    """A schedule of at most `width` neurons a layer, if one is found."""
+def fit(goal: Goal, depth: int, width: int) -> CompactSchedule | None:
+    """A schedule of this depth (less, where no pivots are needed) and at most `width` neurons a layer, if one is found."""
+    pivoted, rounds = depth > 7, (depth - 7) // 4
     d, drop, room = goal.d, RANGE * goal.failure, width - SPARE
     size = min(isqrt(max(0, width - d)), d)
-    inner = (room - d) // (2 * d) if shape.pivoted else 0
-    slots = isqrt(max(0, room - (d if shape.soft else 0)))
-    if size < 4 or slots < 2 or room < d or (shape.pivoted and inner < 1):
+    inner = (room - d) // (2 * d) if pivoted else 0
+    slots = isqrt(max(0, room - (d if rounds else 0)))
+    if size < 4 or slots < 2 or room < d or (pivoted and inner < 1):
         return None
     sample, miss = first_sample(goal, size, MISS * goal.failure)
     pivots: tuple[int, ...] = (sample.lower, sample.upper)
-    if shape.pivoted:
+    if pivoted:
         inner = min(inner, max(1, (room - d) // (2 * size) - 2), sample.upper - sample.lower - 1)
         pivots = choose_pivots(goal, sample, inner)
     law = Law.of(partial(bracket_exceeds, goal, sample, pivots), 1, d, drop=drop, bins=FINE)
     soft: list[SoftRound] = []
-    for _ in range(shape.soft):
+    for _ in range(rounds):
         taken, overflow = soft_round(goal, law, slots - 1, (room - d) // d)
         soft.append(taken)
         law = Law.of(partial(after_soft, law, goal.gap, overflow), 1, int(law.high[-1]), drop=drop, bins=BINS)
 
-    def overflows(ending: BlockEnding) -> float:
+    def overflows(ending: BlockSample) -> float:
         if soft:
             blocks = ending.blocks * tails.upper_tail(d, law.high, ending.block, ending.entries + 1)
             crowded = np.minimum(1.0, blocks)
@@ -185,7 +180,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
             crowded = dealt_crowds(d, sample.size, pivots, law.high - 2, ending.blocks, ending.entries)
         return law.expected(np.where(law.high > ending.entries, crowded, 0.0))
 
-    ending = min(blockings(BlockEnding, d, isqrt(room), room // d), key=overflows)
+    ending = min(blockings(BlockSample, d, isqrt(room), room // d), key=overflows)
     events = (
         Event("a target lies outside the sample's window", miss),
         Event("a block of the ending overflows", overflows(ending)),
@@ -201,9 +196,9 @@ def budget(goal: Goal) -> int:
     return (28 if goal.failure >= 1e-4 else 40) * goal.d
 
 
-def narrowest(goal: Goal, shape: Shape) -> CompactSchedule | None:
+def narrowest(goal: Goal, depth: int) -> CompactSchedule | None:
     """By bisection over the width, to half a percent."""
-    fitting = partial(fit, goal, shape)
+    fitting = partial(fit, goal, depth)
     found = within(fitting, growing(goal.d, 1000))
     return found and narrowed(fitting, found, found[1] / (1.5 if found[1] > 8 * goal.d else 2), 1.005)[0]
 
@@ -216,15 +211,15 @@ def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
         )
     if goal.depth is not None and goal.depth not in DEPTHS:
         raise goal.no_depth("compact", ", ".join(map(str, DEPTHS)))
-    for depth, shape in DEPTHS.items():
-        free = goal.depth is None and (goal.width is not None or fit(goal, shape, budget(goal)) is not None)
-        if (free or depth == goal.depth) and (plan := narrowest(goal, shape)):
+    for depth in DEPTHS:
+        free = goal.depth is None and (goal.width is not None or fit(goal, depth, budget(goal)) is not None)
+        if (free or depth == goal.depth) and (plan := narrowest(goal, depth)):
             yield plan
 
 
 def compact_nearest(goal: Goal) -> str:
     """A depth that has a schedule where the one asked for, or all within the budget, have none."""
-    other = first_found(depth if narrowest(goal, shape) else None for depth, shape in DEPTHS.items())
+    other = first_found(depth if narrowest(goal, depth) else None for depth in DEPTHS)
     if other is None:
         return "radix is exact"
     return f"--depth {other} has one" + (f", wider than {budget(goal)}" if goal.depth is None else "")

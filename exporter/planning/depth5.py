@@ -61,12 +61,6 @@ def lost(goal: Goal, size: int, window: Window) -> float:
     return total
 
 
-def narrowest_window(goal: Goal, size: int) -> Window:
-    """The narrowest window of a block that loses a target as seldom as the goal says."""
-    first = tails.largest_lower_cut(goal.d - 1, goal.low - 1, size - 1, goal.failure / 4) + 2
-    return first, min(size, tails.smallest_upper_cut(goal.d - 1, goal.high - 1, size - 1, goal.failure / 4))
-
-
 def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
     """The number of blocks and the windows that make depth5 narrowest, or smallest (`theorem:depth_5_median_approx`)."""
     if goal.gamma is not None or goal.schedule == "paper":
@@ -79,9 +73,13 @@ def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
 
 
 def blocks_of_equal_size(goal: Goal, count: int) -> Depth5Schedule:
-    """d entries in blocks as equal as possible."""
-    sizes = tuple(goal.d // count + (i < goal.d % count) for i in range(count))
-    windows = {size: narrowest_window(goal, size) for size in set(sizes)}
+    """d entries in blocks as equal as possible, with the narrowest windows that lose a target as seldom as the goal says."""
+    d, share = goal.d, goal.failure / 4
+    sizes = tuple(d // count + (i < d % count) for i in range(count))
+    windows = {}
+    for size in set(sizes):
+        first = tails.largest_lower_cut(d - 1, goal.low - 1, size - 1, share) + 2
+        windows[size] = first, min(size, tails.smallest_upper_cut(d - 1, goal.high - 1, size - 1, share))
     return _schedule(goal, sizes, tuple(windows[size] for size in sizes))
 
 

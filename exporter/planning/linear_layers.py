@@ -55,10 +55,6 @@ class LinearSchedule(Schedule):
     clip: bool = True
 
     @property
-    def blocks(self) -> Blocks:
-        return self.style.blocks
-
-    @property
     def rounds(self) -> tuple[HardRound | SoftRound, ...]:
         """Rounds 2 and later."""
         return (*self.hard, *self.soft)
@@ -77,7 +73,7 @@ class LinearSchedule(Schedule):
 
 def _layers46(plan: LinearSchedule) -> list[tuple[str, int]]:
     d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
-    paper = plan.blocks == "paper"
+    paper = cost.blocks == "paper"
 
     def pairs(m: int) -> int:
         return 2 * m * m if paper else m * (m - 1)

@@ -3,7 +3,7 @@
     Schedule
     ├── Depth5Schedule      blocks and the window of ranks kept in each
     ├── LinearSchedule      linear46 and linear22: FirstSample, HardRound, SoftRound ..., HashEnding
-    ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockEnding
+    ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockSample
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima
 
@@ -119,11 +119,6 @@ class HashEnding:
         prime = previous_prime(max(2, min(slots, isqrt(max(4, neurons)) + 1, d)))
         functions = max(1, min(prime - 1, neurons // prime))
         return HashEnding(prime, functions, hash_capacity(d, prime, functions))
-
-
-@dataclass(frozen=True)
-class BlockEnding(BlockSample):
-    """All survivors, at most `entries` of them in each block, compared in all pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)

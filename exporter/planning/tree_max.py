@@ -19,22 +19,16 @@ class TreeSchedule(Schedule):
 
     @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
-        return tree_layers(self.d, self.groups)
-
-
-def tree_layers(d: int, groups: tuple[int, ...]) -> tuple[PlannedLayer, ...]:
-    """A group of 2 is max(a, b) = b + [a - b]+ in one layer; a group of s compares each pair once, with two neurons."""
-    layers, left = [], d
-    for level, s in enumerate(groups, 1):
-        count = -(-left // s)
-        if s == 2:
-            layers.append(PlannedLayer(f"level {level}: maximum of two", left))
-        else:
-            sizes = [s] * (left // s) + ([left % s] if left % s else [])
-            layers.append(PlannedLayer(f"level {level}: pairs", sum(k * k for k in sizes)))
-            layers.append(PlannedLayer(f"level {level}: maximum", left))
-        left = count
-    return tuple(layers)
+        """A group of 2 is max(a, b) = b + [a - b]+ in one layer; a group of s compares each pair once, with two neurons."""
+        layers, left = [], self.d
+        for level, s in enumerate(self.groups, 1):
+            if s == 2:
+                layers.append(PlannedLayer(f"level {level}: maximum of two", left))
+            else:
+                layers.append(PlannedLayer(f"level {level}: pairs", _pairs(left, s)))
+                layers.append(PlannedLayer(f"level {level}: maximum", left))
+            left = -(-left // s)
+        return tuple(layers)
 
 
 def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
@@ -50,6 +44,11 @@ def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
     else:
         groups = _tree(d, goal.width) if goal.width is not None and goal.width >= d else binary
     yield TreeSchedule(d=d, low=d, high=d, events=(), groups=groups)
+
+
+def _pairs(left: int, s: int) -> int:
+    """Neurons for all pairs of groups of s, the last one shorter."""
+    return left // s * s * s + (left % s) ** 2
 
 
 def _height(groups: tuple[int, ...]) -> int:
@@ -69,7 +68,7 @@ def _tree(d: int, width: int) -> tuple[int, ...]:
         while left > 1:
             # left / s groups of s^2 neurons
             s = min(left, max(2, width // left))
-            while s > 2 and max(layer.width for layer in tree_layers(left, (s,))) > width:
+            while s > 2 and _pairs(left, s) > width:
                 s -= 1
             if left > width:
                 break

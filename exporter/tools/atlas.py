@@ -25,7 +25,7 @@ import numpy as np
 from tqdm import tqdm
 
 from exporter.build import build, to_onnx, trace
-from exporter.constructions import CONSTRUCTIONS, lookup, spoken, takers
+from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
 from exporter.errors import UserError
 from exporter.files.manifest import replace_file, writable
 from exporter.files.session import Session
@@ -77,8 +77,8 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
     row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
     # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
-    asked: dict[str, Any] = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
-    options = Options(cell.construction, **{o: v for o, v in asked.items() if o in construction.takes or not takers(o)})
+    asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
+    options = Options(cell.construction, **own(construction, asked))
     try:
         if construction.counted and (reason := construction.cannot(cell.d, task.ranks)):
             net, failure = trace(construction, task, options)
