@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import ceil, log2
 from typing import Any, Literal
 
 import onnx
 
-from exporter.constructions import CONSTRUCTIONS, Choice, Construction, Form, Statistics, Tune, lookup, refuse_unread
-from exporter.constructions.scheduled import Request
+from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, lookup, refuse_unread
 from exporter.errors import ContractError, UserError
 from exporter.files.model_file import assemble
 from exporter.files.profiles import PROFILES
@@ -21,8 +20,9 @@ from exporter.formula.guard import GUARD, guard_of, guarded, normalised
 from exporter.formula.network import Network, network
 from exporter.formula.primitives import compare, compare_saturating, like
 from exporter.formula.trace import Node, stack, total, vector
-from exporter.options import OPTIONS, checked
+from exporter.options import Options
 from exporter.planning.schedule import Failure
+from exporter.planning.search import edge
 from exporter.question.grid import Grid
 from exporter.question.task import Task
 from exporter.readings.accounting import Accounting, accounting
@@ -31,58 +31,30 @@ from exporter.version import __version__
 
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
-Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a network is built and written; the defaults are the exporter's."""
-
-    construction: str
-    grid: Grid = field(default_factory=Grid)
-    dtype: Literal["auto", "float32", "float64"] = "auto"
-    profile: str = "auto"
-    epsilon: float | None = None
-    certificate: bool = False
-    radix: int | None = None
-    tune: Tune = "throughput"
-    seed: int = 0
-    batch: int | None = None  # a fixed number of vectors in a run
-    ask: Request = field(default_factory=Request)
-    inputs: Inputs = "any"
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in OPTIONS and value is not None:
-                checked(name, value)
-
-    def given(self) -> dict[str, Any]:
-        """The options that are not what they are by default."""
-        default = Options(self.construction)
-        pairs = [*vars(self).items(), *vars(self.ask).items(), ("bits", self.grid.bits)]
-        usual = {**vars(default), **vars(default.ask), "bits": default.grid.bits}
-        return {name: value for name, value in pairs if name in OPTIONS and value != usual[name]}
-
-    @property
-    def delta(self) -> Fraction:
-        return Fraction(1, 2**self.grid.bits)
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Built:
     """A built network with everything that is written into its file."""
 
     task: Task
     options: Options
     network: Network
-    accounting: Accounting
+    failure: Failure
     dtype: DType
     profile: str
     step: Step
-    exact_on_grid: bool
-    failure: Failure
     ties: Ties
+
+    @cached_property
+    def accounting(self) -> Accounting:
+        return accounting(self.network)
+
+    @property
+    def exact_on_grid(self) -> bool:
+        right = self.ties == "exact" and not self.failure.bound and not self.task.may_round
+        return right and self.step.exact_in(self.dtype)
 
     @property
     def failure_bound(self) -> float:
@@ -152,7 +124,7 @@ class Model:
         }
 
 
-def build(task: Task, options: Options) -> Model:
+def build(task: Task, options: Options) -> Built:
     """Build the network and settle profile and dtype, or raise UserError with the reason and the nearest that works."""
     construction = lookup(options.construction)
     refuse_unread(construction, options.given())
@@ -163,9 +135,7 @@ def build(task: Task, options: Options) -> Model:
     found = _settle(construction, task, options)
     if found is None:
         raise ContractError(_refusal(construction, task, options))
-    net, failure, step = found.network, found.failure, found.step
-    exact = step.exact_in(found.dtype) and not task.rounds and failure.bound == 0 and found.ties == "exact"
-    return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, failure, found.ties)
+    return found
 
 
 def trace(
@@ -173,7 +143,7 @@ def trace(
     task: Task,
     options: Options,
     form: Form = "pair",
-    delta: Fraction | None = None,
+    *,
     rounded: DType | None = None,
     offsets: bool = True,
 ) -> tuple[Network, Failure]:
@@ -184,14 +154,10 @@ def trace(
     grid = options.grid
     x = vector(task.d, grid.low, grid.high)
     u = guarded(grid, x, MANTISSA[rounded]) if rounded else normalised(grid, x)
-    ties = options.epsilon is None
-    choice = Choice(
-        delta or options.delta, grid.bits, ties, form, options.radix, options.tune, options.seed, options.ask, offsets
-    )
-    stats = construction.build(u, task.ranks, choice)
+    stats = construction.build(u, task.ranks, options, form, offsets)
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:
-        columns += _certificate(u, stats, choice)
+        columns += _certificate(u, stats, options.delta(task.d), compare if form != "bounded" else compare_saturating)
     stats.names.span(GUARD, x, u)
     return network(x, stack(columns), stats.names), stats.failure
 
@@ -206,33 +172,21 @@ def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
     return total([(span * w, part) for w, part in zip(out.weights, parts, strict=True)], grid.low)
 
 
-def _certificate(u: Node, stats: Statistics, choice: Choice) -> list[Node]:
+def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[..., Node]) -> list[Node]:
     """For every rank the counts of entries below its value and not above it: m is right iff below < rank <= not above."""
-    test = compare if choice.form != "bounded" else compare_saturating
     columns = []
     for i in range(stats.values.size):
         m = like(stats.values.take([i]), u)
-        columns += [test(m, u, choice.delta).sum().reshape(1), (u.size - test(u, m, choice.delta).sum()).reshape(1)]
+        columns += [test(m, u, delta).sum().reshape(1), (u.size - test(u, m, delta).sum()).reshape(1)]
     return columns
 
 
-@dataclass(frozen=True, eq=False)
-class Settled:
-    """A combination that is exact."""
-
-    network: Network
-    failure: Failure
-    dtype: DType
-    profile: str
-    step: Step
-    ties: Ties
-
-
-def _settle(construction: Construction, task: Task, options: Options) -> Settled | None:
+def _settle(construction: Construction, task: Task, options: Options) -> Built | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
     traced = cache(partial(trace, construction, task, options))
+    first = partial(_first, construction, traced, task, options)
     if options.profile != "auto" and not PROFILES[options.profile].merged:
-        return _first(construction, traced, options, options.profile)
+        return first(options.profile)
     smallest = min(dense_weights(traced(form, rounded=None, offsets=True)[0]) for form in construction.forms)
     if options.profile != "auto":
         if smallest > DENSE_LIMIT:
@@ -240,18 +194,22 @@ def _settle(construction: Construction, task: Task, options: Options) -> Settled
                 f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
                 f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
             )
-        return _first(construction, traced, options, options.profile)
-    structured = _first(construction, traced, options, "structured")
+        return first(options.profile)
+    structured = first("structured")
     if smallest <= DENSE_BY_DEFAULT:
-        dense = _first(construction, traced, options, "dense")
+        dense = first("dense")
         if dense and structured and (dense.dtype, dense.ties) == (structured.dtype, structured.ties):
             return dense
     return structured
 
 
 def _first(
-    construction: Construction, traced: Callable[..., tuple[Network, Failure]], options: Options, profile: str
-) -> Settled | None:
+    construction: Construction,
+    traced: Callable[..., tuple[Network, Failure]],
+    task: Task,
+    options: Options,
+    profile: str,
+) -> Built | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     tried = _preferences(construction, dtypes, options, profile)
@@ -267,7 +225,11 @@ def _first(
             else:
                 continue
             if step.exact_in(dtype):
-                return Settled(net, failure, dtype, profile, step, "exact" if offsets else "capacity")
+                ties: Ties = "exact" if offsets else "capacity"
+                return Built(
+                    task=task, options=options, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
+                    ties=ties,
+                )  # fmt: skip
     return None
 
 
@@ -302,11 +264,11 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     if step.largest >= LARGEST[asked]:
         where = f"{asked} on [{grid.lo:g}, {grid.hi:g}]"
         return f"{construction.name} at d = {task.d} overflows {where}: take a shorter --domain"
-    works, beyond = 0, grid.bits  # what needs more bits of the data never needs fewer of the mantissa
-    while beyond - works > 1:
-        bits = (works + beyond) // 2
-        fits = _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
-        works, beyond = (bits, beyond) if fits else (works, bits)
+
+    def fits(bits: int) -> bool:
+        return _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
+
+    works = edge(fits, 0, grid.bits)  # what needs more bits of the data never needs fewer of the mantissa
     remedy = f"--bits {works} is the most that works" if works else "no number of bits works"
     if step.bits == float("inf"):
         need = "with a weight that no floating-point number holds"
@@ -328,7 +290,7 @@ def output_error(task: Task, grid: Grid, dtype: DType) -> float:
     weight is rounded itself, and so are its product and at most two sums: 4 roundings, each by a fraction 2^-m.
     """
     m, largest = MANTISSA[dtype], max(abs(grid.low), abs(grid.high))
-    if task.rounds:
+    if task.may_round:
         return 5 * 2.0**-m * (grid.high - grid.low + abs(grid.low))
     finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
     return 0.0 if largest <= 2.0**m * finest else float(2.0 ** (ceil(log2(largest)) - 1 - m))
@@ -344,10 +306,9 @@ def least_epsilon(d: int, dtype: DType, merged: bool) -> float:
     return float((fits * 2 * d**2 * (2 * d + 1)) ** (2 / 3)) if merged else fits
 
 
-def _with_epsilon(construction: Construction, task: Task, options: Options) -> Model:
+def _with_epsilon(construction: Construction, task: Task, options: Options) -> Built:
     """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
     assert options.epsilon is not None
-    slope = 12 * task.d**4 / options.epsilon
     merged = options.profile != "auto" and PROFILES[options.profile].merged
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     for dtype in dtypes:
@@ -356,19 +317,28 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> M
     else:
         remedy = f"the smallest ε that works is {least:.3g}" if least <= 1 else "no ε up to 1 works"
         raise ContractError(
-            f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {slope:.3g}, beyond the numbers at which "
-            f"{dtype}{f' as {options.profile}' * merged} can still tell v from v - 1: {remedy}; "
+            f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {float(1 / options.delta(task.d)):.3g}, "
+            f"beyond the numbers at which {dtype}{f' as {options.profile}' * merged} can still tell v from v - 1: {remedy}; "
             f"without --epsilon the slope comes from the grid"
         )
-    net, failure = trace(construction, task, options, delta=1 / Fraction(slope))
+    net, failure = trace(construction, task, options)
     profile = "structured" if options.profile == "auto" else options.profile
     if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
         profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, merged=True) else "structured"
     step = structured_bits(net, options.grid.step)
-    return Model(task, options, net, accounting(net), dtype, profile, step, False, failure, "distinct")
+    return Built(
+        task=task,
+        options=options,
+        network=net,
+        failure=failure,
+        dtype=dtype,
+        profile=profile,
+        step=step,
+        ties="distinct",
+    )
 
 
-def to_onnx(model: Model) -> onnx.ModelProto:
+def to_onnx(model: Built) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
     graph = PROFILES[model.profile].write(model.network, model.dtype)
     return assemble(

@@ -8,13 +8,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from exporter.build import Model, Options, build, to_onnx
-from exporter.constructions import CONSTRUCTIONS, Construction, default, fastest, lookup, refuse_unread, takers
-from exporter.constructions.scheduled import Request
+from exporter.build import Built, build, to_onnx
+from exporter.constructions import CONSTRUCTIONS, default, fastest, lookup, own, refuse_unread, takers
 from exporter.errors import UserError
 from exporter.files.manifest import write
 from exporter.net import Net, of_model
-from exporter.options import OPTIONS, checked, in_python, nearest, whole_number
+from exporter.options import OPTIONS, Options, checked, in_python, nearest, whole_number
 from exporter.question import task as tasks
 from exporter.question.grid import Grid
 from exporter.question.task import Task
@@ -24,47 +23,23 @@ from exporter.question.task import Task
 class Exported:
     path: Path
     entry: dict[str, Any]
-    model: Model
+    model: Built
+
+
+# what a choice adds to the name of a file, in this order
+SUFFIXES = {
+    "bits": "b{}", "domain": "from{0[0]:g}to{0[1]:g}", "epsilon": "eps{:g}", "inputs": "{}-only", "radix": "T{}",
+    "tune": "{}", "failure": "p{:g}", "schedule": "{}", "objective": "{}", "blocks": "{}", "gamma": "gamma{:g}",
+    "depth": "depth{:g}", "width": "width{:g}", "certificate": "certificate", "dtype": "{}", "profile": "{}",
+    "batch": "batch{}", "seed": "seed{}",
+}  # fmt: skip
 
 
 def file_name(task: Task, options: Options) -> str:
     """`median-radix-d2048.onnx` for the defaults; every other choice adds a readable suffix."""
-    usually = Options(options.construction)
-    grid = options.grid
-    parts = [task.label, options.construction, f"d{task.d}"]
-    if grid.bits != usually.grid.bits:
-        parts.append(f"b{grid.bits}")
-    if (grid.lo, grid.hi) != (usually.grid.lo, usually.grid.hi):
-        parts.append(f"from{grid.lo:g}to{grid.hi:g}")
-    if options.epsilon is not None:
-        parts.append(f"eps{options.epsilon:g}")
-    elif options.inputs == "grid":
-        parts.append("grid-only")
-    if options.radix is not None:
-        parts.append(f"T{options.radix}")
-    if options.tune != usually.tune:
-        parts.append(options.tune)
-    ask, usual = options.ask, usually.ask
-    if ask.failure != usual.failure:
-        parts.append(f"p{ask.failure:g}")
-    if ask.schedule != usual.schedule:
-        parts.append(ask.schedule)
-    if ask.objective != usual.objective:
-        parts.append(ask.objective)
-    if ask.blocks is not None:
-        parts.append(ask.blocks)
-    parts += [f"{name}{value:g}" for name in ("gamma", "depth", "width") if (value := getattr(ask, name)) is not None]
-    if options.certificate:
-        parts.append("certificate")
-    if options.dtype != "auto":
-        parts.append(options.dtype)
-    if options.profile != "auto":
-        parts.append(options.profile)
-    if options.batch is not None:
-        parts.append(f"batch{options.batch}")
-    if options.seed != usually.seed:
-        parts.append(f"seed{options.seed}")
-    return "-".join(parts) + ".onnx"
+    given = options.given()
+    suffixes = [text.format(given[name]) for name, text in SUFFIXES.items() if name in given]
+    return "-".join([task.label, options.construction, f"d{task.d}", *suffixes]) + ".onnx"
 
 
 def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Exported:
@@ -154,7 +129,7 @@ def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) 
             reasons = [f"{name}: {CONSTRUCTIONS[name].cannot(task.d, task.ranks)}" for name in who]
             raise UserError(f"nothing that can be built here takes --{option} ({'; '.join(reasons)})")
     ordered = sorted(CONSTRUCTIONS.values(), key=lambda c: -len(set(c.takes) & set(given)))
-    return [_options(c.name, _own(c, given)) for c in ordered]
+    return [_options(c.name, own(c, given)) for c in ordered]
 
 
 def _named(task: Task, name: str, given: Mapping[str, Any]) -> Options:
@@ -172,16 +147,10 @@ def _named(task: Task, name: str, given: Mapping[str, Any]) -> Options:
     return _options(name, given)
 
 
-def _own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {o: value for o, value in given.items() if o in construction.takes or not takers(o)}
-
-
 def _options(name: str, given: Mapping[str, Any]) -> Options:
     lo, hi = given.get("domain", (0.0, 1.0))
     grid = Grid(lo, hi, given.get("bits", Grid.bits))
-    plan = {f.name: given[f.name] for f in fields(Request) if f.name in given}
-    rest = {f.name: given[f.name] for f in fields(Options) if f.name in given}
-    return Options(name, grid, ask=Request(**plan), **rest)
+    return Options(name, grid=grid, **{f.name: given[f.name] for f in fields(Options) if f.name in given})
 
 
 def median(d: int, *, construction: str | None = None, **options: Any) -> Net:

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 
-from exporter.build import Model, to_onnx
+from exporter.build import Built, to_onnx
 from exporter.errors import UserError
 from exporter.files.gemm_chain import chain_of
 from exporter.files.manifest import replace_file, writable
 from exporter.files.model_file import decode
 from exporter.files.model_file import load as load_proto
+from exporter.files.session import Session
 from exporter.formula.network import weights
 from exporter.readings.promise import beyond_the_grid, promise
-
-WORKING_SET = 1 << 28  # bytes of one run; more vectors are cut into several
 
 
 class Net:
@@ -36,7 +34,7 @@ class Net:
     <median of 5 numbers by batcher: depth 9, width 7, exact on the grid; float32, structured>
     """
 
-    def __init__(self, proto: onnx.ModelProto, model: Model | None = None, name: str = "model.onnx") -> None:
+    def __init__(self, proto: onnx.ModelProto, model: Built | None = None, name: str = "model.onnx") -> None:
         self._proto, self._model, self._name = proto, model, name
         self.description: dict[str, Any] = decode(proto)
 
@@ -54,26 +52,13 @@ class Net:
         outputs = (
             len(self.description["outputs"]) + 2 * len(self.description["ranks"]) * self.description["certificate"]
         )
-        answers = self._run(rows).reshape(*given.shape[:-1], outputs)
+        found = self._session.run(rows) if len(rows) else rows[:, :0]
+        answers = found.reshape(*given.shape[:-1], outputs)
         return answers[..., 0][()] if outputs == 1 else answers
 
-    def _run(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        fixed = self.description["batch"]
-        widest = max(self.d, self.description.get("run_width") or self.width)
-        most = fixed or max(1, WORKING_SET // (8 * widest))
-        pieces = [np.zeros((0, 1), self.dtype)] if not len(rows) else []
-        for start in range(0, len(rows), most):
-            piece = rows[start : start + most]
-            short = most - len(piece) if fixed else 0
-            padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
-            pieces.append(self._session.run(None, {"x": padded})[0][: len(piece)])
-        return np.concatenate(pieces)
-
     @cached_property
-    def _session(self) -> Any:
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        return ort.InferenceSession(self._proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    def _session(self) -> Session:
+        return Session(self._proto, threads=0)
 
     def __repr__(self) -> str:
         about = self.description
@@ -135,7 +120,7 @@ class Net:
         return target
 
 
-def of_model(model: Model, name: str) -> Net:
+def of_model(model: Built, name: str) -> Net:
     """A built model as a Net."""
     return Net(to_onnx(model), model, name)
 

@@ -1,5 +1,6 @@
-"""The options of an export: what each means, which values it takes; the command line and the library read this one table.
+"""The options of an export: what each means, which values it takes, and all of them together.
 
+The command line and the library read this one table; what a user chose is one `Options`, of which a planner sees a `Goal`.
 Which construction takes which of them stands in the catalogue (`exporter.constructions`). Messages name options as the
 command line does, and `in_python` spells them for the library.
 """
@@ -8,15 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from exporter.errors import UserError
 from exporter.files.profiles import PROFILES
+from exporter.planning.goal import Blocks, Goal, Numbers, Objective
+from exporter.question.grid import Grid
 from exporter.question.task import OPS, Even, Method
+
+Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
+Tune = Literal["throughput", "latency", "depth", "width"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Option:
     group: Literal["what", "data", "file", "plan"]
     help: str
     metavar: str = ""
+    _: KW_ONLY
     choices: tuple[str, ...] = ()
     whole: bool = False
     flag: bool = False
@@ -69,7 +77,7 @@ OPTIONS: dict[str, Option] = {
             "inputs", "data",
             "any: the first layers round data to the grid and clamp it to the domain (default); grid: the bare network of "
             "the construction, right on the grid only",
-            choices=("any", "grid"),
+            choices=get_args(Inputs),
         ),
         Option(
             "epsilon", "data",
@@ -88,7 +96,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "tune", "file", "for large batches (default), single vectors, few layers or few neurons a layer",
-            choices=("throughput", "latency", "depth", "width"),
+            choices=get_args(Tune),
         ),
         Option(
             "radix", "file", "bins per digit, a power of two; more bins: less depth, more width", "T", whole=True,
@@ -105,10 +113,10 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "schedule", "plan", "the planner's numbers (default) or the paper's exponents where they fit",
-            choices=("tuned", "paper"),
+            choices=get_args(Numbers),
         ),
-        Option("objective", "plan", "what the planner keeps small (default: width)", choices=("width", "size")),
-        Option("blocks", "plan", "the paper's own building blocks or lean ones", choices=("paper", "lean")),
+        Option("objective", "plan", "what the planner keeps small (default: width)", choices=get_args(Objective)),
+        Option("blocks", "plan", "the paper's own building blocks or lean ones", choices=get_args(Blocks)),
         Option(
             "gamma", "plan", "the paper's blocks and window d^(1/3 + G); --schedule paper has G = 0.1", "G",
             rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)", holds=lambda v: 0 <= v < 1 / 3,
@@ -117,6 +125,55 @@ OPTIONS: dict[str, Option] = {
         Option("width", "plan", "neurons a layer at most; compact takes the shallowest", "W", **_ONE_OR_MORE),
     )
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """All that a user may choose beside the question, by the names of the table; the defaults are the exporter's."""
+
+    construction: str
+    _: KW_ONLY
+    grid: Grid = Grid()  # noqa: RUF009, it does not change
+    inputs: Inputs = "any"
+    epsilon: float | None = None
+    certificate: bool = False
+    dtype: Literal["auto", "float32", "float64"] = "auto"
+    profile: str = "auto"
+    tune: Tune = "throughput"
+    radix: int | None = None
+    batch: int | None = None
+    seed: int = 0
+    failure: float = Goal.failure
+    schedule: Numbers = Goal.schedule
+    objective: Objective = Goal.objective
+    blocks: Blocks | None = None
+    gamma: float | None = None
+    depth: int | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in OPTIONS and value is not None:
+                checked(name, value)
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not what they are by default."""
+        mine, usual = (
+            {**vars(o), "bits": o.grid.bits, "domain": (o.grid.lo, o.grid.hi)}
+            for o in (self, Options(self.construction))
+        )
+        return {name: value for name, value in mine.items() if name in OPTIONS and value != usual[name]}
+
+    def delta(self, d: int) -> Fraction:
+        """The least distance of entries that are told apart, in [0, 1]: a step of the grid, or the theorem's ε/(12 d^4)."""
+        return Fraction(1, 2**self.grid.bits) if self.epsilon is None else 1 / Fraction(12 * d**4 / self.epsilon)
+
+    def goal(self, d: int, low: int, high: int, failure: float) -> Goal:
+        """What a planner is asked for."""
+        return Goal(
+            d=d, low=low, high=high, failure=failure, schedule=self.schedule, objective=self.objective,
+            blocks=self.blocks, gamma=self.gamma, depth=self.depth, width=self.width,
+        )  # fmt: skip
 
 
 def checked(name: str, value: Any) -> Any:

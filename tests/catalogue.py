@@ -9,20 +9,20 @@ A new construction enters `_constructions` and is tested in every reading at onc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from exporter.build import Options, trace
+from exporter.build import trace
 from exporter.constructions import lookup
-from exporter.constructions.scheduled import Request
 from exporter.formula import primitives as pr
 from exporter.formula.linear import Scalar
 from exporter.formula.network import Network, network
 from exporter.formula.trace import Node, assume, vector
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
@@ -148,11 +148,8 @@ def construction_case(
     """A construction as the exporter traces it; its inputs come from every family of exporter.question.families."""
     form, rounded = options.pop("form", "pair"), options.pop("rounded", None)
     chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
-    delta = None if chosen.epsilon is None else Fraction(chosen.epsilon) / (12 * task.d**4)
-    net, _ = trace(lookup(construction), task, chosen, form, delta, rounded)
-    asked = options.pop("ask", Request())
+    net, _ = trace(lookup(construction), task, chosen, form, rounded=rounded)
     extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else []) + ["guarded"] * bool(rounded)
-    extras += [f"{k}={v}" for k, v in asdict(asked).items() if v != getattr(Request(), k)]
     where = [f"{domain[0]:g}..{domain[1]:g}"] if domain != (0, 1) else []
     name = "-".join([task.label, construction, f"d{task.d}", f"b{bits}", *where, *extras])
 
@@ -200,27 +197,27 @@ def _constructions() -> list[Case]:
 
 def _planned() -> list[Case]:
     """The constructions with a schedule, at a failure that small d allows: some inputs fail, in every reading alike."""
-    loose = Request(failure=0.2)
-    lean = Request(failure=0.2, blocks="lean")
+    loose: dict[str, Any] = {"failure": 0.2}
+    lean: dict[str, Any] = {"failure": 0.2, "blocks": "lean"}
     return [
-        construction_case("depth5", tasks.median(30), ask=loose),
-        construction_case("depth5", tasks.median(17), domain=(0, 255), ask=lean),
-        construction_case("depth5", tasks.rank(16, [2, 3, 14]), bits=4, ask=loose, certificate=True),
-        construction_case("linear46", tasks.median(16), bits=4, ask=loose),
-        construction_case("linear46", tasks.rank(17, [12]), ask=lean),
-        construction_case("linear46", tasks.median(24), bits=6, ask=lean),
-        construction_case("linear22", tasks.median(16), ask=loose),
-        construction_case("linear22", tasks.rank(17, [9]), bits=4, ask=Request(failure=0.2, depth=21)),
-        construction_case("linear22", tasks.rank(17, [1]), domain=(-1, 1), ask=loose, certificate=True),
-        construction_case("compact", tasks.median(16), ask=Request(failure=0.2, depth=7)),
-        construction_case("compact", tasks.median(17), domain=(0, 255), ask=Request(failure=0.2, depth=9)),
-        construction_case("compact", tasks.median(24), ask=Request(failure=0.2, depth=13), certificate=True),
-        construction_case("compact", tasks.rank(20, [2, 19]), bits=4, ask=Request(failure=0.2, depth=9)),
-        construction_case("linear-max", tasks.extremum(16, "max"), ask=loose),
-        construction_case("linear-max", tasks.extremum(33, "max"), ask=loose, domain=(0, 255)),
+        construction_case("depth5", tasks.median(30), **loose),
+        construction_case("depth5", tasks.median(17), domain=(0, 255), **lean),
+        construction_case("depth5", tasks.rank(16, [2, 3, 14]), bits=4, certificate=True, **loose),
+        construction_case("linear46", tasks.median(16), bits=4, **loose),
+        construction_case("linear46", tasks.rank(17, [12]), **lean),
+        construction_case("linear46", tasks.median(24), bits=6, **lean),
+        construction_case("linear22", tasks.median(16), **loose),
+        construction_case("linear22", tasks.rank(17, [9]), bits=4, failure=0.2, depth=21),
+        construction_case("linear22", tasks.rank(17, [1]), domain=(-1, 1), certificate=True, **loose),
+        construction_case("compact", tasks.median(16), failure=0.2, depth=7),
+        construction_case("compact", tasks.median(17), domain=(0, 255), failure=0.2, depth=9),
+        construction_case("compact", tasks.median(24), failure=0.2, depth=13, certificate=True),
+        construction_case("compact", tasks.rank(20, [2, 19]), bits=4, failure=0.2, depth=9),
+        construction_case("linear-max", tasks.extremum(16, "max"), **loose),
+        construction_case("linear-max", tasks.extremum(33, "max"), domain=(0, 255), **loose),
         construction_case("tree-max", tasks.extremum(9, "max")),
-        construction_case("tree-max", tasks.extremum(16, "max"), ask=Request(width=48)),
-        construction_case("tree-max", tasks.extremum(13, "max"), ask=Request(depth=5), certificate=True),
+        construction_case("tree-max", tasks.extremum(16, "max"), width=48),
+        construction_case("tree-max", tasks.extremum(13, "max"), depth=5, certificate=True),
     ]
 
 

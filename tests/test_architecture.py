@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -137,4 +141,29 @@ def test_only_its_catalogue_entry_names_a_construction() -> None:
             continue
         words = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         found += [f"{name}: {word}" for word in sorted(set(CONSTRUCTIONS) & words)]
-    assert found == ["exporter.options: radix"], "which is the option of that name"
+    assert found == ["exporter.library: radix", "exporter.options: radix"], "which is the option of that name"
+
+
+# names that service/ defines for something else than the exporter does, or twice itself
+SHARED = {"Answer", "Grid", "Options"}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    where = defaultdict(list)
+    for package in ("exporter", "service"):
+        for name, path in modules(package):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    where[node.name].append(name)
+    assert not {name: places for name, places in where.items() if len(places) > 1 and name not in SHARED}
+
+
+def test_no_dataclass_takes_more_than_six_positional_arguments() -> None:
+    """Its constructor is written nowhere, so that the linter, which counts those of functions, does not see it."""
+    found = set()
+    for name, _ in modules("exporter"):
+        if name != "exporter.__main__":
+            for one in vars(importlib.import_module(name)).values():
+                if inspect.isclass(one) and is_dataclass(one) and sum(not f.kw_only for f in fields(one)) > 6:
+                    found.add(f"{one.__module__}.{one.__name__}")
+    assert not found

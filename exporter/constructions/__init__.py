@@ -7,36 +7,20 @@ entries of those ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from exporter.constructions.batcher import batcher
 from exporter.constructions.depth3 import depth3
 from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
-from exporter.constructions.scheduled import Request, planned
+from exporter.constructions.scheduled import scheduled
 from exporter.errors import UserError
-from exporter.formula.linear import Scalar
 from exporter.formula.trace import LayerNames, Node
-from exporter.options import nearest
+from exporter.options import Options, Tune, nearest
 from exporter.planning.schedule import Failure
 
-Tune = Literal["throughput", "latency", "depth", "width"]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a construction may read besides the input and the ranks."""
-
-    delta: Scalar
-    bits: int
-    ties: bool = True
-    form: Form = "pair"
-    radix: int | None = None
-    tune: Tune = "throughput"
-    seed: int = 0
-    ask: Request = field(default_factory=Request)
-    offsets: bool = True
+Build = Callable[[Node, Sequence[int], Options, Form, bool], "Statistics"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +55,7 @@ class Claims:
 class Construction:
     """One entry of the catalogue: all that is known of a construction stands here.
 
+    `build` makes of the input, the ranks and the options a formula, in a form of comparison, with index offsets or without.
     `takes` are the options that this construction reads and others may not; `idle` says which of them exclude each other.
     `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
     preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.
@@ -83,9 +68,10 @@ class Construction:
     name: str
     theorem: str
     summary: str
-    build: Callable[[Node, Sequence[int], Choice], Statistics]
+    build: Build
     cannot: Callable[[int, Sequence[int]], str | None] = lambda d, ranks: None
     forms: tuple[Form, ...] = ("pair",)
+    _: KW_ONLY
     form_first: bool = False
     offsets: bool = False
     takes: tuple[str, ...] = ()
@@ -144,40 +130,38 @@ def tuned_radix(d: int, tune: Tune) -> int:
             return 16
 
 
-def _radix(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
-    if (choice.radix or 2) > 2**choice.bits:
-        values = 2**choice.bits
-        raise UserError(f"--radix {choice.radix}: {choice.bits} bits have {values} values, so no digit has more bins")
-    bins = min(choice.radix or tuned_radix(x.size, choice.tune), 2**choice.bits)
+def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
+    bits, tune = options.grid.bits, options.tune
+    if (options.radix or 2) > 2**bits:
+        raise UserError(f"--radix {options.radix}: {bits} bits have {2**bits} values, so no digit has more bins")
     digits = Digits(
-        even_digits(choice.bits, bins),
-        choice.form,
-        share=choice.tune != "depth",
-        saturated_moves=choice.form == "saturating" and choice.tune == "latency",
-        rows=choice.tune == "latency" and choice.form != "bounded",
-        block=16 if choice.tune == "latency" else 1,
+        even_digits(bits, min(options.radix or tuned_radix(x.size, tune), 2**bits)),
+        form,
+        share=tune != "depth",
+        saturated_moves=form == "saturating" and tune == "latency",
+        rows=tune == "latency" and form != "bounded",
+        block=16 if tune == "latency" else 1,
     )
     names = LayerNames()
     return Statistics(radix(x, ranks, digits, names), names=names)
 
 
-def _depth3(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
-    values, names = depth3(x, ranks, choice.delta, choice.ties, choice.form == "saturating"), LayerNames()
+def _depth3(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
+    values, names = depth3(x, ranks, options.delta(x.size), options.epsilon is None, form == "saturating"), LayerNames()
     for level in range(x.level + 1, values.level + 1):
         names.add(level, "comparison" if level < values.level else "indicator product")
     return Statistics(values, names=names)
 
 
-def _batcher(x: Node, ranks: Sequence[int], choice: Choice) -> Statistics:
+def _batcher(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
     values, names = batcher(x, ranks), LayerNames()
     for stage in range(1, values.level - x.level + 1):
         names.add(x.level + stage, f"stage {stage}")
     return Statistics(values, names=names)
 
 
-def _planned(name: str) -> Callable[[Node, Sequence[int], Choice], Statistics]:
-    build = planned(name)
-    return lambda x, ranks, choice: Statistics(*build(x, ranks, choice.delta, choice.seed, choice.ask, choice.offsets))
+def _planned(name: str) -> Build:
+    return lambda x, ranks, options, form, offsets: Statistics(*scheduled(name, x, ranks, options, offsets))
 
 
 MAX_RANKS = 8
@@ -327,6 +311,11 @@ def lookup(name: str) -> Construction:
 def takers(option: str) -> list[str]:
     """The constructions that take an option; none are named for an option of every export."""
     return [c.name for c in CONSTRUCTIONS.values() if option in c.takes]
+
+
+def own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the given options a construction takes."""
+    return {o: value for o, value in given.items() if o in construction.takes or not takers(o)}
 
 
 def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from exporter.constructions.sampling import (
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import like
 from exporter.formula.trace import Node, assume, constant, relu, stack, trim
-from exporter.planning.schedule import CompactSchedule
+from exporter.planning.compact import CompactSchedule
 
 
 def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Node:
@@ -76,7 +76,7 @@ def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
 
 def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> Node:
     """All survivors in slots, compared in all pairs, the targets selected: four layers."""
-    ending, outputs = plan.ending, plan.high - plan.low + 1
+    ending, outputs = plan.ending, plan.outputs
     x, mask, n, below = at.open_live(e, ending.block, ending.entries)
     # right after the sample its own order, dealt to the blocks; after more rounds an order of its own
     order = permutation(e.d, seed, 9) if plan.soft else dealt(permutation(e.d, seed, 1), ending.blocks)

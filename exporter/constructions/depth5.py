@@ -16,7 +16,7 @@ from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, indicator_product
 from exporter.formula.primitives import ranks as all_ranks
 from exporter.formula.trace import Node, assume, constant, relu, stack
-from exporter.planning.schedule import Depth5Schedule
+from exporter.planning.depth5 import Depth5Schedule
 
 
 def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:

@@ -34,7 +34,8 @@ from exporter.constructions.sampling import (
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import hash_table
 from exporter.formula.trace import Node, assume, constant, relu, stack, trim
-from exporter.planning.schedule import HashEnding, LinearSchedule, digits
+from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.schedule import HashEnding, digits
 
 
 def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
@@ -44,7 +45,7 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     for number, taken in enumerate(plan.rounds, 2):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
     found = hash_ending(u, e, at, plan, delta, permutation(e.d, seed, 9))
-    return clipped(found) if plan.layers[-1].module == "clip" else found
+    return clipped(found) if plan.clip else found
 
 
 def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -93,7 +94,7 @@ def hash_ending(
 
     Index offsets have decided what is live; the input itself is hashed, for which of equal entries is selected is all one.
     """
-    p, outputs = plan.ending.prime, plan.high - plan.low + 1
+    p, outputs = plan.ending.prime, plan.outputs
     mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
     n = assume(mask.sum(), 0.0, float(e.d))
     slots = hashed_slots(relu(u - (1 - mask)), mask, plan.ending, buckets(e.d, plan.ending, order))

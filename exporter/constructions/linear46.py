@@ -41,7 +41,9 @@ from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, indicator_product, like, maximum, rank_select
 from exporter.formula.primitives import mask as between
 from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
-from exporter.planning.schedule import Blocks, HardRound, LinearSchedule, SoftRound
+from exporter.planning.goal import Blocks
+from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.schedule import HardRound, SoftRound
 
 Index = npt.NDArray[np.int64]
 FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
@@ -79,7 +81,7 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     order = permutation(e.d, seed, 1)
     sample = e.values.take(order[: plan.sample.size])
     wanted = [r for r in (plan.sample.lower, plan.sample.upper) if 1 <= r <= plan.sample.size]
-    ends = select(sample, wanted, q, plan.blocks)
+    ends = select(sample, wanted, q, plan.style.blocks)
     low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
     high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
     x = hold(e.values, u.level + 2)
@@ -102,7 +104,7 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
     """Steps 2(a) to 2(c) of alg:sparsifyingFunctionNeuralNet: ten layers."""
     at, d = s.mask.level, s.x.shape[0]
     y = relu(s.y - (1 - s.mask))
-    slots = shortlisted(s, y, plan.blocks, taken, order, quantum)
+    slots = shortlisted(s, y, plan.style.blocks, taken, order, quantum)
     x, y, upper = (hold(n, at + 3) for n in (s.x, y, s.upper))
     # rank computing (defn:rank_computing_net), with the upper end as the known entry
     nonzero = compare(y, 0, quantum)
@@ -115,7 +117,7 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
     if isinstance(taken, HardRound):
         share = scaled_rank(n, rank, z, d)
         share_high = scaled_rank(n, rank + gap, z, d) if gap else share
-        reach = d if plan.blocks == "paper" else z + 1
+        reach = d if plan.style.blocks == "paper" else z + 1
         first = -ceiling_of(-share, reach, d) - taken.below + 1
         last = ceiling_of(share_high, reach, d) + taken.above + 1
     else:
@@ -131,7 +133,7 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
     first, last = (1 + trim(r - 1, z + 1) for r in (first, last))
     # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
     sample = stack([constant([0.0]), hold(slots, at + 7), hold(upper, at + 7).reshape(1)])
-    if plan.blocks == "paper":
+    if plan.style.blocks == "paper":
         pair = stack([first.reshape(1), last.reshape(1)])
         ends = assume(rank_select(sample, hold(pair, at + 7), quantum, ties=True), 0.0, 1.0)
     else:
@@ -210,7 +212,7 @@ def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
     y = relu(e.plain(s.y) - (1 - s.mask))
     slots = slot_sums(y, where)
     live = compare(y, 0, quantum).sum()
-    if plan.blocks == "paper":
+    if plan.style.blocks == "paper":
         count = compare(slots, 0, quantum).sum(1)
         chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
     else:
@@ -220,7 +222,7 @@ def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
     first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
     scaled = (first * where.shape[2]).spread(1, p)
     wanted = list(range(p - capacity + 1, p + 1))
-    if plan.blocks == "paper":
+    if plan.style.blocks == "paper":
         kept = assume(indicator_product(slots, scaled).sum(0), 0.0, 1.0)
         return select(kept, wanted, quantum, "paper")
     kept = assume(relu(slots + scaled).sum(0), 0.0, 1.0)
@@ -230,16 +232,15 @@ def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
 def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
     """Steps 3 and 4 of alg:medianFindingFunctionLinear without the clip: five layers."""
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
-    largest = hold(select(survivors, [m], quantum, plan.blocks).reshape(), at + 2)
+    largest = hold(select(survivors, [m], quantum, plan.style.blocks).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)
     below = compare(like(largest, x), x, quantum).sum() - compare(like(largest, y), y, quantum).sum()
     # the rank in all m places: how many of them are 0 cancels
     wanted = assume(plan.low - below, -float(d), float(d + m))
-    outputs = plan.high - plan.low + 1
     y = hold(y, at + 3)
     # entries equal to all survivors may stand below them: then every survivor is the answer
-    wanted = 1 + trim(wanted - 1, m - outputs)
-    each = [wanted + i for i in range(outputs)]
-    if plan.blocks == "paper":
+    wanted = 1 + trim(wanted - 1, m - plan.outputs)
+    each = [wanted + i for i in range(plan.outputs)]
+    if plan.style.blocks == "paper":
         return rank_select(y, stack([r.reshape(1) for r in each]), quantum, ties=True)
     return lean_select(y, lean_ranks(y, quantum), each, consecutive=True)

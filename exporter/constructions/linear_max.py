@@ -12,7 +12,8 @@ from exporter.constructions.sampling import dealt, groups, permutation, slots_of
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like, maximum
 from exporter.formula.trace import Node, assume, relu, stack
-from exporter.planning.schedule import MaxSchedule, TreeSchedule
+from exporter.planning.linear_max import MaxSchedule
+from exporter.planning.tree_max import TreeSchedule
 
 
 def best_of(x: Node, quantum: Scalar) -> Node:

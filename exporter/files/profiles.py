@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
@@ -40,6 +40,7 @@ class Profile:
     purpose: str
     why_not: Callable[[onnx.ModelProto], str | None]
     write: Callable[[Network, str], Graph]
+    _: KW_ONLY
     merged: bool = False
     pair: int = 1
 

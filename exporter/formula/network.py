@@ -1,8 +1,8 @@
 """A traced formula as a network: affine, relu, affine, relu, ..., affine, with no skip connections.
 
     Network ::= input, Layer 1, ..., Layer H, output
-    Layer   ::= Group...                    the neurons of one hidden layer, in order
-    Group   ::= computed: relu(pre)         a Relu node of the trace
+    Layer   ::= Neurons...                    the neurons of one hidden layer, in order
+    Neurons   ::= computed: relu(pre)         a Relu node of the trace
               | carried: a node that a later layer uses, as relu(x) where x >= 0, else as relu(x), relu(-x)
 
 Between two layers stands one affine map, however it was composed: `affine_rows` reads any rows of it, merged, as CSR over
@@ -28,7 +28,7 @@ CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Neurons:
     """Neurons of one layer that stand for one node: its value is `signs[0] * first + signs[1] * second ...`.
 
     `signs` is (1,) for a computed group and for a carried value known to be >= 0, (-1,) for one known to be <= 0, and
@@ -56,14 +56,14 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    groups: tuple[Group, ...]
+    groups: tuple[Neurons, ...]
     name: str = ""
 
     @property
     def width(self) -> int:
         return sum(g.neurons for g in self.groups)
 
-    def find(self) -> dict[Node, Group]:
+    def find(self) -> dict[Node, Neurons]:
         return {g.node: g for g in self.groups}
 
 
@@ -103,7 +103,7 @@ class Network:
         """The values that the affine map after `level` ReLU layers reads; level 0 is the input itself."""
         if level:
             return self.layers[level - 1]
-        return Layer((Group(self.input, self.input, (1,), 0),))
+        return Layer((Neurons(self.input, self.input, (1,), 0),))
 
     def roots(self, level: int) -> list[tuple[Node, int]]:
         """The rows of the affine map that reads `state(level)`: nodes and signs, in the order of the neurons above."""
@@ -129,11 +129,11 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
         carried = _carried(roots, level)
         groups, offset = [], 0
         for node in here:
-            groups.append(Group(node, node.arg, (1,), offset))
+            groups.append(Neurons(node, node.arg, (1,), offset))
             offset += groups[-1].neurons
         for node in carried:
             signs = (1,) if node.lo >= 0 else (-1,) if node.hi <= 0 else (1, -1)
-            groups.append(Group(node, node, signs, offset))
+            groups.append(Neurons(node, node, signs, offset))
             offset += groups[-1].neurons
         layers.append(Layer(tuple(groups), (names or {}).get(level, "")))
         roots = [n.arg for n in here] + carried
@@ -194,7 +194,7 @@ def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.c
 
 
 def merged_rows(
-    node: Node, rows: Index, leaves: dict[Node, Group], width: int
+    node: Node, rows: Index, leaves: dict[Node, Neurons], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
     """The same over any groups that the node is affine in, in `width` columns."""
     n = len(rows)
@@ -253,7 +253,7 @@ def _used(entries: Index, size: int) -> tuple[Index, Index]:
 
 
 def _stacked_rows(
-    node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[Node, Group], width: int
+    node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[Node, Neurons], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
     if len(rows) == 0:  # nothing is read, by a row of zeros
         return sp.csr_array((0, width)), np.zeros(0)

@@ -1,17 +1,17 @@
-"""The planner of compact: pivots, soft rounds, block ending. Shallow at any real d; its guarantee is not the paper's.
+"""compact: pivots, soft rounds, block ending. Shallow at any real d; its guarantee is not the paper's.
 
 A sample gives K + 2 pivots; the counts of entries below the K inner ones are exact, so the bracket that holds the targets
 is chosen without error unless a target leaves the outermost pair. Then soft rounds, then every block of the ending must
-hold all of its survivors. The number of live entries is a Markov chain as in `planner_linear`; its first law follows from
-h, the number of sampled entries at or below the low target: given h the sample below the target and the sample above
-it are independent uniformly random subsets.
+hold all of its survivors. The number of live entries is a Markov chain as for linear46; its first law follows from h, the
+number of sampled entries at or below the low target: given h the sample below the target and the sample above it are
+independent uniformly random subsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from math import isqrt
 
@@ -19,31 +19,72 @@ import numpy as np
 
 from exporter.errors import UserError
 from exporter.planning import portable, tails
-from exporter.planning.live import BINS, FINE, Law, after_soft, first_sample, soft_round
-from exporter.planning.schedule import (
-    BlockEnding,
-    CompactSchedule,
-    Event,
-    FirstSample,
-    Layer,
-    Objective,
-    SoftRound,
-    check_task,
-)
+from exporter.planning.goal import Goal
+from exporter.planning.live import BINS, FINE, Law, after_soft, blockings, first_sample, soft_round
+from exporter.planning.schedule import BlockSample, Event, FailureLaw, FirstSample, PlannedLayer, Schedule, SoftRound
+from exporter.planning.search import edge, first_found, growing, narrowed, proven, within
 
 SPARE = 40
 MISS, BRACKET, RANGE = 0.35, 0.25, 0.005  # shares of the failure target
-DEPTHS = {7: (False, 0), 9: (True, 0), 13: (True, 1), 17: (True, 2)}  # depth: pivots or not, soft rounds
+DEPTHS = (7, 9, 13, 17)  # 2 more for pivots, then 4 for every soft round
 
 
-def choose_pivots(d: int, low: int, sample: FirstSample, inner: int, failure: float) -> tuple[int, ...]:
+@dataclass(frozen=True, kw_only=True)
+class CompactSchedule(Schedule):
+    """Sample, pivots (ranks of the sample, the two outermost first and last), soft rounds, block ending.
+
+    The ending compares all survivors in all pairs, at most `entries` of them in each of its blocks.
+    """
+
+    sample: FirstSample
+    pivots: tuple[int, ...]
+    soft: tuple[SoftRound, ...]
+    ending: BlockSample
+
+    @property
+    def failure_law(self) -> FailureLaw:
+        return "seeds" if self.soft else "file"
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        d, z, k, outputs = self.d, self.sample.size, len(self.pivots) - 2, self.outputs
+        layers = [
+            ("sample: pairs", z * (z - 1) + d),
+            ("sample: select pivots", 2 * (k + 2) * z + d),
+        ]
+        if k:
+            layers += [
+                ("pivots: compare", 2 * k * d + d + 3 * k + 2),
+                ("pivots: pick the bracket", 4 * k + d + k + 2),
+            ]
+        for number, taken in enumerate(self.soft, 1):
+            m = taken.size + 1
+            name = f"soft round {number}: "
+            layers += [
+                (name + "mask", 5 * d + 5),
+                (name + "shortlist", taken.entries * d + taken.blocks + d + 7),
+                (name + "pairs", m * (m - 1) + m + d + 6),
+                (name + "select", 4 * (m + 1) + d + 3),
+            ]
+        m = self.ending.size
+        layers += [
+            ("ending: mask", 5 * d + 5),
+            ("ending: shortlist", self.ending.entries * d + 5),
+            ("ending: pairs", m * (m - 1) + m + 8),
+            ("ending: select", (outputs + 1) * (m + 2 * outputs) + 3),
+        ]
+        return tuple(PlannedLayer(*layer) for layer in layers)
+
+
+def choose_pivots(goal: Goal, sample: FirstSample, inner: int) -> tuple[int, ...]:
     """Ranks of the sample, dense where the target is likely: every bracket may be too long equally often.
 
     For a bound N of the bracket's length, brackets are cut greedily from below, each as long as its share allows; N is the
     smallest for which `inner` cuts are enough.
     """
+    d, failure = goal.d, BRACKET * goal.failure
     h = np.arange(sample.lower, sample.upper)
-    weight = portable.exp(tails.log_pmf(d, low, sample.size, h))
+    weight = portable.exp(tails.log_pmf(d, goal.low, sample.size, h))
 
     def cut(longest: int) -> list[int]:
         tail = tails.lower_tail(d, min(d, longest), sample.size, np.arange(len(h) + 2))
@@ -57,15 +98,12 @@ def choose_pivots(d: int, low: int, sample: FirstSample, inner: int, failure: fl
         cuts[-1] = sample.upper
         return cuts
 
-    short, long = 1, d
-    while long - short > 1:
-        middle = (short + long) // 2
-        short, long = (short, middle) if len(cut(middle)) <= inner + 2 else (middle, long)
-    return tuple(cut(long))
+    return tuple(cut(edge(lambda longest: len(cut(longest)) <= inner + 2, d, 1)))
 
 
-def bracket_exceeds(d: int, low: int, sample: FirstSample, pivots: Sequence[int], most: tails.Ints) -> tails.Floats:
+def bracket_exceeds(goal: Goal, sample: FirstSample, pivots: Sequence[int], most: tails.Ints) -> tails.Floats:
     """P(the chosen bracket holds more than t entries and no target is missed), for every t in `most`."""
+    d, low = goal.d, goal.low
     total = np.zeros(most.shape)
     for i, (left, right) in enumerate(pairwise(pivots)):
         # the bracket is chosen for h = left .. right - 1; with an outermost pivot missing the target, another event counts
@@ -113,117 +151,75 @@ def dealt_crowds(d: int, size: int, pivots: Sequence[int], live: tails.Ints, blo
     return np.minimum(1.0, total)
 
 
-def fit(d: int, low: int, high: int, failure: float, width: int, pivoted: bool, rounds: int) -> CompactSchedule | None:
-    """A schedule of at most `width` neurons a layer, if one is found."""
+def fit(goal: Goal, depth: int, width: int) -> CompactSchedule | None:
+    """A schedule of this depth (less, where no pivots are needed) and at most `width` neurons a layer, if one is found."""
+    pivoted, rounds = depth > 7, (depth - 7) // 4
+    d, drop, room = goal.d, RANGE * goal.failure, width - SPARE
     size = min(isqrt(max(0, width - d)), d)
-    inner = (width - d - SPARE) // (2 * d) if pivoted else 0
-    slots = isqrt(max(0, width - (d if rounds else 0) - SPARE))
-    entries = (width - SPARE) // d
-    if size < 4 or slots < 2 or entries < 1 or (pivoted and inner < 1):
+    inner = (room - d) // (2 * d) if pivoted else 0
+    slots = isqrt(max(0, room - (d if rounds else 0)))
+    if size < 4 or slots < 2 or room < d or (pivoted and inner < 1):
         return None
-    sample, miss = first_sample(d, low, high, size, MISS * failure)
+    sample, miss = first_sample(goal, size, MISS * goal.failure)
     pivots: tuple[int, ...] = (sample.lower, sample.upper)
     if pivoted:
-        inner = min(inner, max(1, (width - d - SPARE) // (2 * size) - 2), sample.upper - sample.lower - 1)
-        pivots = choose_pivots(d, low, sample, inner, BRACKET * failure)
-    law = Law.of(partial(bracket_exceeds, d, low, sample, pivots), 1, d, RANGE * failure, FINE)
+        inner = min(inner, max(1, (room - d) // (2 * size) - 2), sample.upper - sample.lower - 1)
+        pivots = choose_pivots(goal, sample, inner)
+    law = Law.of(partial(bracket_exceeds, goal, sample, pivots), 1, d, drop=drop, bins=FINE)
     soft: list[SoftRound] = []
     for _ in range(rounds):
-        taken, overflow = soft_round(d, law, slots - 1, (width - d - SPARE) // d, failure)
+        taken, overflow = soft_round(goal, law, slots - 1, (room - d) // d)
         soft.append(taken)
-        law = Law.of(partial(after_soft, law, high - low, overflow), 1, int(law.high[-1]), RANGE * failure, BINS)
-    best: tuple[float, BlockEnding] | None = None
-    slots = isqrt(max(0, width - SPARE))
-    for taken_entries in range(1, entries + 1):
-        block = -(-d // min(max(1, slots // taken_entries), d))
-        blocks = -(-d // block)
-        if rounds:
-            crowded = np.minimum(1.0, blocks * tails.upper_tail(d, law.high, block, taken_entries + 1))
+        law = Law.of(partial(after_soft, law, goal.gap, overflow), 1, int(law.high[-1]), drop=drop, bins=BINS)
+
+    def overflows(ending: BlockSample) -> float:
+        if soft:
+            blocks = ending.blocks * tails.upper_tail(d, law.high, ending.block, ending.entries + 1)
+            crowded = np.minimum(1.0, blocks)
         else:
-            crowded = dealt_crowds(d, sample.size, pivots, law.high - 2, blocks, taken_entries)
-        value = law.expected(np.where(law.high > taken_entries, crowded, 0.0))
-        if best is None or value < best[0]:
-            best = (value, BlockEnding(blocks, block, taken_entries))
-    assert best is not None
+            crowded = dealt_crowds(d, sample.size, pivots, law.high - 2, ending.blocks, ending.entries)
+        return law.expected(np.where(law.high > ending.entries, crowded, 0.0))
+
+    ending = min(blockings(BlockSample, d, isqrt(room), room // d), key=overflows)
     events = (
         Event("a target lies outside the sample's window", miss),
-        Event("a block of the ending overflows", best[0]),
+        Event("a block of the ending overflows", overflows(ending)),
     )
-    plan = CompactSchedule(d, low, high, events, (), sample, pivots, tuple(soft), best[1])
-    plan = replace(plan, layers=compact_layers(plan))
-    return plan if plan.width <= width and plan.failure_bound <= failure else None
+    plan = CompactSchedule(
+        d=d, low=goal.low, high=goal.high, events=events, sample=sample, pivots=pivots, soft=tuple(soft), ending=ending
+    )
+    return proven(plan, goal, width)
 
 
-def compact_layers(plan: CompactSchedule) -> tuple[Layer, ...]:
-    """The width model."""
-    d, z, k = plan.d, plan.sample.size, len(plan.pivots) - 2
-    outputs = plan.high - plan.low + 1
-    layers = [
-        Layer("sample: pairs", z * (z - 1) + d),
-        Layer("sample: select pivots", 2 * (k + 2) * z + d),
-    ]
-    if k:
-        layers += [
-            Layer("pivots: compare", 2 * k * d + d + 3 * k + 2),
-            Layer("pivots: pick the bracket", 4 * k + d + k + 2),
-        ]
-    for number, taken in enumerate(plan.soft, 1):
-        m, used = taken.size + 1, d
-        name = f"soft round {number}: "
-        layers += [
-            Layer(name + "mask", 5 * d + 5),
-            Layer(name + "shortlist", taken.entries * used + taken.blocks + d + 7),
-            Layer(name + "pairs", m * (m - 1) + m + d + 6),
-            Layer(name + "select", 4 * (m + 1) + d + 3),
-        ]
-    m = plan.ending.size
-    layers += [
-        Layer("ending: mask", 5 * d + 5),
-        Layer("ending: shortlist", plan.ending.entries * d + 5),
-        Layer("ending: pairs", m * (m - 1) + m + 8),
-        Layer("ending: select", (outputs + 1) * (m + 2 * outputs) + 3),
-    ]
-    return tuple(layers)
+def budget(goal: Goal) -> int:
+    """The width up to which a shallower plan is preferred to a narrower one, where neither is asked for."""
+    return (28 if goal.failure >= 1e-4 else 40) * goal.d
 
 
-def plan_compact(
-    d: int,
-    low: int,
-    high: int,
-    failure: float = 1e-3,
-    depth: int | None = None,
-    objective: Objective = "width",
-) -> CompactSchedule:
-    """The narrowest schedule of `depth`, or of the shallowest that fits 28 d (40 d for failures below 1e-4)."""
-    check_task(d, low, high, failure)
-    if high - low > 1:
-        raise UserError(f"compact finds one rank or two neighbours, not {low}..{high}: build one network per rank")
-    if depth is not None and depth not in DEPTHS:
-        raise UserError(f"compact has depth {', '.join(map(str, DEPTHS))}, not {depth}")
-    budget = (28 if failure >= 1e-4 else 40) * d
-    for deep, shape in DEPTHS.items():
-        if depth == deep or (depth is None and fit(d, low, high, failure, budget, *shape) is not None):
-            found = _search(d, low, high, failure, *shape)
-            if found is not None:
-                return found
-    if depth is not None:
-        raise UserError(f"compact of depth {depth} has no provable schedule at d = {d}, failure {failure:g}: use radix")
-    wider = next((deep for deep, shape in DEPTHS.items() if _search(d, low, high, failure, *shape)), None)
-    nearest = "use radix, which is exact" if wider is None else f"--depth {wider} has a wider one"
-    raise UserError(f"compact has no provable schedule at d = {d}, failure {failure:g}, width {budget}: {nearest}")
+def narrowest(goal: Goal, depth: int) -> CompactSchedule | None:
+    """By bisection over the width, to half a percent."""
+    fitting = partial(fit, goal, depth)
+    found = within(fitting, growing(goal.d, 1000))
+    return found and narrowed(fitting, found, found[1] / (1.5 if found[1] > 8 * goal.d else 2), 1.005)[0]
 
 
-def _search(d: int, low: int, high: int, failure: float, pivoted: bool, rounds: int) -> CompactSchedule | None:
-    """Bisection over the width, to half a percent."""
-    best, narrow, wide = None, 4.0 * d, 8.0 * d
-    while best is None and wide <= 1000 * d:
-        best = fit(d, low, high, failure, int(wide), pivoted, rounds)
-        narrow, wide = (narrow, wide) if best else (wide, 1.5 * wide)
-    while best is not None and wide > 1.005 * narrow:
-        middle = (narrow + wide) / 2
-        found = fit(d, low, high, failure, int(middle), pivoted, rounds)
-        if found is None:
-            narrow = middle
-        else:
-            best, wide = found, middle
-    return best
+def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
+    """The narrowest of the depth asked for; else of all depths, the shallowest first, those within the budget only."""
+    if goal.gap > 1:
+        raise UserError(
+            f"compact finds one rank or two neighbours, not {goal.low}..{goal.high}: build one network per rank"
+        )
+    if goal.depth is not None and goal.depth not in DEPTHS:
+        raise goal.no_depth("compact", ", ".join(map(str, DEPTHS)))
+    for depth in DEPTHS:
+        free = goal.depth is None and (goal.width is not None or fit(goal, depth, budget(goal)) is not None)
+        if (free or depth == goal.depth) and (plan := narrowest(goal, depth)):
+            yield plan
+
+
+def compact_nearest(goal: Goal) -> str:
+    """A depth that has a schedule where the one asked for, or all within the budget, have none."""
+    other = first_found(depth if narrowest(goal, depth) else None for depth in DEPTHS)
+    if other is None:
+        return "radix is exact"
+    return f"--depth {other} has one" + (f", wider than {budget(goal)}" if goal.depth is None else "")

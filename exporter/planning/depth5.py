@@ -1,109 +1,106 @@
-"""The planner of depth5: blocks, and the window of ranks kept in each."""
+"""depth5: blocks, and the window of ranks kept in each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import ceil, floor, isqrt
 
 from exporter.errors import UserError
 from exporter.planning import tails
+from exporter.planning.goal import Blocks, Goal
 from exporter.planning.portable import power
-from exporter.planning.schedule import (
-    Blocks,
-    Depth5Schedule,
-    Event,
-    Layer,
-    Objective,
-    check_task,
-)
+from exporter.planning.schedule import Event, PlannedLayer, Schedule
+
+Window = tuple[int, int]
 
 
-def block_window(d: int, low: int, high: int, size: int, failure: float) -> tuple[tuple[int, int], float]:
-    """The narrowest window of ranks of a block that loses a target standing in it with probability <= failure.
+@dataclass(frozen=True, kw_only=True)
+class Depth5Schedule(Schedule):
+    """`alg:depth5medianComp`: blocks of the given sizes; from each the ranks first .. last (all where it is shorter)."""
+
+    blocks: Blocks
+    sizes: tuple[int, ...]
+    windows: tuple[Window, ...]
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        """No candidate is compared with its own block, lean blocks compare a pair once.
+
+        Candidates are selected twice: with index offsets for the comparison, without for the answer.
+        """
+        kept = [last - first + 1 for first, last in self.windows]
+        each = list(zip(self.sizes, kept, strict=True))
+        paper = self.blocks == "paper"
+        return (
+            PlannedLayer(
+                "blocks: rank selection, pairs", sum(2 * s * s if paper else s * (s - 1) for s, _ in each) + self.d
+            ),
+            PlannedLayer(
+                "blocks: rank selection, select", sum(2 * s * (4 * k if paper else k + 1) for s, k in each) + self.d
+            ),
+            PlannedLayer(
+                "candidates: comparison with all entries", sum(2 * (self.d - s) * k for s, k in each) + sum(kept)
+            ),
+            PlannedLayer("candidates: indicator product", 4 * sum(kept) * self.outputs),
+        )
+
+
+def lost(goal: Goal, size: int, window: Window) -> float:
+    """The probability that a window of ranks of a block of this size loses a target that stands in the block.
 
     The target of rank k has rank 1 + X in its own block, X ~ hypergeometric(d - 1, k - 1, size - 1); the other blocks do
     not matter, so there is no union over blocks.
     """
-    first = tails.largest_lower_cut(d - 1, low - 1, size - 1, failure / 4) + 2
-    last = tails.smallest_upper_cut(d - 1, high - 1, size - 1, failure / 4)
-    last = min(last, size)
-    lost = 0.0
-    for k in {low, high}:
-        lost += float(tails.lower_tail(d - 1, k - 1, size - 1, first - 2)) if first > 1 else 0.0
-        lost += float(tails.upper_tail(d - 1, k - 1, size - 1, last)) if last < size else 0.0
-    return (first, last), lost
+    (first, last), total = window, 0.0
+    for k in {goal.low, goal.high}:
+        total += float(tails.lower_tail(goal.d - 1, k - 1, size - 1, first - 2)) if first > 1 else 0.0
+        total += float(tails.upper_tail(goal.d - 1, k - 1, size - 1, last)) if last < size else 0.0
+    return total
 
 
-def block_sizes(d: int, blocks: int) -> tuple[int, ...]:
-    """d entries in blocks as equal as possible."""
-    return tuple(d // blocks + (i < d % blocks) for i in range(blocks))
+def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
+    """The number of blocks and the windows that make depth5 narrowest, or smallest (`theorem:depth_5_median_approx`)."""
+    if goal.gamma is not None or goal.schedule == "paper":
+        yield paper_depth5(goal)
+        return
+    plans = (blocks_of_equal_size(goal, count) for count in range(1, isqrt(goal.d) + 1))
+    able = (plan for plan in plans if plan.failure_bound <= goal.failure)
+    if best := min(able, key=lambda plan: getattr(plan, goal.objective), default=None):
+        yield best
 
 
-def depth5_layers(
-    d: int, outputs: int, sizes: tuple[int, ...], windows: tuple[tuple[int, int], ...], blocks: Blocks
-) -> tuple[Layer, ...]:
-    """The width model of depth5; no candidate is compared with its own block, lean blocks compare a pair once.
-
-    Candidates are selected twice: with index offsets for the comparison, without for the answer.
-    """
-    kept = [last - first + 1 for first, last in windows]
-    pairs = sum(2 * s * s if blocks == "paper" else s * (s - 1) for s in sizes)
-    select = sum(2 * s * (4 * k if blocks == "paper" else k + 1) for s, k in zip(sizes, kept, strict=True))
-    compare = sum(2 * (d - s) * k for s, k in zip(sizes, kept, strict=True))
-    return (
-        Layer("blocks: rank selection, pairs", pairs + d),
-        Layer("blocks: rank selection, select", select + d),
-        Layer("candidates: comparison with all entries", compare + sum(kept)),
-        Layer("candidates: indicator product", 4 * sum(kept) * outputs),
-    )
+def blocks_of_equal_size(goal: Goal, count: int) -> Depth5Schedule:
+    """d entries in blocks as equal as possible, with the narrowest windows that lose a target as seldom as the goal says."""
+    d, share = goal.d, goal.failure / 4
+    sizes = tuple(d // count + (i < d % count) for i in range(count))
+    windows = {}
+    for size in set(sizes):
+        first = tails.largest_lower_cut(d - 1, goal.low - 1, size - 1, share) + 2
+        windows[size] = first, min(size, tails.smallest_upper_cut(d - 1, goal.high - 1, size - 1, share))
+    return _schedule(goal, sizes, tuple(windows[size] for size in sizes))
 
 
-def plan_depth5(
-    d: int,
-    low: int,
-    high: int,
-    failure: float = 1e-3,
-    blocks: Blocks = "paper",
-    objective: Objective = "width",
-) -> Depth5Schedule:
-    """The number of blocks and the window that make depth5 narrowest (`theorem:depth_5_median_approx`)."""
-    check_task(d, low, high, failure)
-    best: Depth5Schedule | None = None
-    for count in range(1, max(1, isqrt(d)) + 1):
-        sizes = block_sizes(d, count)
-        chosen = {size: block_window(d, low, high, size, failure) for size in set(sizes)}
-        windows = tuple(chosen[size][0] for size in sizes)
-        lost = max(bound for _, bound in chosen.values())
-        layers = depth5_layers(d, high - low + 1, sizes, windows, blocks)
-        plan = Depth5Schedule(
-            d, low, high, (Event("the target's block drops it", lost),), layers, blocks, sizes, windows
-        )
-        if lost <= failure and (best is None or getattr(plan, objective) < getattr(best, objective)):
-            best = plan
-        elif best is not None and count > 3 * len(best.sizes) + 8:
-            break
-    if best is None:
-        raise UserError(f"depth5 has no provable schedule at d = {d}, failure {failure:g}; radix is exact")
-    return best
-
-
-def paper_depth5(d: int, low: int, high: int, gamma: float, blocks: Blocks = "paper") -> Depth5Schedule:
+def paper_depth5(goal: Goal) -> Depth5Schedule:
     """The paper's exponents: blocks of ceil(d^(2/3)), ranks within d^(1/3 + gamma) of the middle, the last block whole."""
-    check_task(d, low, high, 0.5)
+    d, gamma = goal.d, 0.1 if goal.gamma is None else goal.gamma
     whole = power(d, Fraction(2, 3))
     size = ceil(whole)
     count = -(-d // size)
     sizes = (*(size for _ in range(count - 1)), d - size * (count - 1))
     # for another rank the middle moves with it: rank k of d stands near rank k d^(2/3) / d of a block
     half = power(d, Fraction(1, 3) + Fraction(gamma))
-    first = max(1, floor(low / d * whole - half))
-    last = min(size, ceil(high / d * whole + half))
-    if first == 1 and last == size:
+    window = max(1, floor(goal.low / d * whole - half)), min(size, ceil(goal.high / d * whole + half))
+    if window == (1, size):
         raise UserError(f"gamma = {gamma}: the window covers the whole block at d = {d} (d^(1/3 + gamma) >= d^(2/3)/2)")
-    windows = (*((first, last) for _ in sizes[:-1]), (1, sizes[-1]))
-    lost = 0.0
-    for k in {low, high}:
-        lost += float(tails.lower_tail(d - 1, k - 1, size - 1, first - 2)) if first > 1 else 0.0
-        lost += float(tails.upper_tail(d - 1, k - 1, size - 1, last)) if last < size else 0.0
-    layers = depth5_layers(d, high - low + 1, sizes, windows, blocks)
-    return Depth5Schedule(d, low, high, (Event("the target's block drops it", lost),), layers, blocks, sizes, windows)
+    return _schedule(goal, sizes, (*(window for _ in sizes[:-1]), (1, sizes[-1])))
+
+
+def _schedule(goal: Goal, sizes: tuple[int, ...], windows: tuple[Window, ...]) -> Depth5Schedule:
+    worst = max(lost(goal, size, window) for size, window in set(zip(sizes, windows, strict=True)))
+    return Depth5Schedule(
+        d=goal.d, low=goal.low, high=goal.high, events=(Event("the target's block drops it", worst),),
+        blocks=goal.blocks or "paper", sizes=sizes, windows=windows,
+    )  # fmt: skip

@@ -10,6 +10,7 @@ separates for sure. The bound holds for every fixed input, over the permutations
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, fsum, isqrt
@@ -18,22 +19,16 @@ import numpy as np
 
 from exporter.errors import UserError
 from exporter.planning import portable, tails
-from exporter.planning.linear_layers import COSTS, Cost, Family, linear_layers
+from exporter.planning.goal import Goal
+from exporter.planning.linear_layers import STYLES, Family, LinearSchedule, Style
 from exporter.planning.live import SPARE, Law, after_soft, first_law, first_sample, soft_round
-from exporter.planning.schedule import (
-    Blocks,
-    Event,
-    HardRound,
-    HashEnding,
-    LinearSchedule,
-    Objective,
-    check_task,
-    hash_capacity,
-    previous_prime,
-)
+from exporter.planning.paper_exponents import paper_linear46
+from exporter.planning.schedule import Event, HardRound, HashEnding
+from exporter.planning.search import edge, first_found, growing, narrowed, proven, within
 from exporter.planning.windows import least_margin, smallest_margin, window_miss
 
 SIDES = ("below", "above")
+WIDEST = 400  # in units of d: above it nothing is gained over depth 3 at these d
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ SPLITS = tuple(
 
 
 @dataclass(frozen=True)
-class Limits:
+class Room:
     """What fits into a width: the first sample, later samples, entries per block, the hash."""
 
     sample: int
@@ -65,8 +60,8 @@ class Limits:
     ending: HashEnding
 
 
-def limits(d: int, width: int, cost: Cost) -> Limits:
-    """Invert the width model; `linear_layers` checks the result."""
+def room_within(d: int, width: int, cost: Style) -> Room:
+    """Invert the width model; the schedule's layers check the result."""
     room = width - cost.carried * d - SPARE
     sample = isqrt(max(0, (width - d) // cost.pair)) - (cost.carried - 1)
     if cost.carried == 1 and (sample + 1) * sample + d <= width:
@@ -74,28 +69,23 @@ def limits(d: int, width: int, cost: Cost) -> Limits:
     slots = max(0, isqrt(max(0, room // cost.pair)) - 2 - (cost.pair - 1))
     entries = max(0, (room - 4 * slots) // (cost.slot * d))
     hashed = min((width - cost.hashed * d - SPARE) // cost.count, (width - d - SPARE) // cost.extract)
-    prime = previous_prime(max(2, min(slots, isqrt(max(4, hashed)) + 1, d)))
-    functions = max(1, min(prime - 1, hashed // prime))
-    return Limits(
-        min(sample, d), min(slots, d), entries, HashEnding(prime, functions, hash_capacity(d, prime, functions))
-    )
+    return Room(min(sample, d), min(slots, d), entries, HashEnding.within(d, slots, hashed))
 
 
-def hard_round(
-    d: int, gap: int, law: Law, limit: Limits, failure: float, shares: Shares
-) -> tuple[HardRound, Law, tuple[Event, ...]] | None:
+def hard_round(goal: Goal, law: Law, room: Room, shares: Shares) -> tuple[HardRound, Law, tuple[Event, ...]] | None:
     """The second sample: the choice that leaves the shortest interval on average, its law and the events."""
+    d, failure = goal.d, goal.failure
     shortest, longest = int(law.low[1]), int(law.high[-1])
     best: tuple[float, HardRound, Law, tuple[Event, ...]] | None = None
     largest = 0
     usual = int(law.high[min(law.high.size - 1, int(np.searchsorted(np.cumsum(law.mass), 0.98)))])
-    for entries in sorted(range(1, limit.entries + 1), reverse=True):
-        blocks, short = _most_blocks(d, law, min(limit.slots // entries, d), entries, shares.shortage * failure)
+    for entries in range(room.entries, 0, -1):
+        blocks, short = _most_blocks(d, law, min(room.slots // entries, d), entries, shares.shortage * failure)
         size = blocks * entries
         if size < 8 or size > shortest or size < 0.9 * largest:
             continue
         largest = max(largest, size)
-        more = 1 + ceil(gap * size / shortest)
+        more = 1 + ceil(goal.gap * size / shortest)
         asked = [(shortest, usual, size, side, shares.second / 2 * failure) for side in SIDES]
         if best is not None and min(size + 1, sum(least_margin(*one) for one in asked) + more) / size >= best[0]:
             continue
@@ -108,9 +98,8 @@ def hard_round(
         spacings = min(size + 1, below + above + more)
         average = spacings / size
         if best is None or average < best[0]:
-            after = Law.of(
-                partial(_after_hard, law, size, spacings), 1, longest, shares.range * failure, 2 * shares.bins
-            )
+            exceeds = partial(_after_hard, law, size, spacings)
+            after = Law.of(exceeds, 1, longest, drop=shares.range * failure, bins=2 * shares.bins)
             found = HardRound(blocks, d // blocks, entries, below, above)
             events = (
                 Event("round 2: a block is short", short),
@@ -157,107 +146,70 @@ def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.F
     return portable.dot(law.mass, np.where(most[None, :] >= law.high[:, None], 0.0, tail)) + law.beyond
 
 
-def fit(
-    d: int,
-    low: int,
-    high: int,
-    failure: float,
-    width: int,
-    family: Family,
-    blocks: Blocks,
-    shares: Shares = COARSE,
-) -> LinearSchedule | None:
-    """A schedule of at most `width` neurons a layer that fails with probability at most `failure`, if one is found."""
-    cost = COSTS[family, blocks]
-    limit = limits(d, width, cost)
-    if limit.sample < 8 or limit.slots < 8 or limit.entries < 1 or limit.sample > d:
+def fit(style: Style, goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | None:
+    """A schedule of at most `width` neurons a layer that fails as seldom as the goal says, if one is found."""
+    d, failure, drop = goal.d, goal.failure, shares.range * goal.failure
+    room = room_within(d, width, style)
+    if room.sample < 8 or room.slots < 8 or room.entries < 1:
         return None
-    sample, miss = first_sample(d, low, high, limit.sample, shares.first * failure)
+    sample, miss = first_sample(goal, room.sample, shares.first * failure)
     events = [Event("round 1: the window misses", miss)]
-    law = first_law(d, sample, shares.range * failure)
+    law = first_law(d, sample, drop)
     # near the ends of the range few entries are live after round 1: then round 2 is soft as well
-    second = hard_round(d, high - low, law, limit, failure, shares)
+    second = hard_round(goal, law, room, shares)
     hard: tuple[HardRound, ...] = ()
     if second is not None:
         hard, law, events = (second[0],), second[1], [*events, *second[2]]
     if fsum(event.probability for event in events) > failure:
         return None
-    gap, capacity = high - low, limit.ending.capacity
-    taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
+    taken, overflow = soft_round(goal, law, room.slots, room.entries)
     soft = [taken]
     while len(hard) + len(soft) < 3:
-        law = Law.of(partial(after_soft, law, gap, overflow), 1, int(law.high[-1]), shares.range * failure, shares.bins)
-        taken, overflow = soft_round(d, law, limit.slots, limit.entries, failure)
+        law = Law.of(partial(after_soft, law, goal.gap, overflow), 1, int(law.high[-1]), drop=drop, bins=shares.bins)
+        taken, overflow = soft_round(goal, law, room.slots, room.entries)
         soft.append(taken)
-    survive = float(after_soft(law, gap, overflow, np.array([capacity]))[0])
-    events.append(Event(f"more than {capacity} survivors", survive))
-    plan = LinearSchedule(d, low, high, tuple(events), (), family, blocks, sample, hard, tuple(soft), limit.ending)
-    plan = replace(plan, layers=linear_layers(plan))
-    return plan if plan.width <= width and plan.failure_bound <= failure else None
+    survive = float(after_soft(law, goal.gap, overflow, np.array([room.ending.capacity]))[0])
+    events.append(Event(f"more than {room.ending.capacity} survivors", survive))
+    plan = LinearSchedule(
+        d=d, low=goal.low, high=goal.high, events=tuple(events), style=style, sample=sample, hard=hard, soft=tuple(soft),
+        ending=room.ending, clip=goal.depth != 21,
+    )  # fmt: skip
+    return proven(plan, goal, width)
 
 
-def plan_linear(
-    d: int,
-    low: int,
-    high: int,
-    failure: float = 1e-3,
-    family: Family = "linear46",
-    blocks: Blocks | None = None,
-    objective: Objective = "width",
-) -> LinearSchedule:
-    """The narrowest (or smallest) schedule that fails with probability at most `failure`."""
-    check_task(d, low, high, failure)
-    style: Blocks = blocks or ("paper" if family == "linear46" else "lean")
-    if (family, style) not in COSTS:
-        raise UserError(f"{family} is built from lean blocks only")
-    found = _search(d, low, high, failure, family, style)
+def style_of(family: Family, goal: Goal) -> Style:
+    """The style asked for, or the family's own."""
+    for style in STYLES:
+        if style.family == family and goal.blocks in (None, style.blocks):
+            return style
+    raise UserError(f"{family} is built from lean blocks only")
+
+
+def linear_plans(family: Family, goal: Goal) -> Iterator[LinearSchedule]:
+    """For the size the smallest of a few wider ones first; then the narrowest, to half a percent."""
+    if goal.schedule == "paper":
+        paper_linear46(goal)
+    depths, words = ((46,), "46") if family == "linear46" else ((21, 22), "22, or 21 without the clip of its answer")
+    if goal.depth not in (None, *depths):
+        raise goal.no_depth(family, words)
+    style = style_of(family, goal)
+    coarse = partial(fit, style, goal)
+    found = within(coarse, growing(goal.d, WIDEST))
     if found is None:
-        raise UserError(_nothing(d, low, high, failure, family, style))
-    if objective == "size":
-        wider = [fit(d, low, high, failure, int(found.width * f), family, style) for f in (1.1, 1.25, 1.5, 2.0)]
-        found = min([found, *(plan for plan in wider if plan is not None)], key=lambda plan: plan.size)
-    return found
-
-
-def _search(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> LinearSchedule | None:
-    """Bisection over the width, to half a percent; above 400 d nothing is gained over depth 3 at these d."""
-    best, wide = _wide(d, low, high, failure, family, blocks)
-    narrow = wide / 1.6
-    while best is not None and wide > 1.02 * narrow:
-        middle = (narrow + wide) / 2
-        found = fit(d, low, high, failure, int(middle), family, blocks)
-        narrow, wide, best = (narrow, middle, found) if found else (middle, wide, best)
-    narrow = 0.9 * wide
-    while best is not None and wide > 1.005 * narrow:
-        middle = (narrow + wide) / 2
-        tries = (fit(d, low, high, failure, int(middle), family, blocks, shares) for shares in SPLITS)
-        found = next((plan for plan in tries if plan), None)
-        narrow, wide, best = (narrow, middle, found) if found else (middle, wide, best)
-    return best
-
-
-def _wide(
-    d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks
-) -> tuple[LinearSchedule | None, float]:
-    """The first schedule within 8 d, 12 d, 18 d ..., and that width."""
-    wide = 8.0 * d
-    while wide <= 400 * d:
-        if found := fit(d, low, high, failure, int(wide), family, blocks):
-            return found, wide
-        wide *= 1.5
-    return None, wide
-
-
-def _nothing(d: int, low: int, high: int, failure: float, family: Family, blocks: Blocks) -> str:
-    """Why nothing was found, and a failure probability near it for which a schedule was."""
-    asked = (
-        f"{family} with {blocks} blocks has no provable schedule at d = {d}, ranks {low}..{high}, failure {failure:g}"
+        return
+    found = narrowed(coarse, found, found[1] / 1.6, 1.02)
+    narrowest, _ = narrowed(
+        lambda width: first_found(fit(style, goal, width, shares) for shares in SPLITS), found, 0.9 * found[1], 1.005
     )
-    found, decades = None, [e for e in range(1, 301) if float(f"1e-{e}") > failure]
-    while decades:
-        middle = len(decades) // 2
-        if _wide(d, low, high, float(f"1e-{decades[middle]}"), family, blocks)[0]:
-            found, decades = decades[middle], decades[middle + 1 :]
-        else:
-            decades = decades[:middle]
-    return f"{asked}; " + ("radix is exact" if found is None else f"--failure 1e-{found} can be planned")
+    if goal.objective == "size":
+        wider = [plan for share in (1.1, 1.25, 1.5, 2.0) if (plan := coarse(int(narrowest.width * share)))]
+        yield min([narrowest, *wider], key=lambda plan: plan.size)
+    yield narrowest
+
+
+def linear_nearest(family: Family, goal: Goal) -> str:
+    """A failure probability near the goal's for which there is a schedule."""
+    style, widest = style_of(family, goal), int(max(growing(goal.d, WIDEST)))
+    beyond = next((e for e in range(1, 301) if float(f"1e-{e}") <= goal.failure), 301)
+    decades = edge(lambda e: fit(style, replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
+    return f"--failure 1e-{decades} can be planned" if decades else "radix is exact"

@@ -1,19 +1,31 @@
-"""The width model of linear46 and linear22: neurons of every layer of a schedule, by the style of its blocks."""
+"""The schedule of linear46 and linear22, and its width model: neurons of every layer, by the style of its blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from exporter.planning.schedule import Blocks, HardRound, Layer, LinearSchedule
+from exporter.planning.goal import Blocks
+from exporter.planning.schedule import (
+    FailureLaw,
+    FirstSample,
+    HardRound,
+    HashEnding,
+    PlannedLayer,
+    Schedule,
+    SoftRound,
+)
 
 Family = Literal["linear46", "linear22"]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Neurons per unit of work of one style of blocks."""
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """A family of networks, its building blocks, and their neurons per unit of work."""
 
+    family: Family
+    blocks: Blocks
     pair: int  # per ordered pair of a comparison of all pairs
     slot: int  # per entry and slot of shortlisting
     select: int  # per entry and rank of rank selection
@@ -23,30 +35,53 @@ class Cost:
     hashed: int  # neurons per entry beside the slots while blocks are counted
 
 
-COSTS: dict[tuple[Family, Blocks], Cost] = {
-    ("linear46", "paper"): Cost(pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
-    ("linear46", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
-    ("linear22", "lean"): Cost(pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
-}
+# the first of a family is the usual one
+STYLES = (
+    Style(family="linear46", blocks="paper", pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
+    Style(family="linear46", blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
+    Style(family="linear22", blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
+)
 
 
-def linear_layers(plan: LinearSchedule) -> tuple[Layer, ...]:
-    """The width model: neurons of each hidden layer, named by module."""
-    return _layers46(plan) if plan.family == "linear46" else _layers22(plan)
+@dataclass(frozen=True, kw_only=True)
+class LinearSchedule(Schedule):
+    """`alg:medianFindingFunctionLinear` and its 21-layer form, which can do without the `clip` of its answer."""
+
+    style: Style
+    sample: FirstSample
+    hard: tuple[HardRound, ...]
+    soft: tuple[SoftRound, ...]
+    ending: HashEnding
+    clip: bool = True
+
+    @property
+    def rounds(self) -> tuple[HardRound | SoftRound, ...]:
+        """Rounds 2 and later."""
+        return (*self.hard, *self.soft)
+
+    @property
+    def failure_law(self) -> FailureLaw:
+        return "seeds"
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        named = _layers46(self) if self.style.family == "linear46" else _layers22(self)
+        if self.clip:
+            named.append(("clip", 2 * self.outputs))
+        return tuple(PlannedLayer(*layer) for layer in named)
 
 
-def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
-    d, cost = plan.d, COSTS[plan.family, plan.blocks]
-    z, outputs = plan.sample.size, plan.high - plan.low + 1
-    paper = plan.blocks == "paper"
+def _layers46(plan: LinearSchedule) -> list[tuple[str, int]]:
+    d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
+    paper = cost.blocks == "paper"
 
     def pairs(m: int) -> int:
         return 2 * m * m if paper else m * (m - 1)
 
     layers = [
-        Layer("round 1: rank selection, pairs", pairs(z) + d + z),
-        Layer("round 1: rank selection, select", cost.select * 2 * z + d),
-        Layer("round 1: filter", 5 * d + 3),
+        ("round 1: rank selection, pairs", pairs(z) + d + z),
+        ("round 1: rank selection, select", cost.select * 2 * z + d),
+        ("round 1: filter", 5 * d + 3),
     ]
     for number, taken in enumerate(plan.rounds, 2):
         hard = isinstance(taken, HardRound)
@@ -54,42 +89,40 @@ def _layers46(plan: LinearSchedule) -> tuple[Layer, ...]:
         scaling, rounding = (4 * d * min(2, outputs), 8 * d + 4 if paper else 8 * m + 12) if hard else (taken.blocks, 0)
         name = f"round {number}: "
         layers += [
-            Layer(name + "shortlisting, maximum", 3 * d + 8),
-            Layer(name + "shortlisting, mask", 5 * used + 2 * d + 4),
-            Layer(name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 4),
-            Layer(name + "rank computing", 8 * d + m + 4),
-            Layer(name + "rank scaling", scaling + 2 * d + m + 8),
-            Layer(name + "ceiling", rounding + 2 * d + m + 8),
-            Layer(name + "maximum and minimum", 2 * d + m + 8),
-            Layer(name + "rank selection, pairs", pairs(m + 2) + 2 * d + m + 10),
-            Layer(name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 4),
-            Layer(name + "filter", 6 * d + 3),
+            (name + "shortlisting, maximum", 3 * d + 8),
+            (name + "shortlisting, mask", 5 * used + 2 * d + 4),
+            (name + "shortlisting, slots", cost.slot * taken.entries * used + 2 * d + 4),
+            (name + "rank computing", 8 * d + m + 4),
+            (name + "rank scaling", scaling + 2 * d + m + 8),
+            (name + "ceiling", rounding + 2 * d + m + 8),
+            (name + "maximum and minimum", 2 * d + m + 8),
+            (name + "rank selection, pairs", pairs(m + 2) + 2 * d + m + 10),
+            (name + "rank selection, select", cost.select * 2 * (m + 2) + 2 * d + 4),
+            (name + "filter", 6 * d + 3),
         ]
     p, q, n = plan.ending.prime, plan.ending.functions, plan.ending.capacity
     pick = 4 if paper else 1
     layers += [
-        Layer("hashing: hash", 2 * d),
-        Layer("hashing: block extraction, count", cost.count * q * p + 4 * d),
-        Layer("hashing: block extraction, pick", pick * q + 2 * d),
-        Layer("hashing: block extraction, extract", cost.extract * q * p + d + 2),
-        Layer("hashing: rank selection, pairs", pairs(p) + p + d),
-        Layer("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
-        Layer("largest survivor: pairs", pairs(n) + 2 * n + d),
-        Layer("largest survivor: select", cost.select * n + n + d),
-        Layer("rank computing", 2 * d + 3 * n),
-        Layer("rank selection, pairs", pairs(n) + 2 * n + 4),
-        Layer("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
-        Layer("clip", 2 * outputs),
+        ("hashing: hash", 2 * d),
+        ("hashing: block extraction, count", cost.count * q * p + 4 * d),
+        ("hashing: block extraction, pick", pick * q + 2 * d),
+        ("hashing: block extraction, extract", cost.extract * q * p + d + 2),
+        ("hashing: rank selection, pairs", pairs(p) + p + d),
+        ("hashing: rank selection, select", (cost.select * n if paper else n + 1) * p + d),
+        ("largest survivor: pairs", pairs(n) + 2 * n + d),
+        ("largest survivor: select", cost.select * n + n + d),
+        ("rank computing", 2 * d + 3 * n),
+        ("rank selection, pairs", pairs(n) + 2 * n + 4),
+        ("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
     ]
-    return tuple(layers)
+    return layers
 
 
-def _layers22(plan: LinearSchedule) -> tuple[Layer, ...]:
-    d, cost = plan.d, COSTS[plan.family, plan.blocks]
-    z, outputs = plan.sample.size, plan.high - plan.low + 1
+def _layers22(plan: LinearSchedule) -> list[tuple[str, int]]:
+    d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
     layers = [
-        Layer("round 1: pairs", cost.pair * z * (z - 1) + d),
-        Layer("round 1: select", cost.select * 2 * z + d),
+        ("round 1: pairs", cost.pair * z * (z - 1) + d),
+        ("round 1: select", cost.select * 2 * z + d),
     ]
     for number, taken in enumerate(plan.rounds, 2):
         hard = isinstance(taken, HardRound)
@@ -98,19 +131,18 @@ def _layers22(plan: LinearSchedule) -> tuple[Layer, ...]:
         beside = 4 * taken.size if hard else taken.blocks
         name = f"round {number}: "
         layers += [
-            Layer(name + "mask", 5 * d + (3 if hard else 5)),
-            Layer(name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 7),
-            Layer(name + "pairs", cost.pair * taken.size * (taken.size - 1) + m + d + 6),
-            Layer(name + "select", cost.select * 2 * m + d + 3),
+            (name + "mask", 5 * d + (3 if hard else 5)),
+            (name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 7),
+            (name + "pairs", cost.pair * taken.size * (taken.size - 1) + m + d + 6),
+            (name + "select", cost.select * 2 * m + d + 3),
         ]
     p, q = plan.ending.prime, plan.ending.functions
     layers += [
-        Layer("hashing: mask", 5 * d + 2),
-        Layer("hashing: collisions", q * p + d + 3),
-        Layer("hashing: pick", q + d + 5),
-        Layer("hashing: extract", cost.extract * q * p + 5),
-        Layer("pairs", cost.pair * p * (p - 1) + p + 5),
-        Layer("select", (outputs + 1) * p + 2),
-        Layer("clip", 2 * outputs),
+        ("hashing: mask", 5 * d + 2),
+        ("hashing: collisions", q * p + d + 3),
+        ("hashing: pick", q + d + 5),
+        ("hashing: extract", cost.extract * q * p + 5),
+        ("pairs", cost.pair * p * (p - 1) + p + 5),
+        ("select", (outputs + 1) * p + 2),
     ]
-    return tuple(layers)
+    return layers

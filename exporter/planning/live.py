@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from exporter.planning import portable, tails
-from exporter.planning.schedule import FirstSample, SoftRound
+from exporter.planning.goal import Goal
+from exporter.planning.schedule import BlockSample, FirstSample, SoftRound
 
 Tail = Callable[[tails.Ints], tails.Floats]
-
+B = TypeVar("B", bound=BlockSample)
 
 SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
+BINS, FINE = 48, 160  # values kept of the law of live entries, rounded to the unfavourable side
 
 
-BINS, FINE = 48, 160  # the same for the laws that need no share
-
-
-def first_sample(d: int, low: int, high: int, size: int, failure: float) -> tuple[FirstSample, float]:
+def first_sample(goal: Goal, size: int, failure: float) -> tuple[FirstSample, float]:
     """The narrowest window of a sample that misses a target with probability at most `failure`, and that bound.
 
     The end of rank L lies at or below the target k when at least L sampled entries are <= the target.
     """
+    d, low, high = goal.d, goal.low, goal.high
     lower = tails.largest_lower_cut(d, low, size, failure / 2) + 1
     upper = tails.smallest_upper_cut(d, high - 1, size, failure / 2)
     miss = float(tails.lower_tail(d, low, size, lower - 1)) if lower else 0.0
@@ -48,7 +49,7 @@ class Law:
 
     @staticmethod
     def of(
-        exceeds: Tail, least: int, most: int, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
+        exceeds: Tail, least: int, most: int, *, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
     ) -> Law:
         """From P(n > t) and P(n <= t), with at most `drop` cut off above; what is rare below is left to the first bin."""
         edges = portable.evenly(least - 1, most, 23)
@@ -86,7 +87,7 @@ def first_law(d: int, sample: FirstSample, drop: float) -> Law:
     def at_most(t: tails.Ints) -> tails.Floats:
         return np.where(t >= d, 1.0, tails.upper_tail(d, np.clip(t - more, 0, d), sample.size, spacings))
 
-    return Law.of(exceeds, spacings + more, d, drop, FINE, at_most)
+    return Law.of(exceeds, spacings + more, d, drop=drop, bins=FINE, at_most=at_most)
 
 
 def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
@@ -114,31 +115,32 @@ def _spread_out(count: int) -> tails.Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def soft_round(
-    d: int, law: Law, slots: int, entries: int, failure: float, sampled: int = 0
-) -> tuple[SoftRound, tails.Floats]:
+def blockings(kind: type[B], d: int, slots: int, entries: int) -> Iterator[B]:
+    """All d positions in blocks, up to `entries` slots in each and at most `slots` in all."""
+    for taken in range(1, max(1, entries) + 1):
+        block = -(-d // min(max(1, slots // taken), d))
+        yield kind(-(-d // block), block, taken)
+
+
+def soft_round(goal: Goal, law: Law, slots: int, entries: int, sampled: int = 0) -> tuple[SoftRound, tails.Floats]:
     """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin.
 
     `sampled`: none of the live entries is among so many positions that were sampled before and dealt to the blocks.
     """
-    total = d - sampled
+    d, total = goal.d, goal.d - sampled
 
     def free(blocks: int) -> int:
         """Places of a block that can be live: at most; the first blocks have one more of all and of the sampled places."""
         return max(d // blocks + (j < d % blocks) - sampled // blocks - (j < sampled % blocks) for j in range(blocks))
 
-    at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * failure))
+    at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * goal.failure))
     high = law.high[max(0, law.high.size - 1 - at)]
-    best: tuple[float, SoftRound] | None = None
-    for taken in range(1, max(1, entries) + 1):
-        block = -(-d // min(max(1, slots // taken), d))
-        blocks = -(-d // block)
-        beyond = np.arange(taken + 1, min(int(high), free(blocks)) + 1)
-        law_of_one = portable.exp(tails.log_pmf(total, high, free(blocks), beyond))
-        expected = blocks * float(portable.dot(law_of_one, beyond - taken))
-        if best is None or expected < best[0]:
-            best = (expected, SoftRound(blocks, block, taken))
-    assert best is not None
-    found = best[1]
-    most = min(int(law.high[-1]), 12 + int(4 * best[0]))
+
+    def expected(taken: SoftRound) -> float:
+        beyond = np.arange(taken.entries + 1, min(int(high), free(taken.blocks)) + 1)
+        law_of_one = portable.exp(tails.log_pmf(total, high, free(taken.blocks), beyond))
+        return taken.blocks * float(portable.dot(law_of_one, beyond - taken.entries))
+
+    found = min(blockings(SoftRound, d, slots, entries), key=expected)
+    most = min(int(law.high[-1]), 12 + int(4 * expected(found)))
     return found, tails.overflow_tails(total, law.high, found.blocks, free(found.blocks), found.entries, most)

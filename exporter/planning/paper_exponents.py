@@ -7,17 +7,17 @@ from math import ceil, log10
 from typing import NoReturn
 
 from exporter.errors import UserError
+from exporter.planning.goal import Goal
 from exporter.planning.portable import power
-from exporter.planning.schedule import check_task
 
 # (y', z') of rounds 2 to 4 in hundredths (step 1 of alg:informalAlgo)
 EXPONENTS = {2: (76, 50), 3: (52, 50), 4: (28, 26)}
 LARGEST = 10**71  # of round 3; round 4 asks for 10^95.4
 
 
-def paper_linear46(d: int, low: int, high: int) -> NoReturn:
+def paper_linear46(goal: Goal) -> NoReturn:
     """UserError with the first inequality of alg:sparsifyingFunctionNeuralNet that fails: one does for every d < 10^71."""
-    check_task(d, low, high, 0.5)
+    d = goal.d
     if d >= LARGEST:
         raise UserError(f"no computer holds d = {d:.0e} entries")
     i, (y, z) = next((i, (y, z)) for i, (y, z) in EXPONENTS.items() if _taken(d, i, y, z)[2] > d)

@@ -3,13 +3,14 @@
     Schedule
     ├── Depth5Schedule      blocks and the window of ranks kept in each
     ├── LinearSchedule      linear46 and linear22: FirstSample, HardRound, SoftRound ..., HashEnding
-    ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockEnding
+    ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockSample
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima
 
-The paper's exponents fit no d that fits in a computer, so the planners take d, the ranks and a failure probability
-and search for the smallest network whose failure they can prove. Every schedule lists its bad events with their
-probabilities; `failure_bound` is their sum, and `failure_law` says what it is a probability over:
+The parts stand here; a schedule, its width model and its planner have a file of their own. The paper's exponents fit no d
+that fits in a computer, so the planners take a goal (d, the ranks, a failure probability) and search for the smallest
+network whose failure they can prove. Every schedule lists its bad events with their probabilities; `failure_bound` is their
+sum, and `failure_law` says what it is a probability over:
 
     seeds   every round has a permutation of its own, and the seed draws them: the bound holds for every fixed input, over
             the seeds. On random inputs it holds for the seeds on average, not for each: after round 1 the live entries
@@ -20,15 +21,13 @@ probabilities; `failure_bound` is their sum, and `failure_law` says what it is a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import fsum
+from math import fsum, isqrt
 from typing import Literal, NamedTuple
 
-from exporter.errors import UserError
 from exporter.planning.portable import outward
 
-Blocks = Literal["paper", "lean"]
-Objective = Literal["width", "size"]
 FailureLaw = Literal["seeds", "file"]
 
 
@@ -48,7 +47,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Layer:
+class PlannedLayer:
     """Neurons of one hidden layer, with the module of the paper it belongs to."""
 
     module: str
@@ -114,21 +113,32 @@ class HashEnding:
     functions: int
     capacity: int
 
+    @staticmethod
+    def within(d: int, slots: int, neurons: int) -> HashEnding:
+        """As many functions as `neurons` have room for, modulo a prime of at most `slots`."""
+        prime = previous_prime(max(2, min(slots, isqrt(max(4, neurons)) + 1, d)))
+        functions = max(1, min(prime - 1, neurons // prime))
+        return HashEnding(prime, functions, hash_capacity(d, prime, functions))
 
-@dataclass(frozen=True)
-class BlockEnding(BlockSample):
-    """All survivors, at most `entries` of them in each block, compared in all pairs."""
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """What all schedules have: the task, the proof and the width model (checked against the built network)."""
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """What all schedules have: the ranks, the proof and the width model."""
 
     d: int
     low: int
     high: int
     events: tuple[Event, ...]
-    layers: tuple[Layer, ...]
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        """The width model (checked against the built network)."""
+
+    @property
+    def outputs(self) -> int:
+        """How many ranks are wanted."""
+        return self.high - self.low + 1
 
     @property
     def failure_bound(self) -> float:
@@ -143,7 +153,7 @@ class Schedule:
     @property
     def width(self) -> int:
         """Neurons of the largest hidden layer."""
-        return max(layer.width for layer in self.layers)
+        return max((layer.width for layer in self.layers), default=0)
 
     @property
     def size(self) -> int:
@@ -154,89 +164,6 @@ class Schedule:
     def depth(self) -> int:
         """Hidden layers plus one, as the paper counts."""
         return len(self.layers) + 1
-
-
-@dataclass(frozen=True)
-class Depth5Schedule(Schedule):
-    """`alg:depth5medianComp`: blocks of the given sizes; from each the ranks first .. last (all where it is shorter)."""
-
-    blocks: Blocks
-    sizes: tuple[int, ...]
-    windows: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class LinearSchedule(Schedule):
-    """`alg:medianFindingFunctionLinear` and its 21-layer form."""
-
-    family: Literal["linear46", "linear22"]
-    blocks: Blocks
-    sample: FirstSample
-    hard: tuple[HardRound, ...]
-    soft: tuple[SoftRound, ...]
-    ending: HashEnding
-
-    @property
-    def rounds(self) -> tuple[HardRound | SoftRound, ...]:
-        """Rounds 2 and later."""
-        return (*self.hard, *self.soft)
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "seeds"
-
-
-@dataclass(frozen=True)
-class CompactSchedule(Schedule):
-    """Sample, pivots (ranks of the sample, the two outermost first and last), soft rounds, block ending."""
-
-    sample: FirstSample
-    pivots: tuple[int, ...]
-    soft: tuple[SoftRound, ...]
-    ending: BlockEnding
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "seeds" if self.soft else "file"
-
-
-@dataclass(frozen=True)
-class MaxSchedule(Schedule):
-    """`alg:informalAlgoMax` and `alg:sparseToMaximumFunction`: two sparsification rounds, then hashing."""
-
-    sample: FirstSample
-    soft: SoftRound
-    ending: HashEnding
-
-
-@dataclass(frozen=True)
-class TreeSchedule(Schedule):
-    """Exact maximum: group sizes from the inputs up; a group of 2 costs one layer, a larger one two."""
-
-    groups: tuple[int, ...]
-
-
-def check_task(d: int, low: int, high: int, failure: float) -> None:
-    """Refuse what no planner can do, in the user's words."""
-    if d < 1:
-        raise UserError(f"d = {d}: a network needs at least one input")
-    if not 1 <= low <= high <= d:
-        raise UserError(f"ranks {low}..{high} do not lie in 1..{d}")
-    if not 0.0 < failure < 1.0:
-        raise UserError(f"failure = {failure}: choose a probability above 0 and below 1, e.g. 1e-3")
-
-
-def median_ranks(d: int) -> tuple[int, int]:
-    """The ranks whose mean numpy.median returns: the middle one, or the middle two of even d."""
-    return (d + 1) // 2, d // 2 + 1
-
-
-def next_prime(n: int) -> int:
-    """The smallest prime >= n."""
-    n = max(2, n)
-    while any(n % f == 0 for f in range(2, int(n**0.5) + 1)):
-        n += 1
-    return n
 
 
 def previous_prime(n: int) -> int:

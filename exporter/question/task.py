@@ -45,7 +45,7 @@ class Task:
         return tuple(sorted({r for out in self.outputs for r in out.ranks}))
 
     @property
-    def rounds(self) -> bool:
+    def may_round(self) -> bool:
         """Whether an interpolation weight is no power of two, so that the last sum may round."""
         return any(w.denominator & (w.denominator - 1) for out in self.outputs for w in out.weights)
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.formula.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
-from exporter.formula.network import CHUNK, Group, Index, Network, merged_rows
+from exporter.formula.network import CHUNK, Index, Network, Neurons, merged_rows
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 ALIKE: Literal["alike"] = "alike"
@@ -30,7 +30,7 @@ Axes = tuple[Literal["alike", "entries"] | None, ...]
 ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Accounting:
     depth: int
     width: int
@@ -57,10 +57,12 @@ def accounting(net: Network) -> Accounting:
             largest = max(largest, scale * heaviest)
     widths = tuple(layer.width for layer in net.layers)
     modules = tuple(layer.name for layer in net.layers)
-    return Accounting(net.depth, net.width, net.size, nnz, largest, widths, modules)
+    return Accounting(
+        depth=net.depth, width=net.width, size=net.size, nnz=nnz, max_weight=largest, widths=widths, modules=modules
+    )
 
 
-def _bare(node: Node, groups: dict[Node, Group]) -> tuple[Node, float]:
+def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
     """The node without factor and bias, and the factor's magnitude."""
     scale = 1.0
     while isinstance(node, Sum) and node not in groups:
@@ -72,7 +74,7 @@ def _bare(node: Node, groups: dict[Node, Group]) -> tuple[Node, float]:
     return node, scale
 
 
-def _count(node: Node, groups: dict[Node, Group], symmetry: dict[Node, Axes]) -> tuple[int, float]:
+def _count(node: Node, groups: dict[Node, Neurons], symmetry: dict[Node, Axes]) -> tuple[int, float]:
     """(non-zeros, largest weight) of all rows of a node over the neurons of a layer.
 
     Terms that share no neurons are counted one by one; what is left is merged.
@@ -99,12 +101,12 @@ def _disjoint(several: list[set[Node]]) -> bool:
     return len(set().union(*several)) == sum(map(len, several))
 
 
-def _reads(node: Node, groups: dict[Node, Group]) -> set[Node]:
+def _reads(node: Node, groups: dict[Node, Neurons]) -> set[Node]:
     """The groups that a node depends on."""
     return {n for n in _region(node, groups) if n in groups}
 
 
-def _merge_and_count(node: Node, groups: dict[Node, Group], axes: Axes) -> tuple[int, float]:
+def _merge_and_count(node: Node, groups: dict[Node, Neurons], axes: Axes) -> tuple[int, float]:
     leaves, columns = _atoms(node, groups)
     rows, copies = _representatives(node, axes)
     width = columns.number.size
@@ -129,7 +131,7 @@ class Columns:
     size: npt.NDArray[np.float64]
 
 
-def _atoms(root: Node, groups: dict[Node, Group]) -> tuple[dict[Node, Group], Columns]:
+def _atoms(root: Node, groups: dict[Node, Neurons]) -> tuple[dict[Node, Neurons], Columns]:
     """Nodes that stand for the neurons below them in the map of `root`, as groups, and the neurons of their entries.
 
     An atom's entries read disjoint sets of neurons, and nothing else in the map reads these: a sum over a block, say. All
@@ -148,7 +150,7 @@ def _atoms(root: Node, groups: dict[Node, Group]) -> tuple[dict[Node, Group], Co
         below[node] = frozenset({node}) if node in groups else frozenset().union(*(below[a] for a in args))
         shared = sum(len(below[a]) for a in args) > len(below[node])
         apart[node] = None if shared else _columns(node, groups, apart)
-    atoms: dict[Node, Group] = {}
+    atoms: dict[Node, Neurons] = {}
     pending, seen, offset = [root], set[Node](), 0
     numbers, sizes = [np.zeros(0, np.int64)], [np.zeros(0)]
     while pending:
@@ -158,7 +160,7 @@ def _atoms(root: Node, groups: dict[Node, Group]) -> tuple[dict[Node, Group], Co
         seen.add(node)
         found, within = apart[node], inside[node]
         if found is not None and all(readers[n] <= within for n in within if n != node):
-            atoms[node] = Group(node, node, (1,), offset)
+            atoms[node] = Neurons(node, node, (1,), offset)
             number, size = _whole(found, node.shape)
             numbers.append(number.ravel())
             sizes.append(size.ravel())
@@ -168,17 +170,17 @@ def _atoms(root: Node, groups: dict[Node, Group]) -> tuple[dict[Node, Group], Co
     return atoms, Columns(np.concatenate(numbers), np.concatenate(sizes))
 
 
-def _region(root: Node, groups: dict[Node, Group]) -> list[Node]:
+def _region(root: Node, groups: dict[Node, Neurons]) -> list[Node]:
     """The nodes between the groups and the root, each after its arguments; constants left out."""
     return topological(root, args=lambda node: _moving(node, groups))
 
 
-def _moving(node: Node, groups: dict[Node, Group]) -> list[Node]:
+def _moving(node: Node, groups: dict[Node, Neurons]) -> list[Node]:
     """The arguments of a node between the groups that are no constants."""
     return [] if node in groups else [arg for arg in node.args if not arg.is_constant]
 
 
-def _columns(node: Node, groups: dict[Node, Group], known: dict[Node, Columns | None]) -> Columns | None:
+def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns | None]) -> Columns | None:
     """The neurons of every entry, where no two entries read the same one; the arguments read different groups."""
     flat = (1,) * len(node.shape)
     if node in groups:

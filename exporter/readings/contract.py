@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from exporter.formula.guard import Guard, guard_of
 from exporter.formula.linear import Along, Array, Take, Weigh
-from exporter.formula.network import Group, Network
+from exporter.formula.network import Network, Neurons
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]
@@ -167,7 +167,7 @@ class _Partial:
 class _Partials:
     """Partial sums of the nodes of one affine map, over the neurons it reads."""
 
-    def __init__(self, leaves: dict[Node, Group], level: int, quanta: dict[Node, float]) -> None:
+    def __init__(self, leaves: dict[Node, Neurons], level: int, quanta: dict[Node, float]) -> None:
         self.leaves, self.level, self.quanta = leaves, level, quanta
         self.known: dict[Node, _Partial] = {}
 

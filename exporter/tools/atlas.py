@@ -15,27 +15,25 @@ import csv
 import io
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from exporter.build import Options, build, to_onnx, trace
-from exporter.constructions import CONSTRUCTIONS, lookup, spoken, takers
-from exporter.constructions.scheduled import Request
+from exporter.build import build, to_onnx, trace
+from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
 from exporter.errors import UserError
 from exporter.files.manifest import replace_file, writable
-from exporter.options import checked
+from exporter.files.session import Session
+from exporter.options import Options, checked
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.readings.accounting import Accounting, accounting
 from exporter.tools.atlas_plots import can_plot, plots
-from exporter.tools.verify import Session
 
 BITS = 24
 GRID_ERROR = 2.0 ** -(2 * BITS)
@@ -78,10 +76,9 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     row |= {"asked": asdict(effort), "op": construction.op}
     task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
     row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
-    ask = Request(failure=effort.failure) if cell.construction in takers("failure") else Request()
-    if "depth" in construction.takes and claims.depth:  # left free, compact turns deeper where it would be wide
-        ask = replace(ask, depth=claims.depth)
-    options = Options(cell.construction, ask=ask, inputs="grid")  # what the theorems count
+    # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
+    asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
+    options = Options(cell.construction, **own(construction, asked))
     try:
         if construction.counted and (reason := construction.cannot(cell.d, task.ranks)):
             net, failure = trace(construction, task, options)
@@ -94,10 +91,7 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     except UserError as error:
         return row | {"reason": str(error)}
     row |= _counts(model.accounting, model.failure_bound, cell.d, claims.power)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "network.onnx"
-        path.write_bytes(to_onnx(model).SerializeToString())
-        return row | _run(Session(path), task, effort)
+    return row | _run(Session(to_onnx(model)), task, effort)
 
 
 def _counts(counted: Accounting, bound: float, d: int, power: int | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import onnx
 import scipy.sparse as sp
 from onnx import helper
 
-from exporter.build import Model
+from exporter.build import Built
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.files.lowering import dense_graph
@@ -35,7 +35,7 @@ SMALL = 5  # d up to which the further chains are written: verifiers do not get 
 Case = list[str]
 
 
-def write_properties(model: Model, path: Path) -> list[Path]:
+def write_properties(model: Built, path: Path) -> list[Path]:
     """Write the properties of the dense model at `path` beside it; returns the files."""
     if not CONSTRUCTIONS[model.options.construction].everywhere:
         able = [name for name, c in CONSTRUCTIONS.items() if c.everywhere]
@@ -57,7 +57,7 @@ def write_properties(model: Model, path: Path) -> list[Path]:
     return [path.with_name(path.stem + suffix) for suffix in files]
 
 
-def range_property(model: Model) -> str:
+def range_property(model: Built) -> str:
     grid = model.options.grid
     quarter = (grid.hi - grid.lo) / 4
     lo, hi = grid.lo + quarter, grid.hi - quarter
@@ -65,14 +65,14 @@ def range_property(model: Model) -> str:
     return _property(model, "the output lies in the range of the input", (lo, hi), 1, cases)
 
 
-def swap_property(model: Model) -> str:
+def swap_property(model: Built) -> str:
     grid = model.options.grid
     cases = [[_below(0, -2 * grid.step)], [_above(0, 2 * grid.step)]]
     text = "swapping the first and the last entry changes nothing"
     return _property(model, text, (grid.lo, grid.hi), 1, cases)
 
 
-def error_property(model: Model) -> str:
+def error_property(model: Built) -> str:
     """More than half of the y - x_k at or above a step: y is too high; at or below: too low."""
     grid, d = model.options.grid, model.task.d
     halves = list(combinations(range(d), (d + 1) // 2))
@@ -109,7 +109,7 @@ def _csr(matrix: object) -> sp.csr_array:
     return sp.csr_array(matrix)
 
 
-def _chain(layers: list[Weights], model: Model, name: str) -> bytes:
+def _chain(layers: list[Weights], model: Built, name: str) -> bytes:
     graph, element = dense_graph(layers, model.dtype), ELEMENT[model.dtype]
     proto = helper.make_model(
         helper.make_graph(
@@ -141,7 +141,7 @@ def _number(value: float) -> str:
     return text + "0" if text.endswith(".") else text
 
 
-def _property(model: Model, text: str, box: tuple[float, float], outputs: int, cases: Iterable[Case]) -> str:
+def _property(model: Built, text: str, box: tuple[float, float], outputs: int, cases: Iterable[Case]) -> str:
     grid, d = model.options.grid, model.task.d
     lines = [
         f"; {model.task.label} of {d} numbers by {model.options.construction}: {text}, up to the grid step {grid.step:g}",

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.files.manifest import write
 from exporter.library import file_name
+from exporter.options import Options
 from exporter.question.grid import Grid
 from exporter.question.task import Task, extremum, median
 from exporter.tools.properties import write_properties
@@ -35,9 +36,9 @@ def reference_models() -> Iterator[tuple[Task, Options]]:
         bits = construction.dense_bits
         for d in SIZES:
             task = extremum(d, "max") if construction.op == "max" else median(d)
-            yield task, Options(name, Grid(bits=BITS), "float32" if bits else "auto", "structured")
+            yield task, Options(name, grid=Grid(bits=BITS), dtype="float32" if bits else "auto", profile="structured")
         for d in DENSE_SIZES if bits else ():
-            yield median(d), Options(name, Grid(bits=bits or 0), "float32", "dense", inputs="grid")
+            yield median(d), Options(name, grid=Grid(bits=bits or 0), dtype="float32", profile="dense", inputs="grid")
 
 
 def write_reference(out: Path) -> list[str]:

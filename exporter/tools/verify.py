@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 from scipy.stats import binom
 
 from exporter.errors import UserError
-from exporter.files.model_file import decode, load
+from exporter.files.session import Session
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import Output, Task, median
@@ -26,10 +25,9 @@ RANDOM = {
     "capacity": {"uniform", "grid", "off-grid"},
 }
 CHANCE = 1e-9  # of calling a true failure bound broken by bad luck, on one family
-WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FamilyResult:
     """One row of the table: what came out, what was promised of it (empty: nothing), and whether that is so.
 
@@ -88,46 +86,6 @@ class Verification:
     def as_dict(self) -> dict[str, Any]:
         rows = [{k: None if v in (np.inf, np.nan) else v for k, v in asdict(f).items()} for f in self.families]
         return asdict(self) | {"families": rows, "kept": self.kept, "conclusion": self.conclusion}
-
-
-class Session:
-    """A file in onnxruntime: one thread, no spinning, batches cut to what fits in memory."""
-
-    def __init__(self, path: Path) -> None:
-        proto = load(path)
-        self.description = decode(proto)
-        stored = {t.name for t in proto.graph.initializer}
-        inputs = [i for i in proto.graph.input if i.name not in stored]
-        dims = inputs[0].type.tensor_type.shape.dim
-        if len(inputs) != 1 or len(dims) != 2 or dims[1].dim_value < 1:
-            raise UserError(f"{path}: it takes one input of shape [N, d] with a fixed d to be verified")
-        self.d = dims[1].dim_value
-        self.batch = dims[0].dim_value or None
-        kinds: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 11: np.dtype(np.float64)}
-        element = inputs[0].type.tensor_type.elem_type
-        if element not in kinds:
-            raise UserError(f"{path}: its input is neither float32 nor float64")
-        self.dtype = kinds[element]
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise UserError(f"{path}: onnxruntime does not load it: {str(error).splitlines()[0][:200]}") from None
-        self.input = inputs[0].name
-        widest = max(64 * self.d, self.description.get("run_width") or 0)
-        self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))
-
-    def run(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[Any]:
-        x = np.ascontiguousarray(x, dtype=self.dtype)
-        pieces = []
-        for start in range(0, len(x), self.chunk):
-            piece = x[start : start + self.chunk]
-            short = self.chunk - len(piece) if self.batch else 0
-            padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
-            pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
-        return np.concatenate(pieces).reshape(len(x), -1)
 
 
 def task_of(description: dict[str, Any], d: int) -> Task:
@@ -198,8 +156,9 @@ def _result(
             promised = f"{right} but for {about['failure_bound']:.3g}{seeds}"
             kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
     return FamilyResult(
-        family, len(x), float(exact.mean()), float(wrong.mean()), float(error.max()), mse, promised, kept
-    )
+        family=family, trials=len(x), exact=float(exact.mean()), wrong=float(wrong.mean()), max_error=float(error.max()),
+        mse=mse, promise=promised, kept=kept,
+    )  # fmt: skip
 
 
 def _measured(about: dict[str, Any], row: FamilyResult) -> str:
@@ -252,7 +211,7 @@ def _false_certificates(
     value, counts = got[:, : len(task.outputs)], got[:, len(task.outputs) :].reshape(len(x), len(task.ranks), 2)
     order = np.asarray(task.ranks)
     proved = ((counts[:, :, 0] < order) & (order <= counts[:, :, 1])).all(axis=1)
-    if task.rounds:
+    if task.may_round:
         ranks = _ranks(task, seen.astype(np.float64))
         right = ~_beyond(task, ranks, value, _errors(task, ranks, value), about["grid_error"])
     else:

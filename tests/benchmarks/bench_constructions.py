@@ -22,9 +22,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
+from exporter.options import Options
 from exporter.question import task as tasks
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take

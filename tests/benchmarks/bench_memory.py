@@ -32,7 +32,8 @@ more = []
 
 WEIGHTS = """
 from exporter.question import task
-from exporter.build import Options, lookup, trace
+from exporter.build import lookup, trace
+from exporter.options import Options
 from exporter.formula.network import weights
 net, _ = trace(lookup("depth3"), task.median({d}), Options())
 layers = weights(net)

@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from exporter.build import Options, trace
+from exporter.build import trace
 from exporter.constructions import lookup
-from exporter.constructions.scheduled import Request
 from exporter.files.manifest import replace_file
+from exporter.files.session import Session
 from exporter.library import export
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
-from exporter.tools.verify import Session
 
 BITS = 24
 SIZES = [256 << i for i in range(9)]  # 256 ... 65536
@@ -85,11 +85,9 @@ def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) 
     return found
 
 
-def opened(construction: str, d: int, ask: Request, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
+def opened(d: int, options: Options, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
     """Export and load a file; batches are cut by the memory that its largest layer takes."""
-    made = export(
-        tasks.median(d), Options(construction, ask=ask, certificate=certificate, inputs="grid"), Path(scratch)
-    )
+    made = export(tasks.median(d), replace(options, certificate=certificate, inputs="grid"), Path(scratch))
     session = Session(made.path)
     about = session.description
     session.chunk = max(1, min(4, WORKING_SET // (8 * about["width"])))
@@ -97,11 +95,11 @@ def opened(construction: str, d: int, ask: Request, scratch: str, certificate: b
 
 
 def network(
-    name: str,
+    options: Options,
     d: int,
-    ask: Request,
     depth: int,
     width: float,
+    *,
     least: float = 0.999,
     families: tuple[str, ...] = ("uniform",),
     trials: int = 10_000,
@@ -110,11 +108,11 @@ def network(
 
     def measure(divisor: int) -> Row:
         with tempfile.TemporaryDirectory() as scratch:
-            session, about = opened(name, d, ask, scratch)
+            session, about = opened(d, options, scratch)
             checks = [
                 check("depth", about["depth"], "=", depth),
                 check("width / d", about["width"] / d, "<=", width),
-                check("failure bound", about["failure_bound"], "<=", ask.failure),
+                check("failure bound", about["failure_bound"], "<=", options.failure),
             ]
             for family in families:
                 n = max(20, trials // divisor)
@@ -123,17 +121,17 @@ def network(
                 checks.append(check(f"outside [0, 1] of {n} {family}", got.outside, "=", 0))
         return {"checks": checks}
 
-    style = f"-{ask.blocks}" if ask.blocks else ""
-    return Cell(f"network-{name}{style}-d{d}-p{ask.failure:g}", measure)
+    style = f"-{options.blocks}" if options.blocks else ""
+    return Cell(f"network-{options.construction}{style}-d{d}-p{options.failure:g}", measure)
 
 
-def certificates(name: str, d: int, ask: Request, trials: int) -> Cell:
+def certificates(options: Options, d: int, trials: int) -> Cell:
     """Loose files that really fail, on all families: a wrong answer is always flagged, an unflagged one always right."""
 
     def measure(divisor: int) -> Row:
         by_family = {}
         with tempfile.TemporaryDirectory() as scratch:
-            session, _ = opened(name, d, ask, scratch, certificate=True)
+            session, _ = opened(d, options, scratch, certificate=True)
             for family in UNITS:
                 n = max(20, trials // divisor * (4 if family == "uniform" else 1))
                 by_family[family] = answers(session, tasks.median(d), family, n, 7)
@@ -146,15 +144,15 @@ def certificates(name: str, d: int, ask: Request, trials: int) -> Cell:
         ]
         return {"checks": checks, "families": {k: vars(v) for k, v in by_family.items()}}
 
-    return Cell(f"certificate-{name}-d{d}-p{ask.failure:g}", measure)
+    return Cell(f"certificate-{options.construction}-d{d}-p{options.failure:g}", measure)
 
 
-def rate(name: str, d: int, ask: Request, trials: int) -> Cell:
+def rate(options: Options, d: int, trials: int) -> Cell:
     """Monte Carlo: the failure rate of a file on uniform vectors against its bound, with a binomial confidence limit."""
 
     def measure(divisor: int) -> Row:
         with tempfile.TemporaryDirectory() as scratch:
-            session, about = opened(name, d, ask, scratch)
+            session, about = opened(d, options, scratch)
             got = answers(session, tasks.median(d), "uniform", max(100, trials // divisor), 11)
         k, n = got.wrong, got.trials
         lower = float(beta.ppf(1 - CONFIDENCE, k, n - k + 1)) if k else 0.0
@@ -168,46 +166,46 @@ def rate(name: str, d: int, ask: Request, trials: int) -> Cell:
             "bound": about["failure_bound"],
         }
 
-    return Cell(f"rate-{name}-d{d}-p{ask.failure:g}", measure)
+    return Cell(f"rate-{options.construction}-d{d}-p{options.failure:g}", measure)
 
 
-def counted(name: str, d: int, ask: Request) -> Cell:
+def counted(options: Options, d: int) -> Cell:
     """The width of the layered network; nothing is run, so any d will do."""
 
     def measure(divisor: int) -> Row:
-        net, _ = trace(lookup(name), tasks.median(d), Options(name, ask=ask))
+        net, _ = trace(lookup(options.construction), tasks.median(d), options)
         return {"checks": [], "d": d, "width": net.width, "depth": net.depth}
 
-    return Cell(f"width-{name}-d{d}", measure)
+    return Cell(f"width-{options.construction}-d{d}", measure)
 
 
 EXPONENTS = {"depth5": 1.75, "linear46": 1.1, "linear22": 1.1, "compact": 1.2}
 ASKED = {"compact": 9}  # compact at its claimed depth; left free it may turn deeper as d grows
 
 
-def asked(name: str, failure: float = 1e-3) -> Request:
-    return Request(failure=failure, depth=ASKED.get(name))
+def asked(name: str, failure: float = 1e-3) -> Options:
+    return Options(name, failure=failure, depth=ASKED.get(name))
 
 
 def cells() -> Iterator[Cell]:
     both = ("uniform", "sorted")
-    yield network("depth5", 2048, Request(), 5, 0.2 * 2 * 2048)
-    yield network("linear46", 2048, Request(), 46, 40, families=both)
-    yield network("linear46", 2048, Request(blocks="lean"), 46, 20, families=both)
-    yield network("linear22", 2048, Request(), 22, 16)
-    yield network("linear22", 2048, Request(failure=1e-6), 22, 32)
-    yield network("compact", 2048, asked("compact"), 9, 28)
-    yield network("compact", 2048, asked("compact", 1e-6), 9, 40)
-    yield network("linear46", 65536, Request(), 46, 48, least=0.99, trials=100)
+    yield network(Options("depth5"), 2048, 5, 0.2 * 2 * 2048)
+    yield network(Options("linear46"), 2048, 46, 40, families=both)
+    yield network(Options("linear46", blocks="lean"), 2048, 46, 20, families=both)
+    yield network(Options("linear22"), 2048, 22, 16)
+    yield network(Options("linear22", failure=1e-6), 2048, 22, 32)
+    yield network(asked("compact"), 2048, 9, 28)
+    yield network(asked("compact", 1e-6), 2048, 9, 40)
+    yield network(Options("linear46"), 65536, 46, 48, least=0.99, trials=100)
     for name in EXPONENTS:
-        yield certificates(name, 2048, asked(name, 0.2), 400)
+        yield certificates(asked(name, 0.2), 2048, 400)
     for d in (256, 1024, 2048):
         for name in EXPONENTS:
-            yield rate(name, d, asked(name, 1e-1), 2000)
-            yield rate(name, d, asked(name, 1e-2), 5000)
+            yield rate(asked(name, 1e-1), d, 2000)
+            yield rate(asked(name, 1e-2), d, 5000)
     for name in EXPONENTS:
         for d in SIZES:
-            yield counted(name, d, asked(name))
+            yield counted(asked(name), d)
 
 
 def exponents(rows: dict[str, Row]) -> Row:

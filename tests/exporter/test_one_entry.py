@@ -24,7 +24,7 @@ from exporter.formula.primitives import maximum, minimum
 from exporter.formula.trace import stack
 
 
-def bubble(x, ranks, choice):
+def bubble(x, ranks, options, form, offsets):
     wires = [x.take([i]) for i in range(x.size)]
     for end in range(x.size - 1, 0, -1):
         for i in range(end):

@@ -9,13 +9,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS, takers
-from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
 from exporter.library import checked_all, export_model, question, requests
-from exporter.options import OPTIONS, in_python
+from exporter.options import OPTIONS, Options, in_python
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
@@ -209,9 +208,9 @@ def test_options_are_checked_without_a_front_door() -> None:
             Options("radix", **wrong)
     for wrong in ({"failure": 2.0}, {"blocks": "fat"}, {"depth": 0}, {"gamma": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong))):
-            Request(**wrong)
+            Options("compact", **wrong)
     with pytest.raises(UserError, match="batcher does not use --failure"):
-        build(question(64, {}), Options("batcher", ask=Request(failure=0.1)))
+        build(question(64, {}), Options("batcher", failure=0.1))
 
 
 def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exporter.build import Options, build
+from exporter.build import build
 from exporter.formula import primitives as pr
 from exporter.formula.network import weights
 from exporter.formula.trace import Node, Relu, relu, total
+from exporter.options import Options
 from exporter.planning.paper_exponents import EXPONENTS
 from exporter.question.grid import Grid
 from exporter.question.task import median
@@ -193,7 +194,7 @@ def test_the_constant_of_the_hash_width_is_6_to_the_16(d: float) -> None:
 
 def test_soft_rounds_leave_the_ceiling_idle_and_offsets_make_weights_large() -> None:
     """A layer that only carries has x >= 0 as [x]+ and the others as [x]+ - [-x]+; the largest weight is 4 D/δ, not 1/δ."""
-    model = build(median(256), Options("linear46", Grid()))
+    model = build(median(256), Options("linear46", grid=Grid()))
     idle = []
     for layer in model.network.layers:
         signed = {

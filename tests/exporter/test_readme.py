@@ -17,9 +17,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from exporter.build import Model, Options, build
-from exporter.constructions import CONSTRUCTIONS, Tune
+from exporter.build import Built, build
+from exporter.constructions import CONSTRUCTIONS
 from exporter.files.model_file import OPSET
+from exporter.options import Options, Tune
 from exporter.question.grid import Grid
 from exporter.question.task import median
 from exporter.readings.contract import DType
@@ -72,7 +73,7 @@ def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:
         assert done.stderr.split() == said.split()
 
 
-def bare(construction: str, tune: Tune = "throughput") -> Model:
+def bare(construction: str, tune: Tune = "throughput") -> Built:
     """What --inputs grid writes, as the table has it."""
     return build(median(D), Options(construction, profile="structured", tune=tune, inputs="grid"))
 
@@ -96,7 +97,7 @@ def guards() -> tuple[str, str]:
     for d, dtype, bits, lo in product((5, 6), get_args(DType), (16, 24), (0, -1)):
         if (d, dtype, bits, lo) == (6, "float32", 24, -1):
             continue  # refused: a mean would take 25 bits
-        model = build(median(d), Options("batcher", Grid(lo, 1, bits), dtype, "structured"))
+        model = build(median(d), Options("batcher", grid=Grid(lo, 1, bits), dtype=dtype, profile="structured"))
         added = model.description()["guard_layers"]
         assert model.accounting.widths[:added] == (d,) * added
         layers.add(added)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.build import Options, build
+from exporter.build import build
 from exporter.library import export
+from exporter.options import Options
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import median
@@ -41,7 +42,9 @@ class Case:
 
     @property
     def options(self) -> Options:
-        return Options(self.construction, Grid(bits=self.bits), self.dtype, self.profile, batch=self.batch)
+        return Options(
+            self.construction, grid=Grid(bits=self.bits), dtype=self.dtype, profile=self.profile, batch=self.batch
+        )
 
     def rows(self, each: int, seed: int = 0) -> npt.NDArray[Any]:
         """Some vectors of every family, the hostile ones too."""

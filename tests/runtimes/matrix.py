@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.files.manifest import replace_file, write
+from exporter.options import Options
 from exporter.question.grid import Grid
 from exporter.question.task import median
 from exporter.tools.properties import write_properties
@@ -151,7 +152,9 @@ def tidy(text: str) -> str:
 def proofs(folder: Path) -> Iterator[dict[str, Any]]:
     """VNN-LIB properties that Marabou proves, on models as small as it can take."""
     for construction, d, bits, kind in tqdm(PROOFS, desc="proving", disable=None):
-        model = build(median(d), Options(construction, Grid(bits=bits), "float32", "dense", inputs="grid"))
+        model = build(
+            median(d), Options(construction, grid=Grid(bits=bits), dtype="float32", profile="dense", inputs="grid")
+        )
         path = folder / f"median-{construction}-d{d}-b{bits}.onnx"
         write(to_onnx(model), path, model.description())
         write_properties(model, path)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
+from exporter.options import Options
 from exporter.question.task import median
 from service.graphs.counting import with_counting
 from service.graphs.one_row import for_one_row

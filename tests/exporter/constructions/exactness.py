@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
+from exporter.options import Options
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import Task
@@ -19,7 +20,7 @@ Array = npt.NDArray[Any]
 def answers(construction: str, task: Task, x: Array, grid: Grid | None = None, **options: Any) -> Array:
     """What the model that the exporter would write returns for data x, through onnxruntime."""
     model = build(task, Options(construction=construction, grid=grid or Grid(), **options))
-    assert model.exact_on_grid or task.rounds
+    assert model.exact_on_grid or task.may_round
     return run(to_onnx(model), x)
 
 

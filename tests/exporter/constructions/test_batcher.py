@@ -7,8 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.constructions.batcher import merge_exchange, pruned
+from exporter.options import Options
 from exporter.question import task as tasks
 from tests.running import run
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.errors import ContractError, UserError
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.grid import Grid
 from tests.running import run

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.formula.network import Network, network
 from exporter.formula.trace import vector
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
@@ -23,7 +24,7 @@ FORMS = ("pair", "saturating", "bounded")
 
 
 def search(
-    d: int, ranks: list[int], bits: int, bins: int, form: str, share: bool = True, rows: bool = False
+    d: int, ranks: list[int], bits: int, bins: int, form: str, *, share: bool = True, rows: bool = False
 ) -> Network:
     x = vector(d)
     return network(x, radix(x, ranks, Digits(even_digits(bits, bins), form, share, rows=rows)))  # type: ignore[arg-type]
@@ -121,7 +122,7 @@ def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
 @pytest.mark.parametrize("construction", ["radix", "depth3", "batcher"])
 @pytest.mark.parametrize("profile", ["structured", "fused", "dense"])
 def test_certificates(construction: str, profile: str) -> None:
-    options = Options(construction, Grid(bits=16), profile=profile, certificate=True)
+    options = Options(construction, grid=Grid(bits=16), profile=profile, certificate=True)
     model = build(tasks.median(10), options)
     proto = to_onnx(model)
     x = np.concatenate([f(np.random.default_rng(2), 5, 10, 2**16) for f in UNITS.values()]) / 2.0**16

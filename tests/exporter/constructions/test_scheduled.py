@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
-from exporter.constructions.scheduled import Request, formula, planned, runs, schedule
+from exporter.constructions.scheduled import formula, runs, schedule, scheduled
 from exporter.formula.network import network
 from exporter.formula.trace import vector
+from exporter.options import Options
+from exporter.planning.goal import Goal
 from exporter.question.families import FAMILIES
+from exporter.question.grid import Grid
 from exporter.readings.contract import structured_bits
 from exporter.readings.evaluate import evaluate
 
 BITS = 24
-CASES = {
-    "depth5": Request(),
-    "depth5 lean": Request(blocks="lean"),
-    "depth5 gamma": Request(gamma=0.12),
-    "linear46": Request(failure=1e-2),
-    "linear46 lean": Request(failure=1e-2, blocks="lean"),
-    "linear22": Request(failure=1e-2),
-    "linear22 21": Request(failure=1e-2, depth=21),
-    "compact 9": Request(depth=9),
-    "compact 13": Request(depth=13),
-    "linear-max": Request(),
-    "tree-max": Request(),
-    "tree-max wide": Request(width=1000),
+CASES: dict[str, dict[str, Any]] = {
+    "depth5": {},
+    "depth5 lean": {"blocks": "lean"},
+    "depth5 gamma": {"gamma": 0.12},
+    "linear46": {"failure": 1e-2},
+    "linear46 lean": {"failure": 1e-2, "blocks": "lean"},
+    "linear22": {"failure": 1e-2},
+    "linear22 21": {"failure": 1e-2, "depth": 21},
+    "compact 9": {"depth": 9},
+    "compact 13": {"depth": 13},
+    "linear-max": {},
+    "tree-max": {},
+    "tree-max wide": {"width": 1000},
 }
 DISTINCT = ("uniform", "grid", "sorted", "reversed")
 TIED = ("ties", "constant", "two-values", "8-bit", "clustered", "range-ends")
@@ -40,9 +44,9 @@ HIDDEN = {"depth5": 4, "linear46": 45, "linear22": 21, "linear22 21": 20, "linea
 def test_construction(case: str, d: int) -> None:
     name = case.split(maxsplit=1)[0]
     low, high = (d, d) if "max" in name else ((d + 1) // 2, d // 2 + 1)
-    plan = schedule(name, d, low, high, CASES[case])
+    plan = schedule(name, Goal(d=d, low=low, high=high, **CASES[case]))
     x = vector(d)
-    net = network(x, formula(x, plan, Fraction(1, 2**BITS), seed=1))
+    net = network(x, formula(name, x, plan, Fraction(1, 2**BITS), seed=1))
     assert len(net.layers) == len(plan.layers) == HIDDEN.get(case, HIDDEN.get(name, len(plan.layers)))
     for layer, model in zip(net.layers, plan.layers, strict=True):
         assert layer.width <= model.width
@@ -64,7 +68,7 @@ def test_construction(case: str, d: int) -> None:
 def test_any_ranks(name: str) -> None:
     d, ranks = 256, [1, 64, 65, 200, 256]
     x = vector(d)
-    values, failure, names = planned(name)(x, ranks, Fraction(1, 2**BITS), 3, Request(failure=1e-2))
+    values, failure, names = scheduled(name, x, ranks, Options(name, grid=Grid(bits=BITS), seed=3, failure=1e-2))
     assert failure.bound <= 4e-2
     batch = FAMILIES["uniform"](np.random.default_rng(8), 40, d, BITS)
     net = network(x, values, names)
@@ -81,8 +85,8 @@ def test_runs() -> None:
 def test_failures_stay_within_the_range(name: str) -> None:
     """A file that often fails returns numbers of [0, 1] all the same, also where no entry was left to return."""
     d, x = 256, vector(256)
-    plan = schedule(name, d, 128, 129, Request(failure=0.4, depth=9 if name == "compact" else None))
-    net = network(x, formula(x, plan, Fraction(1, 2**BITS), seed=0))
+    plan = schedule(name, Goal(d=d, low=128, high=129, failure=0.4, depth=9 if name == "compact" else None))
+    net = network(x, formula(name, x, plan, Fraction(1, 2**BITS), seed=0))
     failed = 0
     for family in DISTINCT + TIED:
         values = FAMILIES[family](np.random.default_rng(9), 100, d, BITS)

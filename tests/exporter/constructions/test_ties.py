@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.build import Model, Options, build
+from exporter.build import Built, build
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS
-from exporter.constructions.scheduled import Request
 from exporter.library import export
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
@@ -20,24 +20,24 @@ from exporter.tools.describe import describe, describe_lines
 from exporter.tools.verify import verify
 
 PIXELS = Grid(0, 255, 8)
-LOOSE = Request(failure=1e-2)
-LEAN = Request(failure=1e-2, blocks="lean")
-SAMPLED = {
-    "depth5": ("depth5", Request()),
+LOOSE = {"failure": 1e-2}
+LEAN = {"failure": 1e-2, "blocks": "lean"}
+SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
+    "depth5": ("depth5", {}),
     "linear46": ("linear46", LOOSE),
     "linear46 lean": ("linear46", LEAN),
     "linear22": ("linear22", LOOSE),
-    "compact 7": ("compact", Request(depth=7)),
-    "compact 9": ("compact", Request(depth=9)),
-    "compact 13": ("compact", Request(depth=13)),
-    "linear-max": ("linear-max", Request()),
+    "compact 7": ("compact", {"depth": 7}),
+    "compact 9": ("compact", {"depth": 9}),
+    "compact 13": ("compact", {"depth": 13}),
+    "linear-max": ("linear-max", {}),
 }
 
 
-def built(case: str, d: int, grid: Grid, **options: Any) -> Model:
+def built(case: str, d: int, grid: Grid, **options: Any) -> Built:
     name, ask = SAMPLED[case]
     task = tasks.extremum(d, "max") if "max" in name else tasks.median(d)
-    return build(task, Options(name, grid, ask=ask, **options))
+    return build(task, Options(name, grid=grid, **ask, **options))
 
 
 def hostile(grid: Grid, d: int, n: int) -> np.ndarray:
@@ -54,11 +54,11 @@ def hostile(grid: Grid, d: int, n: int) -> np.ndarray:
     return grid.values(np.concatenate(rows))
 
 
-def wrong(model: Model, x: np.ndarray, got: np.ndarray) -> np.ndarray:
+def wrong(model: Built, x: np.ndarray, got: np.ndarray) -> np.ndarray:
     return np.asarray((got[:, : len(model.task.outputs)] != model.task.answers(x)).any(axis=1))
 
 
-def proved(model: Model, got: np.ndarray) -> np.ndarray:
+def proved(model: Built, got: np.ndarray) -> np.ndarray:
     """Whether the certificate says that every rank is right."""
     ranks = np.array(model.task.ranks)
     counts = got[:, len(model.task.outputs) :].reshape(len(got), len(ranks), 2)
@@ -115,8 +115,8 @@ def test_offsets_are_taken_before_a_smaller_dtype() -> None:
 
 def test_ties_are_described(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for bits, ties in ((8, "exact"), (43, "capacity")):
-        ask = Request(failure=1e-2)
-        made = export(tasks.median(33), Options("linear22", Grid(bits=bits), ask=ask, certificate=True), tmp_path)
+        options = Options("linear22", grid=Grid(bits=bits), certificate=True, failure=1e-2)
+        made = export(tasks.median(33), options, tmp_path)
         about = describe(made.path)
         assert about["description"]["ties"] == made.model.ties == ties
         assert ("--certificate" in "\n".join(describe_lines(about))) == (ties == "capacity")
@@ -130,9 +130,8 @@ def test_constructions_that_need_offsets() -> None:
 
 
 def test_no_failure_on_distinct_entries_is_no_promise_for_equal_ones() -> None:
-    few = Request(failure=1e-15)
     with_room, without = (
-        build(tasks.rank(32, [16]), Options("linear46", Grid(bits=bits), ask=few)) for bits in (24, 44)
+        build(tasks.rank(32, [16]), Options("linear46", grid=Grid(bits=bits), failure=1e-15)) for bits in (24, 44)
     )
     assert (with_room.failure_bound, with_room.ties, with_room.exact_on_grid) == (0, "exact", True)
     assert (without.failure_bound, without.ties, without.exact_on_grid) == (0, "capacity", False)

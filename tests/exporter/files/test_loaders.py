@@ -10,15 +10,16 @@ import numpy as np
 import onnx
 import pytest
 
-from exporter.build import Options
 from exporter.cli import main
 from exporter.errors import UserError
 from exporter.files.model_file import decode
 from exporter.files.profiles import prove_profile
+from exporter.files.session import Session
 from exporter.library import export_model, file_name
+from exporter.options import Options
 from exporter.question.grid import Grid
 from exporter.question.task import median
-from exporter.tools.verify import Session, verify
+from exporter.tools.verify import verify
 
 CONSTRUCTIONS = ("radix", "depth3", "batcher")
 
@@ -48,7 +49,7 @@ def test_a_fixed_batch(construction: str, profile: str, tmp_path: Path) -> None:
 
 
 def test_file_names_tell_the_choice() -> None:
-    options = Options("batcher", Grid(), "auto", "matmul", batch=1)
+    options = Options("batcher", grid=Grid(), dtype="auto", profile="matmul", batch=1)
     assert file_name(median(5), options) == "median-batcher-d5-matmul-batch1.onnx"
 
 

@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter.build import Options, build, to_onnx
+from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.files.profiles import prove_profile
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.grid import Grid
 from tests.catalogue import construction_case
@@ -162,7 +163,7 @@ def test_products_of_constants_are_constants() -> None:
 def test_a_relu_stands_between_the_constants_of_the_rounding(name: str) -> None:
     """Compilers join constants that are added in a row, which would undo c - (c - x); through a ReLU they cannot."""
     task = tasks.extremum(25, "max") if name.endswith("-max") else tasks.median(25)
-    model = build(task, Options(name, Grid(-1, 1, 16), profile="structured"))
+    model = build(task, Options(name, grid=Grid(-1, 1, 16), profile="structured"))
     layers = model.description()["guard_layers"]
     assert layers == 4
     ops = [n.op_type for n in to_onnx(model).graph.node]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.build import Model, Options, build, to_onnx, trace
+from exporter.build import Built, build, to_onnx, trace
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS, lookup
-from exporter.constructions.scheduled import Request
 from exporter.errors import ContractError, UserError
 from exporter.formula.guard import guard_of, guarded
 from exporter.formula.network import network
 from exporter.formula.trace import relu, vector
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import OFF_GRID
 from exporter.question.grid import Grid
@@ -56,7 +57,7 @@ def beyond(task: Task, grid: Grid, x: Array, got: Array, allowed: float) -> int:
     return count
 
 
-def failures(model: Model, task: Task, x: Array) -> int:
+def failures(model: Built, task: Task, x: Array) -> int:
     assert model.off_grid_error is not None
     proto = to_onnx(model)
     wrong = [beyond(task, model.options.grid, x, run(proto, x), model.off_grid_error)]
@@ -73,7 +74,7 @@ def failures(model: Model, task: Task, x: Array) -> int:
 @pytest.mark.parametrize("construction", ["radix", "depth3", "batcher"])
 def test_every_finite_number_of_any_domain(construction: str, domain: tuple[float, float, int], profile: Any) -> None:
     grid = Grid(*domain)
-    model = build(tasks.median(4), Options(construction, grid, profile=profile))
+    model = build(tasks.median(4), Options(construction, grid=grid, profile=profile))
     assert failures(model, model.task, hostile(grid, 4, model.dtype)) == 0
 
 
@@ -89,7 +90,7 @@ def test_every_finite_number_of_any_domain(construction: str, domain: tuple[floa
 )  # fmt: skip
 def test_every_task(construction: str, task: Task, profile: Any) -> None:
     for grid in (Grid(), Grid(-1, 1, 16)):
-        model = build(task, Options(construction, grid, profile=profile))
+        model = build(task, Options(construction, grid=grid, profile=profile))
         assert failures(model, task, hostile(grid, task.d, model.dtype)) == 0
 
 
@@ -97,8 +98,8 @@ def test_every_task(construction: str, task: Task, profile: Any) -> None:
 @pytest.mark.parametrize("name", [n for n in CONSTRUCTIONS if n not in ("radix", "depth3", "batcher")])
 def test_sampled_files_fail_no_more_often_than_they_say(name: str, profile: Any) -> None:
     task = tasks.extremum(32, "max") if name.endswith("-max") else tasks.median(32)
-    ask = Request() if name == "tree-max" else Request(failure=0.02)
-    model = build(task, Options(name, Grid(-1, 1, 12), profile=profile, ask=ask))
+    failure = Options.failure if name == "tree-max" else 0.02
+    model = build(task, Options(name, grid=Grid(-1, 1, 12), profile=profile, failure=failure))
     x = hostile(model.options.grid, 32, model.dtype, 25)
     assert failures(model, task, x) <= model.failure_bound * len(x) + 4 * (model.failure_bound * len(x)) ** 0.5
 
@@ -107,7 +108,7 @@ def test_the_files_that_were_wrong() -> None:
     """All defaults, plain random float32 and clustered data."""
     rng = np.random.default_rng(0)
     for name, d, grid in (("radix", 9, Grid(bits=20)), ("depth3", 25, Grid())):
-        model = build(tasks.median(d), Options(name, grid))
+        model = build(tasks.median(d), Options(name, grid=grid))
         near = rng.random((2000, 1)) + rng.normal(0, grid.step / 4, (2000, d))
         for values in (rng.random((2000, d)), near):
             x = np.clip(values, 0, 1).astype(model.dtype)
@@ -118,7 +119,7 @@ def test_the_files_that_were_wrong() -> None:
 def test_the_bound_is_reached_and_true_where_the_mantissa_ends() -> None:
     """[-1000, 1000] in float32 at 24 bits rounds twice: more than half a step off, never more than 3/4."""
     grid = Grid(-1000, 1000, 24)
-    model = build(tasks.median(1), Options("batcher", grid, "float32", "structured"))
+    model = build(tasks.median(1), Options("batcher", grid=grid, dtype="float32", profile="structured"))
     assert model.off_grid_error == 0.75 * grid.step
     x = np.random.default_rng(0).uniform(-1000, 1000, (200_000, 1)).astype(np.float32)
     error = np.abs(run(to_onnx(model), x).astype(np.float64) - x).max()
@@ -132,7 +133,7 @@ def test_the_bound_is_reached_and_true_where_the_mantissa_ends() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_certificates_count_the_rounded_data(construction: str, profile: Any) -> None:
     grid = Grid(-1, 1, 10)
-    model = build(tasks.median(7), Options(construction, grid, profile=profile, certificate=True))
+    model = build(tasks.median(7), Options(construction, grid=grid, profile=profile, certificate=True))
     x = hostile(grid, 7, model.dtype)
     got = run(to_onnx(model), x).astype(np.float64)
     seen = np.clip(x.astype(np.float64), -1, 1)
@@ -148,7 +149,7 @@ def test_certificates_count_the_rounded_data(construction: str, profile: Any) ->
     [(Grid(), "float32", 2), (Grid(bits=16), "float32", 3), (Grid(), "float64", 3), (Grid(-1, 1), "float64", 4)],
 )
 def test_the_layers_that_are_added(grid: Grid, dtype: Any, layers: int) -> None:
-    guarded = build(tasks.median(6), Options("batcher", grid, dtype, "structured"))
+    guarded = build(tasks.median(6), Options("batcher", grid=grid, dtype=dtype, profile="structured"))
     assert guarded.description()["guard_layers"] == layers
     assert guarded.accounting.widths[:layers] == (6,) * layers
 
@@ -156,18 +157,16 @@ def test_the_layers_that_are_added(grid: Grid, dtype: Any, layers: int) -> None:
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_the_rest_of_the_network_is_the_bare_one(name: str) -> None:
     task = tasks.extremum(32, "max") if name.endswith("-max") else tasks.median(32)
-    ask = Request() if name in ("radix", "depth3", "batcher", "tree-max") else Request(failure=0.02)
-    bare, guarded = (
-        build(task, Options(name, Grid(bits=12), "float64", "structured", ask=ask, inputs=inputs)).accounting
-        for inputs in ("grid", "any")
-    )  # fmt: skip
+    failure = Options.failure if name in ("radix", "depth3", "batcher", "tree-max") else 0.02
+    options = Options(name, grid=Grid(bits=12), dtype="float64", profile="structured", failure=failure)
+    bare, guarded = (build(task, replace(options, inputs=inputs)).accounting for inputs in ("grid", "any"))
     assert guarded.widths == (32, 32, 32, *bare.widths)
     assert guarded.modules == (*["round and clamp"] * 3, *bare.modules)
 
 
 def test_the_contract_proves_the_rounding_or_refuses() -> None:
     """A guard rounds in the mantissa it was made for, and only where all data passes it."""
-    task, options = tasks.median(3), Options("batcher", Grid(bits=8))
+    task, options = tasks.median(3), Options("batcher", grid=Grid(bits=8))
     for dtype, other in (("float32", "float64"), ("float64", "float32")):
         net, _ = trace(lookup("batcher"), task, options, rounded=dtype)  # type: ignore[arg-type]
         for bits in (structured_bits, dense_bits):
@@ -208,6 +207,6 @@ def test_ranges_that_no_float_resolves(lo: float, hi: float, message: str) -> No
 
 def test_a_range_too_long_for_the_dtype() -> None:
     with pytest.raises(ContractError, match="too near the largest float32"):
-        build(tasks.median(3), Options("batcher", Grid(-3e38, 3e38, 8), "float32"))
+        build(tasks.median(3), Options("batcher", grid=Grid(-3e38, 3e38, 8), dtype="float32"))
     with pytest.raises(ContractError, match="overflows float32"):
-        build(tasks.median(5), Options("depth3", Grid(-3e37, 3e37, 16), "float32", "dense"))
+        build(tasks.median(5), Options("depth3", grid=Grid(-3e37, 3e37, 16), dtype="float32", profile="dense"))

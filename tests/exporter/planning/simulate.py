@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from exporter.planning.schedule import CompactSchedule, FirstSample, HardRound, LinearSchedule, SoftRound
+from exporter.planning.compact import CompactSchedule
+from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.schedule import FirstSample, HardRound, Schedule, SoftRound
 
 
 def _sample_ends(rng: np.random.Generator, d: int, sample: FirstSample) -> np.ndarray:
@@ -20,26 +22,22 @@ def _blocks(rng: np.random.Generator, d: int, block: int, blocks: int, first: in
     ]
 
 
-def hard_round(
-    rng: np.random.Generator, d: int, taken: HardRound, low: int, high: int, a: int, b: int
-) -> tuple[int, int] | None:
-    live = _blocks(rng, d, taken.block, taken.blocks, a, b)
+def hard_round(rng: np.random.Generator, plan: Schedule, taken: HardRound, a: int, b: int) -> tuple[int, int] | None:
+    live = _blocks(rng, plan.d, taken.block, taken.blocks, a, b)
     if min(map(len, live)) < taken.entries:
         return None
     s = np.sort(np.concatenate([piece[: taken.entries] for piece in live]))
     n, z = b - a + 1, taken.size
-    lower = ((low - a + 1) * z) // n - taken.below
-    upper = -((-(high - a + 1) * z) // n) + taken.above
+    lower = ((plan.low - a + 1) * z) // n - taken.below
+    upper = -((-(plan.high - a + 1) * z) // n) + taken.above
     return (int(s[lower - 1]) if lower >= 1 else a), (int(s[upper - 1]) if upper <= z else b)
 
 
-def soft_round(
-    rng: np.random.Generator, d: int, taken: SoftRound, low: int, high: int, a: int, b: int
-) -> tuple[int, int]:
-    live = _blocks(rng, d, taken.block, taken.blocks, a, b)
+def soft_round(rng: np.random.Generator, plan: Schedule, taken: SoftRound, a: int, b: int) -> tuple[int, int]:
+    live = _blocks(rng, plan.d, taken.block, taken.blocks, a, b)
     s = np.sort(np.concatenate([piece[: taken.entries] for piece in live]))
     left = sum(map(len, live)) - len(s)
-    lower, upper = low - a + 1 - left, high - a + 1
+    lower, upper = plan.low - a + 1 - left, plan.high - a + 1
     return (int(s[lower - 1]) if lower >= 1 else a), (int(s[upper - 1]) if upper <= len(s) else b)
 
 
@@ -49,12 +47,12 @@ def linear_succeeds(rng: np.random.Generator, plan: LinearSchedule) -> bool:
     if not a <= plan.low <= plan.high <= b:
         return False
     for taken in plan.hard:
-        ends = hard_round(rng, plan.d, taken, plan.low, plan.high, a, b)
+        ends = hard_round(rng, plan, taken, a, b)
         if ends is None or not ends[0] <= plan.low <= plan.high <= ends[1]:
             return False
         a, b = ends
     for soft in plan.soft:
-        a, b = soft_round(rng, plan.d, soft, plan.low, plan.high, a, b)
+        a, b = soft_round(rng, plan, soft, a, b)
         assert a <= plan.low <= plan.high <= b, "a soft round cannot miss"
     return b - a + 1 <= plan.ending.capacity
 
@@ -67,7 +65,7 @@ def compact_succeeds(rng: np.random.Generator, plan: CompactSchedule) -> bool:
         return False
     a, b = int(pivots[pivots <= plan.low].max()), int(pivots[pivots >= plan.high].min())
     for soft in plan.soft:
-        a, b = soft_round(rng, plan.d, soft, plan.low, plan.high, a, b)
+        a, b = soft_round(rng, plan, soft, a, b)
     if plan.soft:
         live = _blocks(rng, plan.d, plan.ending.block, plan.ending.blocks, a, b)
         return max(map(len, live)) <= plan.ending.entries

@@ -13,35 +13,34 @@ import pytest
 from scipy.stats import binom, hypergeom
 
 from exporter.constructions.sampling import dealt
-from exporter.constructions.scheduled import Request, formula, schedule
+from exporter.constructions.scheduled import formula, schedule
 from exporter.formula.network import network
 from exporter.formula.trace import vector
 from exporter.planning import tails
 from exporter.planning.compact import dealt_crowds
+from exporter.planning.goal import Goal
 from exporter.readings.evaluate import evaluate
 
 BITS = 12
 CASES = [
     # overlapping blocks made this one fail twice as often as stated
-    ("compact", 20, 1, Request(failure=0.002, depth=7), (879,), 300_000),
-    ("compact", 20, 10, Request(failure=0.05, depth=7), (0, 1, 2), 20_000),
-    ("compact", 33, 17, Request(failure=0.02, depth=7), (3, 4), 20_000),
-    ("compact", 64, 20, Request(failure=0.05, depth=9), (5, 6), 10_000),
-    ("linear-max", 20, 20, Request(failure=0.02), (7, 8, 9), 20_000),
-    ("linear-max", 48, 48, Request(failure=0.05), (10,), 20_000),
-    ("depth5", 48, 24, Request(failure=0.05), (11, 12), 10_000),
+    ("compact", Goal(d=20, low=1, high=1, failure=0.002, depth=7), (879,), 300_000),
+    ("compact", Goal(d=20, low=10, high=10, failure=0.05, depth=7), (0, 1, 2), 20_000),
+    ("compact", Goal(d=33, low=17, high=17, failure=0.02, depth=7), (3, 4), 20_000),
+    ("compact", Goal(d=64, low=20, high=20, failure=0.05, depth=9), (5, 6), 10_000),
+    ("linear-max", Goal(d=20, low=20, high=20, failure=0.02), (7, 8, 9), 20_000),
+    ("linear-max", Goal(d=48, low=48, high=48, failure=0.05), (10,), 20_000),
+    ("depth5", Goal(d=48, low=24, high=24, failure=0.05), (11, 12), 10_000),
 ]
 
 
-@pytest.mark.parametrize(("name", "d", "rank", "ask", "seeds", "trials"), CASES)
-def test_one_file_fails_no_more_often_than_stated(
-    name: str, d: int, rank: int, ask: Request, seeds: tuple[int, ...], trials: int
-) -> None:
-    plan = schedule(name, d, rank, rank, ask)
+@pytest.mark.parametrize(("name", "goal", "seeds", "trials"), CASES)
+def test_one_file_fails_no_more_often_than_stated(name: str, goal: Goal, seeds: tuple[int, ...], trials: int) -> None:
+    d, rank, plan = goal.d, goal.low, schedule(name, goal)
     assert plan.failure_law == "file"
     for seed in seeds:
         x = vector(d)
-        net = network(x, formula(x, plan, Fraction(1, 2**BITS), seed))
+        net = network(x, formula(name, x, plan, Fraction(1, 2**BITS), seed))
         rng = np.random.default_rng(seed)
         wrong = 0
         for n in np.full(trials // 10_000, 10_000):
@@ -52,8 +51,8 @@ def test_one_file_fails_no_more_often_than_stated(
 
 
 def test_what_has_more_rounds_says_that_it_averages_over_seeds() -> None:
-    assert schedule("linear22", 256, 128, 129, Request(failure=0.05)).failure_law == "seeds"
-    assert schedule("compact", 256, 128, 129, Request(failure=0.05, depth=13)).failure_law == "seeds"
+    assert schedule("linear22", Goal(d=256, low=128, high=129, failure=0.05)).failure_law == "seeds"
+    assert schedule("compact", Goal(d=256, low=128, high=129, failure=0.05, depth=13)).failure_law == "seeds"
 
 
 @pytest.mark.parametrize(("d", "size", "blocks"), [(20, 10, 3), (64, 17, 5), (65, 64, 8), (7, 3, 7)])

@@ -18,14 +18,16 @@ from exporter.planning import portable
 ROOT = Path(__file__).resolve().parents[3]
 EXPORTS = """
 import hashlib
-from exporter.build import Options, build
-from exporter.constructions.scheduled import Request, schedule
+from exporter.build import build
+from exporter.options import Options
+from exporter.constructions.scheduled import schedule
+from exporter.planning.goal import Goal
 from exporter.build import to_onnx
 from exporter.question.task import median
-print(schedule("depth5", 256, 128, 129, Request()), schedule("linear-max", 256, 256, 256, Request()))
-print(schedule("linear46", 64, 30, 30, Request()), schedule("depth5", 4096, 2048, 2049, Request(gamma=0.1)))
+print(schedule("depth5", Goal(d=256, low=128, high=129)), schedule("linear-max", Goal(d=256, low=256, high=256)))
+print(schedule("linear46", Goal(d=64, low=30, high=30)), schedule("depth5", Goal(d=4096, low=2048, high=2049, gamma=0.1)))
 for name in ("compact", "linear22"):
-    model = to_onnx(build(median(64), Options(name, ask=Request(failure=1e-2))))
+    model = to_onnx(build(median(64), Options(name, failure=1e-2)))
     print(hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest())
 """
 

@@ -4,31 +4,27 @@ import re
 from fractions import Fraction
 from itertools import combinations, permutations
 from math import comb, perm
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
 from exporter.constructions.linear22 import buckets
-from exporter.constructions.scheduled import Request, built_width, schedule
+from exporter.constructions.scheduled import built_width, schedule
 from exporter.errors import UserError
 from exporter.planning import portable, tails
-from exporter.planning.compact import plan_compact
-from exporter.planning.depth5 import paper_depth5, plan_depth5
-from exporter.planning.linear import plan_linear
+from exporter.planning.goal import Goal
+from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.live import first_law
-from exporter.planning.maximum import plan_max, plan_tree
-from exporter.planning.paper_exponents import paper_linear46
-from exporter.planning.schedule import (
-    FirstSample,
-    HardRound,
-    HashEnding,
-    LinearSchedule,
-    digits,
-    hash_capacity,
-    median_ranks,
-)
+from exporter.planning.schedule import FirstSample, HardRound, HashEnding, digits, hash_capacity
 from tests.exporter.planning import simulate
+
+
+def planned(name: str, d: int, rank: int | None = None, **limits: Any) -> Any:
+    """The plan for a rank, or for the two middle ones."""
+    low, high = (rank, rank) if rank else ((d + 1) // 2, d // 2 + 1)
+    return schedule(name, Goal(d=d, low=low, high=high, **limits))
 
 
 def test_tails_bound_the_exact_law_from_above_and_closely() -> None:
@@ -62,7 +58,7 @@ def test_overflow_is_bounded() -> None:
 
 @pytest.mark.parametrize(("family", "blocks"), [("linear46", "paper"), ("linear22", "lean")])
 def test_linear_fails_no_more_often_than_proved(family: str, blocks: str) -> None:
-    plan = plan_linear(256, 128, 129, 0.05, family, blocks)  # type: ignore[arg-type]
+    plan = planned(family, 256, failure=0.05, blocks=blocks)
     assert plan.failure_bound <= 0.05
     assert plan.depth == (46 if family == "linear46" else 22)
     rng = np.random.default_rng(3)
@@ -73,7 +69,7 @@ def test_linear_fails_no_more_often_than_proved(family: str, blocks: str) -> Non
 @pytest.mark.parametrize("depth", [7, 9, 13])
 @pytest.mark.parametrize("ranks", [(128, 129), (40, 40), (256, 256)])
 def test_compact_fails_no_more_often_than_proved(depth: int, ranks: tuple[int, int]) -> None:
-    plan = plan_compact(256, *ranks, 0.05, depth)
+    plan: Any = schedule("compact", Goal(d=256, low=ranks[0], high=ranks[1], failure=0.05, depth=depth))
     assert plan.failure_bound <= 0.05
     assert plan.depth <= depth  # a rank at the end of the range needs no pivots
     rng = np.random.default_rng(4)
@@ -82,15 +78,15 @@ def test_compact_fails_no_more_often_than_proved(depth: int, ranks: tuple[int, i
 
 
 def test_widths_at_2048() -> None:
-    d, (low, high) = 2048, median_ranks(2048)
-    assert plan_depth5(d, low, high).width <= 0.2 * 2 * d * d
-    assert plan_compact(d, low, high, 1e-3, 9).width <= 28 * d
-    assert plan_compact(d, low, high, 1e-6, 9).width <= 40 * d
-    assert plan_linear(d, low, high, 1e-3, "linear22").width <= 16 * d
+    d = 2048
+    assert planned("depth5", d).width <= 0.2 * 2 * d * d
+    assert planned("compact", d, depth=9).width <= 28 * d
+    assert planned("compact", d, depth=9, failure=1e-6).width <= 40 * d
+    assert planned("linear22", d).width <= 16 * d
 
 
 def test_depth5_drops_the_target_as_often_as_proved() -> None:
-    plan = plan_depth5(256, 128, 129, 0.1)
+    plan = planned("depth5", 256, failure=0.1)
     rng = np.random.default_rng(5)
     bounds = np.cumsum([0, *plan.sizes])
     failed = 0
@@ -105,31 +101,31 @@ def test_depth5_drops_the_target_as_often_as_proved() -> None:
 
 
 def test_paper_exponents() -> None:
-    plan = paper_depth5(4096, 2048, 2048, 0.1)
+    plan = planned("depth5", 4096, 2048, gamma=0.1)
     assert plan.sizes[0] == 256
     with pytest.raises(UserError, match=r"round 2 .* d >= 10\^3\.7"):
-        paper_linear46(2048, 1024, 1025)
+        planned("linear46", 2048, schedule="paper")
     with pytest.raises(UserError, match=r"round 3 .* d >= 10\^71\.6"):
-        paper_linear46(65536, 32768, 32769)
+        planned("linear46", 65536, schedule="paper")
 
 
 def test_max() -> None:
-    plan = plan_max(2048)
+    plan = planned("linear-max", 2048, 2048)
     assert plan.failure_bound <= 1e-3
     assert plan.width <= 12 * 2048
-    assert plan_tree(2048).depth == 12
-    assert (plan_tree(2048, 2 * 2048).depth, plan_tree(2048, 13 * 2048).depth) == (7, 5)
-    assert plan_tree(1).groups == ()
+    assert planned("tree-max", 2048, 2048).depth == 12
+    assert [planned("tree-max", 2048, 2048, width=w * 2048).depth for w in (2, 13)] == [7, 5]
+    assert planned("tree-max", 1, 1, width=1).groups == ()
 
 
 def test_tree_depths() -> None:
     for d in (1, 2, 3, 5, 16, 33, 64):
         for depth in range(1 + min(2, (d - 1).bit_length()), 9):
-            plan = plan_tree(d, depth=depth)
+            plan = planned("tree-max", d, d, depth=depth)
             assert plan.depth <= depth
-            assert plan_tree(d, plan.width if d > 1 else None, depth=depth).depth <= depth
-    with pytest.raises(UserError, match="at least depth 3"):
-        plan_tree(64, depth=2)
+            assert planned("tree-max", d, d, width=max(1, plan.width), depth=depth).depth <= depth
+    with pytest.raises(UserError, match="depth 3 or more"):
+        planned("tree-max", 64, 64, depth=2)
 
 
 def test_hash_capacity_separates() -> None:
@@ -204,7 +200,7 @@ def short_block(plan: LinearSchedule, taken: HardRound) -> Fraction:
     ("d", "rank"), [(64, 8), (64, 57), (64, 12), (64, 32), (96, 9), (96, 88), (128, 16), (128, 64)]
 )
 def test_short_blocks_are_no_more_likely_than_stated(d: int, rank: int, failure: float) -> None:
-    plan = plan_linear(d, rank, rank, failure, "linear22")
+    plan = planned("linear22", d, rank, failure=failure)
     for taken in plan.hard:
         stated = {event.name: event.probability for event in plan.events}["round 2: a block is short"]
         assert stated * portable.OUTWARD >= short_block(plan, taken)
@@ -242,11 +238,11 @@ def test_a_soft_round_leaves_more_where_more_are_live(d: int, block: int, entrie
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: plan_linear(2048, 0, 1), "ranks"),
-        (lambda: plan_linear(2048, 1, 1, 2.0), "failure"),
-        (lambda: plan_linear(256, 128, 129, 1e-3, "linear22", "paper"), "lean"),
-        (lambda: schedule("linear22", 256, 128, 129, Request(depth=20)), "21 without the clip"),
-        (lambda: plan_compact(2048, 1, 5), "one network per rank"),
+        (lambda: Goal(d=2048, low=0, high=1), "ranks"),
+        (lambda: planned("linear46", 2048, 1, failure=2.0), "failure"),
+        (lambda: planned("linear22", 256, blocks="paper"), "lean"),
+        (lambda: planned("linear22", 256, depth=20), "21 without the clip"),
+        (lambda: schedule("compact", Goal(d=2048, low=1, high=5)), "one network per rank"),
     ],
 )
 def test_refusals_name_the_remedy(call: object, match: str) -> None:
@@ -256,22 +252,22 @@ def test_refusals_name_the_remedy(call: object, match: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "d", "rank"),
-    [("compact", 100, 50), ("compact", 64, 3), ("linear46", 64, 32), ("linear22", 64, 62), ("linear-max", 64, 64)],
+    [("compact", 40, 20), ("compact", 33, 3), ("linear46", 32, 16), ("linear22", 64, 62), ("linear-max", 64, 64)],
 )
 def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: int, rank: int) -> None:
     with pytest.raises(UserError, match="narrowest found has width") as refused:
-        schedule(name, d, rank, rank, Request(width=d))
+        planned(name, d, rank, width=d)
     width = int(re.findall(r"has width (\d+)", str(refused.value))[0])
     with pytest.raises(UserError, match=f"narrowest found has width {width}"):
-        schedule(name, d, rank, rank, Request(width=width - 1))
-    free = built_width(schedule(name, d, rank, rank, Request()))
+        planned(name, d, rank, width=width - 1)
+    free = built_width(name, planned(name, d, rank))
     for asked in (width, width + 1, free, 2 * free):
-        assert built_width(schedule(name, d, rank, rank, Request(width=asked))) <= asked
+        assert built_width(name, planned(name, d, rank, width=asked)) <= asked
 
 
 def test_the_failure_that_is_named_can_be_planned() -> None:
     with pytest.raises(UserError, match="can be planned") as refused:
-        plan_linear(1024, 512, 513, 1e-25, "linear22")
+        planned("linear46", 300, failure=1e-30)
     named = float(re.findall(r"--failure (\S+)", str(refused.value))[0])
-    assert 1e-25 < named < 1e-15
-    assert plan_linear(1024, 512, 513, named, "linear22").failure_bound <= named
+    assert 1e-30 < named < 1e-20
+    assert planned("linear46", 300, failure=named).failure_bound <= named

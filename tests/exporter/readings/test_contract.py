@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.build import Model, Options, build, trace
+from exporter.build import Built, build, trace
 from exporter.constructions import lookup
 from exporter.errors import ContractError, UserError
 from exporter.formula.network import Network, Weights, network, weights
 from exporter.formula.primitives import compare, compare_saturating
 from exporter.formula.trace import vector
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
@@ -79,7 +80,7 @@ def test_accepted_chains_are_exact_in_any_order(case: Case, add: Sum) -> None:
         assert np.array_equal(gemm_chain(layers, x, dtype, add), expected.astype(dtype)), dtype
 
 
-def accepted(construction: str, d: int, bits: int, profile: str, dtype: str, **more: Any) -> Model:
+def accepted(construction: str, d: int, bits: int, profile: str, dtype: str, **more: Any) -> Built:
     options = Options(construction=construction, grid=Grid(bits=bits), profile=profile, dtype=dtype, **more)  # type: ignore[arg-type]
     return build(tasks.median(d), options)
 
@@ -152,10 +153,10 @@ def _needs(net: Network, profile: str, step: float) -> Step:
 
 
 def test_auto_takes_the_smallest_dtype_that_is_exact() -> None:
-    assert build(tasks.median(25), Options("depth3", Grid(bits=8))).dtype == "float32"
-    assert build(tasks.median(25), Options("depth3", Grid(bits=24))).dtype == "float64"
-    assert build(tasks.median(25), Options("batcher", Grid(bits=24))).dtype == "float32"
-    assert build(tasks.median(25), Options("batcher", Grid(bits=30))).dtype == "float64"
+    assert build(tasks.median(25), Options("depth3", grid=Grid(bits=8))).dtype == "float32"
+    assert build(tasks.median(25), Options("depth3", grid=Grid(bits=24))).dtype == "float64"
+    assert build(tasks.median(25), Options("batcher", grid=Grid(bits=24))).dtype == "float32"
+    assert build(tasks.median(25), Options("batcher", grid=Grid(bits=30))).dtype == "float64"
 
 
 def test_more_bits_never_need_less() -> None:
@@ -163,7 +164,7 @@ def test_more_bits_never_need_less() -> None:
         for profile in ("dense", "structured"):
             needs = []
             for bits in range(1, 40, 3):
-                net, _ = trace(lookup(construction), tasks.median(6), Options(construction, Grid(bits=bits)))
+                net, _ = trace(lookup(construction), tasks.median(6), Options(construction, grid=Grid(bits=bits)))
                 needs.append(_needs(net, profile, 2.0**-bits).bits)
             assert needs == sorted(needs)
 
@@ -195,5 +196,5 @@ def test_bits_that_no_float_carries(bits: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_options_are_kept(dtype: DType) -> None:
-    model = build(tasks.median(5), Options("depth3", Grid(bits=8), dtype))
+    model = build(tasks.median(5), Options("depth3", grid=Grid(bits=8), dtype=dtype))
     assert model.dtype == dtype

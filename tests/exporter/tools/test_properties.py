@@ -8,16 +8,19 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.build import Model, Options, build
+from exporter.build import Built, build
 from exporter.errors import UserError
 from exporter.formula.network import weights
+from exporter.options import Options
 from exporter.question.grid import Grid
 from exporter.question.task import median
 from exporter.tools.properties import error_chain, range_property, swap_chain, write_properties
 
 
-def _model(construction: str, d: int = 5, bits: int = 6) -> Model:
-    return build(median(d), Options(construction, Grid(bits=bits), "float32", "dense", inputs="grid"))
+def _model(construction: str, d: int = 5, bits: int = 6) -> Built:
+    return build(
+        median(d), Options(construction, grid=Grid(bits=bits), dtype="float32", profile="dense", inputs="grid")
+    )
 
 
 def _run(path: Path, x: np.ndarray) -> np.ndarray:
@@ -50,7 +53,7 @@ def test_the_properties_hold_off_the_grid(construction: str, tmp_path: Path) -> 
 
 
 def test_a_shifted_domain(tmp_path: Path) -> None:
-    model = build(median(3), Options("batcher", Grid(-8, 8, 4), "float32", "dense", inputs="grid"))
+    model = build(median(3), Options("batcher", grid=Grid(-8, 8, 4), dtype="float32", profile="dense", inputs="grid"))
     write_properties(model, tmp_path / "m.onnx")
     x = np.array([[-8.0, 3, 7], [5, -2, 1]])
     np.testing.assert_array_equal(_run(tmp_path / "m-error.onnx", x), np.median(x, axis=1)[:, None] - x)

@@ -11,10 +11,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from exporter.build import Options
 from exporter.cli import main
-from exporter.constructions.scheduled import Request
 from exporter.library import export
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid
@@ -29,7 +28,10 @@ def written(tmp_path: Path, task: tasks.Task, *args: Any, **options: Any) -> Pat
 
 
 def row(promise: str, kept: bool | None, exact: float = 1.0) -> FamilyResult:
-    return FamilyResult("grid", 100, exact, 1 - exact, 1 - exact, 1 - exact, promise, kept)
+    off = 1 - exact
+    return FamilyResult(
+        family="grid", trials=100, exact=exact, wrong=off, max_error=off, mse=off, promise=promise, kept=kept
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_reduced_files(tmp_path: Path, inputs: Any, capsys: pytest.CaptureFixtur
 
 
 def test_a_reduced_file_that_fails_at_times_promises_a_mean_squared_error(tmp_path: Path) -> None:
-    options = Options("compact", Grid(bits=12), ask=Request(failure=0.01, depth=7), inputs="grid")
+    options = Options("compact", grid=Grid(bits=12), failure=0.01, depth=7, inputs="grid")
     source = export(tasks.rank(32, [16]), options, tmp_path).path
     l2, entry = reduce_file(source, tmp_path, "l2", 1)
     found = verify(l2, 200)
@@ -106,7 +108,7 @@ def test_wild_answers_are_valid_json(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_failure_bound_is_tested_not_triggered(tmp_path: Path) -> None:
     """A file that fails as often as it says is kept at any number of trials; one that says far less is not."""
-    path = written(tmp_path, tasks.median(32), "compact", Grid(bits=12), ask=Request(failure=0.05, depth=7))
+    path = written(tmp_path, tasks.median(32), "compact", Grid(bits=12), failure=0.05, depth=7)
     assert all(verify(path, trials, seed=trials).kept for trials in (1, 10, 2000))
     proto = onnx.load(path)
     for prop in proto.metadata_props:

@@ -1,0 +1,55 @@
+"""What is asked of a planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from exporter.errors import UserError
+
+Blocks = Literal["paper", "lean"]
+Objective = Literal["width", "size"]
+Numbers = Literal["tuned", "paper"]  # of a schedule: the planner's own, or the paper's exponents
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The entries of ranks low .. high of d numbers, wrong with probability at most `failure`, within limits.
+
+    Of the plans within `depth` and `width` (None: any) the planner looks for one whose `objective` is small. `blocks` are
+    the building blocks, None for the construction's own. With `schedule` "paper" or a `gamma` the numbers are the paper's.
+    """
+
+    d: int
+    low: int
+    high: int
+    failure: float = 1e-3
+    schedule: Numbers = "tuned"
+    objective: Objective = "width"
+    blocks: Blocks | None = None
+    gamma: float | None = None
+    depth: int | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no planner can do, in the user's words."""
+        if self.d < 1:
+            raise UserError(f"d = {self.d}: a network needs at least one input")
+        if not 1 <= self.low <= self.high <= self.d:
+            raise UserError(f"ranks {self.low}..{self.high} do not lie in 1..{self.d}")
+        if not 0.0 < self.failure < 1.0:
+            raise UserError(f"failure = {self.failure}: choose a probability above 0 and below 1, e.g. 1e-3")
+
+    @property
+    def gap(self) -> int:
+        """The distance of the outermost ranks."""
+        return self.high - self.low
+
+    def only_max(self, name: str) -> None:
+        """Refuse other ranks than the last."""
+        if self.low != self.d:
+            raise UserError(f"{name} computes the maximum, not ranks {self.low}..{self.high} of {self.d}: use --op max")
+
+    def no_depth(self, name: str, depths: str) -> UserError:
+        """The refusal of a depth that a construction never has."""
+        return UserError(f"{name} has depth {depths}, not {self.depth}")
