@@ -17,7 +17,7 @@ EXPORTER = [
     "library", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
-    "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "graphs", "compute", "http", "life",
+    "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http", "life",
     "app", "stopping", "worker", "client", "demo",
 ]  # fmt: skip
 
@@ -107,3 +107,18 @@ def test_only_its_catalogue_entry_names_a_construction() -> None:
         words = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         found += [f"{name}: {word}" for word in sorted(words & set(CONSTRUCTIONS), key=str)]
     assert found == ["exporter.options: radix"], "which is the option of that name"
+
+
+def test_a_class_of_the_service_has_a_name_of_its_own() -> None:
+    """Neither another class of the service nor one of the exporter is called the same."""
+    names = {
+        package: [
+            node.name
+            for _, path in modules(package)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ClassDef)
+        ]
+        for package in ("exporter", "service")
+    }
+    assert len(set(names["service"])) == len(names["service"])
+    assert not set(names["service"]) & set(names["exporter"])

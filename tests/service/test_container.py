@@ -13,12 +13,13 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.service.conftest import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVED = ("/opt/median", "/models", "/src")
@@ -110,6 +111,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def is_healthy(process: subprocess.Popen[bytes], check: list[str], variables: dict[str, str]) -> bool:
+    assert process.poll() is None
+    return not subprocess.run(check, env=variables, capture_output=True, check=False).returncode
+
+
 def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> None:
     final = STAGES[1]
     shutil.rmtree(image / "src")  # the second stage does not have the sources
@@ -125,14 +131,7 @@ def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> No
     check = json.loads(final.all("HEALTHCHECK")[0].split("CMD", 1)[1])
     process = subprocess.Popen(entry, cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
     try:
-        for _ in range(300):
-            assert process.poll() is None
-            if subprocess.run(
-                [moved(check[0], image), *check[1:]], env=variables, capture_output=True, check=False
-            ).returncode:
-                time.sleep(0.1)
-                continue
-            break
+        until(lambda: is_healthy(process, [moved(check[0], image), *check[1:]], variables))
         answer = httpx.post(f"http://127.0.0.1:{port}/median", json={"vectors": [[3, 1, 2], [0.5] * 2048]}).json()
         assert answer["medians"] == [2.0, 0.5]
     finally:

@@ -11,7 +11,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,9 @@ import pytest
 from service import life, logs
 from service.compute import registry
 from tests.service import standin
-from tests.service.conftest import InProcess, Server
+from tests.service.conftest import InProcess, Server, until
 
 Serve = Callable[..., Server]
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """The first true value of a condition that something else is about to make true."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.01)
-    return value
 
 
 def ask(server: Server, count: int = 1) -> None:
