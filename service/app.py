@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
+from exporter.version import __version__
 from service import life, logs, metrics
 from service.compute import registry
 from service.compute.engine import Engine
@@ -48,7 +49,7 @@ def create_app(settings: Settings | None = None) -> Gateway:
     engine = Engine(settings, registry.load(settings.folders))
     app = FastAPI(
         title="onnx-median",
-        version="0.1.0",
+        version=__version__,
         description="Medians by ReLU networks, every answer certified by counting.",
         lifespan=lambda _: life.lifespan(engine),
     )

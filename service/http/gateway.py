@@ -82,14 +82,17 @@ class Gateway:
         exchange = Exchange(self.exchanges, head, self.route.path)
 
         def deliver(answer: Answer | None) -> None:
-            if answer is None:
-                exchange.release()
-                finish(None)
-                return
-            reply = exchange.conclude(answer)
-            reply.fields += b"".join(b"%b: %b\r\n" % field for field in exchange.answered(reply.status))
+            reply = None
+            try:
+                if answer is not None:
+                    reply = exchange.conclude(answer)
+                    reply.fields += b"".join(b"%b: %b\r\n" % field for field in exchange.answered(reply.status))
+            except Exception:
+                log.exception("an answer was not written", extra={"fields": {"request_id": exchange.id.decode()}})
+            exchange.release()
             finish(reply)
-            exchange.end()
+            if reply is not None:
+                exchange.end()
 
         try:
             exchange.authorise()

@@ -15,6 +15,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from exporter.version import __version__
 from service.compute.engine import Engine
 from service.compute.registry import LoadedModel
 from service.errors import BadInputError, ProblemError
@@ -24,7 +25,7 @@ from service.requests import json_body
 from service.requests.json_body import REST, Body, BodyLimits, Numbers, Reading
 from service.scaling import Floats
 
-SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
+SERVER = {"name": "onnx-median", "version": __version__, "extensions": ["binary_tensor_data"]}
 VERSION = "1"
 DATA: json_body.MemberPath = ("inputs", 0, "data")
 HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from service.compute.registry import LoadedModel
 from service.http.exchange import NO_HEAD
 from service.http.gateway import Gateway
 from service.http.short_way import read_plain
+from service.requests.formats import FORMATS
 from tests.service.connection import Connection, D, request, right, vector
 
 Play = Callable[..., None]
@@ -290,6 +292,28 @@ def test_a_wrong_answer_of_a_model_goes_the_ordinary_way(play: Play, monkeypatch
         answer = await connection.answer()
         assert right(answer, 1)
         assert b"x-median-fallback: 1\r\n" in answer
+
+    play(scenario, **PLENTY)
+
+
+def test_an_answer_that_cannot_be_written_is_given_on_the_ordinary_way(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [MemoryError()]
+    raw = FORMATS["raw"]
+
+    def write(answer: Any) -> bytes:
+        if failures:
+            raise failures.pop()
+        return raw.write(answer)
+
+    async def scenario(front: Gateway) -> None:
+        monkeypatch.setitem(FORMATS, "raw", replace(raw, write=write))
+        connection = Connection(front)
+        assert connection.send(request(vector(1), "X-Request-ID: failing\r\n"))
+        assert right(await connection.answer(), 1)
+        assert not failures
+        assert not front.exchanges.held
 
     play(scenario, **PLENTY)
 
