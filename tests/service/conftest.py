@@ -81,9 +81,9 @@ def play(models: Path) -> Callable[..., None]:
 
     def run(scenario: Callable[[Gateway], Coroutine[Any, Any, None]], **options: Any) -> None:
         async def main() -> None:
-            front = create_app(Settings(**{"models": models, "log_level": "error", **options}))
-            await scenario(front)
-            front.engine.close()
+            gateway = create_app(Settings(**{"models": models, "log_level": "error", **options}))
+            await scenario(gateway)
+            gateway.engine.close()
 
         asyncio.run(main())
 

@@ -72,10 +72,10 @@ class Wire(asyncio.Transport):
 class Connection:
     """One connection; those to the same application know of each other."""
 
-    def __init__(self, front: Gateway) -> None:
-        config = uvicorn.Config(front, http=ShortWayProtocol, log_config=None, lifespan="off")
+    def __init__(self, gateway: Gateway) -> None:
+        config = uvicorn.Config(gateway, http=ShortWayProtocol, log_config=None, lifespan="off")
         config.load()
-        self.protocol = ShortWayProtocol(config, STATES.setdefault(front, ServerState()), {})
+        self.protocol = ShortWayProtocol(config, STATES.setdefault(gateway, ServerState()), {})
         self.wire = Wire()
         self.protocol.connection_made(self.wire)
 

@@ -20,7 +20,7 @@ from exporter.question.families import FAMILIES
 from service import logs
 from service.http.schemas import MedianAnswer, Problem
 from service.requests.formats import EXAMPLES, FORMATS
-from tests.service import standin
+from tests.service import toy_models
 
 JSON, NPY, RAW = ({"Content-Type": FORMATS[name].media_type} for name in ("json", "npy", "raw"))
 MAX = 1.7976931348623157e308
@@ -387,9 +387,9 @@ def test_the_examples_of_the_documentation_run(client: Any) -> None:
 
 
 def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..., Any], tmp_path: Path) -> None:
-    risky = standin.description(9, construction="risky", failure_bound=0.01)
-    standin.write(tmp_path, "risky", risky, wrong="sorted")
-    standin.write(tmp_path, "safe", standin.description(15))
+    risky = toy_models.description(9, construction="risky", failure_bound=0.01)
+    toy_models.write(tmp_path, "risky", risky, wrong="sorted")
+    toy_models.write(tmp_path, "safe", toy_models.description(15))
     client = connect(tmp_path)
     vectors = [[5, 3, 1, 4, 2, 9, 8, 7, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 3, 2, 1]]
     for exact in (False, True):
@@ -409,14 +409,14 @@ def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..
 
 
 def test_no_answer_rather_than_a_wrong_one(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "liar", standin.description(9), wrong="always")
+    toy_models.write(tmp_path, "liar", toy_models.description(9), wrong="always")
     client = connect(tmp_path)
     problem = refused(client.post("/median", json={"vector": [1, 2, 3, 4, 5]}), 500)
     assert "counting refutes" in problem["detail"]
 
 
 def test_a_request_that_takes_too_long_is_told_so(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "slow", standin.description(3), slow=800)
+    toy_models.write(tmp_path, "slow", toy_models.description(3), slow=800)
     client = connect(tmp_path, timeout_s=0.05)
     refused(client.post("/median", json={"vectors": [[1, 2, 3]] * 64}), 504)
     assert client.get("/healthz").status_code == 200
@@ -435,7 +435,7 @@ def test_a_body_that_never_ends_times_out(connect: Callable[..., Any], models: P
 
 
 def test_a_full_queue_answers_429(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "slow", standin.description(3), slow=100)
+    toy_models.write(tmp_path, "slow", toy_models.description(3), slow=100)
     client = connect(tmp_path, queue=2, max_batch=1, threads=1, inline_ms=0)
     responses = client.together([lambda http: http.post("/median", json={"vector": [1, 2, 3]}) for _ in range(30)])
     statuses = {response.status_code for response in responses}
@@ -446,13 +446,13 @@ def test_a_full_queue_answers_429(connect: Callable[..., Any], tmp_path: Path) -
 
 
 def test_reload_picks_up_new_files_and_keeps_sessions(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "first", standin.description(3))
+    toy_models.write(tmp_path, "first", toy_models.description(3))
     client = connect(tmp_path)
     kept = client.engine.registry.models["first"]
     refused(client.post("/median", json={"vector": [1, 2, 3, 4]}), 422)
-    standin.write(tmp_path, "second", standin.description(5))
+    toy_models.write(tmp_path, "second", toy_models.description(5))
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    standin.enter(tmp_path, tmp_path / "broken.onnx", standin.description(7))
+    toy_models.enter(tmp_path, tmp_path / "broken.onnx", toy_models.description(7))
     asked = [lambda http: http.post("/median", json={"vector": [1, 2, 3]}) for _ in range(50)]
     *answers, listed = client.together([*asked, lambda http: http.post("/models/reload")])
     assert {answer.status_code for answer in answers} == {200}

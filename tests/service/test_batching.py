@@ -21,7 +21,7 @@ from service.errors import BusyError, ShortageError
 from service.metrics import settle
 from service.scaling import Floats
 from service.settings import Settings
-from tests.service import standin
+from tests.service import toy_models
 
 D = 5
 
@@ -55,7 +55,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
     """Run a scenario on a lane over a real session."""
 
     def run(scenario: Scenario, **options: Any) -> None:
-        standin.write(tmp_path, "model", standin.description(D))
+        toy_models.write(tmp_path, "model", toy_models.description(D))
         spy = Spy(registry.load([tmp_path]).models["model"])
         settings = replace(Settings(), **{"threads": 1, **options})
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.scaling import Floats
-from tests.service import standin
+from tests.service import toy_models
 from tests.service.conftest import InProcess
 
 Connect = Callable[..., InProcess]
@@ -45,7 +45,7 @@ class Broken:
 def test_readiness_tells_the_truth_during_and_after_a_fault(
     connect: Connect, tmp_path: Path, error: Exception, status: int
 ) -> None:
-    standin.write(tmp_path, "model", standin.description(5))
+    toy_models.write(tmp_path, "model", toy_models.description(5))
     client = connect(tmp_path, build=False)
     (lane,) = client.engine.lanes.values()
     broken = Broken(lane.model, error)
@@ -94,8 +94,8 @@ def test_a_request_that_fails_on_its_way_to_the_queue_leaves_nothing_there(
 def test_vectors_that_have_to_be_run_again_are_not_refused_by_their_own_request(
     connect: Connect, tmp_path: Path
 ) -> None:
-    standin.write(tmp_path, "doubtful", standin.description(9, failure_bound=0.1), wrong="sorted")
-    standin.write(tmp_path, "exact", standin.description(9))
+    toy_models.write(tmp_path, "doubtful", toy_models.description(9, failure_bound=0.1), wrong="sorted")
+    toy_models.write(tmp_path, "exact", toy_models.description(9))
     client = connect(tmp_path, build=False, queue=1)
     for _ in range(3):
         answer = client.post(

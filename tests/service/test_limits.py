@@ -178,8 +178,8 @@ def test_a_client_that_never_reads_is_not_read_either(limited: Server, connectio
     "ask", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", request(vector(0))], ids=["get", "median"]
 )
 def test_requests_in_a_row_wait_unread(play: Callable[..., None], ask: bytes) -> None:
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         protocol, wire = connection.protocol, connection.wire
         protocol.data_received(ask * 1000)
         most = 0
@@ -200,9 +200,9 @@ def test_requests_in_a_row_wait_unread(play: Callable[..., None], ask: bytes) ->
 
 
 def test_nothing_is_answered_while_the_client_does_not_read(play: Callable[..., None]) -> None:
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
-        connection.send(request(vector(0)))
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
+        await connection.ask(request(vector(0)))
         connection.protocol.pause_writing()
         for _ in range(50):
             if connection.wire.reading:
@@ -217,8 +217,8 @@ def test_nothing_is_answered_while_the_client_does_not_read(play: Callable[..., 
 
 
 def test_a_client_that_does_not_read_is_cut_off(play: Callable[..., None]) -> None:
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         connection.protocol.pause_writing()
         connection.protocol.data_received(request(vector(0)))
         await connection.wire.ended()

@@ -49,8 +49,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_both_ways_take_it_and_answer_in_it(lines: None, play: Callable[..., None]) -> None:
     ask = b"POST /median?exact=true HTTP/1.1\r\nContent-Type: text/csv\r\nContent-Length: 11\r\n\r\n1,2,9\n4,3,5"
 
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         assert connection.send(ask), "the short way"
         short = await connection.answer()
         assert not connection.send(ask[:-4], ask[-4:]), "what comes in pieces takes the ordinary way"

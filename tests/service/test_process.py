@@ -22,7 +22,7 @@ import pytest
 
 from service import life, logs
 from service.compute import registry
-from tests.service import standin
+from tests.service import toy_models
 from tests.service.conftest import InProcess, Server, until
 
 Serve = Callable[..., Server]
@@ -74,7 +74,7 @@ def test_a_signal_during_the_start_ends_it_as_well(
     folder = tmp_path / "models"
     if moment == "loading":
         for d in range(101, 160, 2):
-            standin.write(folder, f"d{d}", standin.description(d))
+            toy_models.write(folder, f"d{d}", toy_models.description(d))
     server = serve(folder, "--drain-s", "0", TMPDIR=str(scratch))
     seen = {
         "scratch": lambda: ours(scratch),
@@ -219,7 +219,7 @@ def test_a_start_that_fails_says_why_and_is_no_success(serve: Serve, models: Pat
 
 
 def test_the_figures_of_a_worker_that_was_killed(serve: Serve, tmp_path: Path) -> None:
-    standin.write(tmp_path, "slow", standin.description(3), slow=100)
+    toy_models.write(tmp_path, "slow", toy_models.description(3), slow=100)
     server = serve(tmp_path, "--no-build", "--workers", "2", "--max-batch", "1", "--drain-s", "0").wait()
 
     def figure(name: str) -> float:
@@ -258,9 +258,9 @@ def test_the_follower_of_reloads_survives_what_goes_wrong(
     connect: Callable[..., InProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, shared = tmp_path / "models", tmp_path / "shared"
-    standin.write(folder, "first", standin.description(3))
+    toy_models.write(folder, "first", toy_models.description(3))
     client = connect(folder, build=False, workers=2, runtime_dir=str(shared))
-    standin.write(folder, "second", standin.description(5))
+    toy_models.write(folder, "second", toy_models.description(5))
     real, failures = registry.load, [MemoryError(), RuntimeError("can't start new thread"), OSError(5, "I/O error")]
 
     def load(*arguments: Any) -> Any:
@@ -273,6 +273,6 @@ def test_the_follower_of_reloads_survives_what_goes_wrong(
     until(lambda: sorted(client.engine.registry.models) == ["first", "second"])
     assert not failures
     shared.rename(tmp_path / "elsewhere")
-    standin.write(folder, "third", standin.description(7))
+    toy_models.write(folder, "third", toy_models.description(7))
     life.tell_workers(client.engine)
     until(lambda: len(client.engine.registry.models) == 3)

@@ -21,7 +21,7 @@ from exporter.library import export_model
 from service import __main__
 from service.compute import registry
 from service.settings import Settings
-from tests.service import standin
+from tests.service import toy_models
 from tests.service.conftest import Server, until
 
 Serve = Callable[..., Server]
@@ -176,7 +176,7 @@ def test_sigterm_under_load_cuts_no_request(serve: Serve, models: Path, workers:
 
 
 def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path) -> None:
-    standin.write(tmp_path, "first", standin.description(3))
+    toy_models.write(tmp_path, "first", toy_models.description(3))
     server = serve(tmp_path, "--no-build", "--workers", "2", "--drain-s", "0").wait()
     children = psutil.Process(server.process.pid).children(recursive=True)
     until(lambda: server.said("serving") == 2)
@@ -184,7 +184,7 @@ def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path)
         assert ask(server, [1, 2, 3]).status_code == 200
     text = httpx.get(server.url + "/metrics").text
     assert 'median_requests_total{route="/median",status="200"} 40.0' in text
-    standin.write(tmp_path, "second", standin.description(5))
+    toy_models.write(tmp_path, "second", toy_models.description(5))
     assert len(httpx.post(server.url + "/models/reload").json()["models"]) == 2
     until(lambda: server.said("models loaded") == 2)
     for _ in range(20):

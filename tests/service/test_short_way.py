@@ -43,8 +43,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], threading.Event, t
 
 
 def test_a_plain_request_takes_the_short_way(play: Play) -> None:
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         for seed in range(5):
             assert connection.send(request(vector(seed), "X-Request-ID: mine\r\n"))
             assert right(await connection.answer(), seed)
@@ -55,14 +55,14 @@ def test_a_plain_request_takes_the_short_way(play: Play) -> None:
 
 
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(front: Gateway) -> None:
-        idle, busy = Connection(front), Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        idle, busy = Connection(gateway), Connection(gateway)
         assert right(await idle.ask(request(vector(0))), 0)
         while not idle.wire.closed:
             assert right(await busy.ask(request(vector(1))), 1)
             assert not busy.wire.closed
         _, _, go_on = held(monkeypatch)
-        idle = Connection(front)
+        idle = Connection(gateway)
         busy.send(request(vector(2)))
         await idle.wire.ended()  # as long as a connection may be idle, and longer
         assert not busy.wire.closed
@@ -74,10 +74,10 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Play, monkeypa
 
 
 def test_company_in_the_same_turn_shares_a_call(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(front: Gateway) -> None:
+    async def scenario(gateway: Gateway) -> None:
         calls, _, go_on = held(monkeypatch)
         go_on.set()
-        connections = [Connection(front) for _ in range(9)]
+        connections = [Connection(gateway) for _ in range(9)]
         for i, connection in enumerate(connections):
             assert connection.send(request(vector(i)))
         for i, connection in enumerate(connections):
@@ -88,15 +88,15 @@ def test_company_in_the_same_turn_shares_a_call(play: Play, monkeypatch: pytest.
 
 
 def test_company_during_a_call_shares_the_next(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(front: Gateway) -> None:
+    async def scenario(gateway: Gateway) -> None:
         calls, begun, go_on = held(monkeypatch)
-        connections = [Connection(front) for _ in range(9)]
+        connections = [Connection(gateway) for _ in range(9)]
         connections[0].send(request(vector(0)))
         while not begun.is_set():
             await asyncio.sleep(0)
         for i, connection in enumerate(connections[1:], 1):
             assert not connection.send(request(vector(i))), "it would have to wait, which is for the ordinary way"
-        while front.engine.gate.waiting < 8:
+        while gateway.engine.gate.waiting < 8:
             await asyncio.sleep(0)
         go_on.set()
         for i, connection in enumerate(connections):
@@ -149,23 +149,23 @@ def told(answer: bytes) -> tuple[bytes, dict[bytes, bytes], Any]:
     return status, headers, content
 
 
-def counted(front: Gateway, status: int) -> float:
-    front.exchanges.record()
+def counted(gateway: Gateway, status: int) -> float:
+    gateway.exchanges.record()
     return REGISTRY.get_sample_value("median_requests_total", {"route": "/median", "status": str(status)}) or 0.0
 
 
-async def compare(front: Gateway, ask: bytes, status: int) -> None:
+async def compare(gateway: Gateway, ask: bytes, status: int) -> None:
     """A request whole, in pieces, and with a header that is not plain: the same answer, and the same figures."""
     ask = re.sub(rb"(\r\nContent-Length)", rb"\r\nX-Request-ID: mine\1", ask.replace(b"X-Request-ID: one\r\n", b""))
     if b"json" in ask:
         ask = ask.replace(b"\r\nContent-Length", b"\r\nX-API-Key: k\r\nContent-Length")
-    before = counted(front, status)
-    whole = Connection(front)
+    before = counted(gateway, status)
+    whole = Connection(gateway)
     assert whole.send(ask) == (status == 200)
-    unusual = Connection(front)
+    unusual = Connection(gateway)
     answers = [await whole.answer()]
     for cuts in ((10,), (ask.index(b"\r\n\r\n") + 4,), (len(ask) - 1,)):
-        cut = Connection(front)
+        cut = Connection(gateway)
         assert not cut.send(*(ask[a:b] for a, b in zip((0, *cuts), (*cuts, None), strict=True)))
         answers.append(await cut.answer())
     assert not unusual.send(ask.replace(b"\r\n\r\n", b"\r\nExpect: nothing\r\n\r\n", 1))
@@ -175,30 +175,30 @@ async def compare(front: Gateway, ask: bytes, status: int) -> None:
     assert first[1][b"x-request-id"] == b"mine"
     for other in others:
         assert other == first
-    assert counted(front, status) - before == len(answers)
+    assert counted(gateway, status) - before == len(answers)
 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_both_ways_say_the_same(play: Play, name: str) -> None:
     ask, status = ASKED[name]
 
-    async def scenario(front: Gateway) -> None:
-        await compare(front, ask, status)
+    async def scenario(gateway: Gateway) -> None:
+        await compare(gateway, ask, status)
 
     play(scenario, api_key="k", max_body_mib=2000 / 2**20, **PLENTY)
 
 
 def test_both_ways_say_the_same_when_the_queue_is_full(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(front: Gateway) -> None:
+    async def scenario(gateway: Gateway) -> None:
         _, begun, go_on = held(monkeypatch)
-        first, second = Connection(front), Connection(front)
+        first, second = Connection(gateway), Connection(gateway)
         first.send(request(vector(0)))
         while not begun.is_set():
             await asyncio.sleep(0)
         second.send(request(vector(0)))
-        while not front.engine.gate.waiting:
+        while not gateway.engine.gate.waiting:
             await asyncio.sleep(0)
-        await compare(front, request(vector(1)), 429)
+        await compare(gateway, request(vector(1)), 429)
         go_on.set()
         for connection in (first, second):
             assert right(await connection.answer(), 0)
@@ -207,41 +207,41 @@ def test_both_ways_say_the_same_when_the_queue_is_full(play: Play, monkeypatch: 
 
 
 def test_both_ways_say_the_same_when_bodies_are_too_many(play: Play) -> None:
-    async def scenario(front: Gateway) -> None:
-        large = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        large = Connection(gateway)
         large.send(request([0.0] * 1000)[:-1])
-        while not front.exchanges.held:
+        while not gateway.exchanges.held:
             await asyncio.sleep(0)
-        await compare(front, request(vector(1)), 503)
+        await compare(gateway, request(vector(1)), 503)
         large.send(b"\0")
         assert (await large.answer()).startswith(b"HTTP/1.1 200")
-        assert right(await Connection(front).ask(request(vector(1))), 1)
-        assert not front.exchanges.held
+        assert right(await Connection(gateway).ask(request(vector(1))), 1)
+        assert not gateway.exchanges.held
 
     play(scenario, max_bodies_mib=4050 / 2**20, **PLENTY)
 
 
 def test_both_ways_say_the_same_without_a_model(play: Play, tmp_path: Any) -> None:
-    async def scenario(front: Gateway) -> None:
-        await compare(front, request(vector(1)), 503)
+    async def scenario(gateway: Gateway) -> None:
+        await compare(gateway, request(vector(1)), 503)
 
     play(scenario, models=tmp_path)
 
 
 def test_a_shutdown_is_told_and_counted_alike(play: Play) -> None:
-    async def scenario(front: Gateway) -> None:
-        last = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        last = Connection(gateway)
         assert last.send(request(vector(1)))
         last.protocol.shutdown()
         assert not last.wire.closed
         answers = [await last.answer()]
         assert last.wire.closed
-        idle = Connection(front)
+        idle = Connection(gateway)
         idle.protocol.shutdown()
         assert idle.wire.closed
-        front.engine.draining = True
+        gateway.engine.draining = True
         for pieces in ((request(vector(1)),), (request(vector(1))[:9], request(vector(1))[9:])):
-            connection = Connection(front)
+            connection = Connection(gateway)
             answers.append(await connection.ask(*pieces))
             await connection.wire.ended()
         assert all(right(answer, 1) for answer in answers)
@@ -251,8 +251,8 @@ def test_a_shutdown_is_told_and_counted_alike(play: Play) -> None:
 
 
 def test_requests_in_one_piece_are_answered_in_order(play: Play) -> None:
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         connection.send(request(vector(2)) + request(vector(3)))
         for seed in (2, 3):
             assert right(await connection.answer(), seed)
@@ -264,14 +264,14 @@ def test_requests_in_one_piece_are_answered_in_order(play: Play) -> None:
 
 
 def test_connections_are_kept_and_closed_as_asked(play: Play) -> None:
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         assert right(await connection.ask(request(vector(1), "Connection: Keep-Alive\r\n")), 1)
         answer = await connection.ask(request(vector(1), "Connection: close\r\n"))
         assert b"connection: close\r\n" in answer
         assert right(answer, 1)
         assert connection.wire.closed
-        gone, other = Connection(front), Connection(front)
+        gone, other = Connection(gateway), Connection(gateway)
         assert gone.send(request(vector(1)))
         gone.protocol.connection_lost(None)
         assert right(await other.ask(request(vector(2))), 2)  # which shares its call
@@ -283,8 +283,8 @@ def test_connections_are_kept_and_closed_as_asked(play: Play) -> None:
 def test_a_wrong_answer_of_a_model_goes_the_ordinary_way(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     run = LoadedModel.run
 
-    async def scenario(front: Gateway) -> None:
-        connection = Connection(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         monkeypatch.setattr(
             LoadedModel, "run", lambda model, rows: (np.array(run(model, rows)) + (model.d == D) * 0.25).tolist()
         )
@@ -307,13 +307,13 @@ def test_an_answer_that_cannot_be_written_is_given_on_the_ordinary_way(
             raise failures.pop()
         return raw.write(answer)
 
-    async def scenario(front: Gateway) -> None:
+    async def scenario(gateway: Gateway) -> None:
         monkeypatch.setitem(FORMATS, "raw", replace(raw, write=write))
-        connection = Connection(front)
+        connection = Connection(gateway)
         assert connection.send(request(vector(1), "X-Request-ID: failing\r\n"))
         assert right(await connection.answer(), 1)
         assert not failures
-        assert not front.exchanges.held
+        assert not gateway.exchanges.held
 
     play(scenario, **PLENTY)
 
