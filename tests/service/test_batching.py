@@ -27,7 +27,10 @@ D = 5
 
 
 class Spy:
-    """The model, noting the rows of every call, which waits for `go_on`; rows holding the poison make it fail."""
+    """The model, noting the rows of every call, which waits for `go_on`; rows holding the poison make it fail. `pool` is
+    where calls are run."""
+
+    pool: Refusing
 
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
@@ -47,6 +50,19 @@ class Spy:
         return self.model.run(rows)
 
 
+class Refusing(ThreadPoolExecutor):
+    """A pool that has no thread to give when told so; like the real one it has queued the work by then."""
+
+    refusals = 0
+
+    def submit(self, *arguments: Any, **options: Any) -> Any:
+        future = super().submit(*arguments, **options)
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("can't start new thread")
+        return future
+
+
 Scenario = Callable[[Lane, Spy], Coroutine[Any, Any, None]]
 
 
@@ -60,7 +76,8 @@ def play(tmp_path: Path) -> Callable[..., None]:
         settings = replace(Settings(), **{"threads": 1, **options})
 
         async def main() -> None:
-            with ThreadPoolExecutor(settings.inference_threads) as pool:
+            with Refusing(settings.inference_threads) as pool:
+                spy.pool = pool
                 lane = Lane(spy, settings, Gate(settings.queue), pool)  # type: ignore[arg-type]
                 spy.calls.clear()
                 await scenario(lane, spy)
@@ -187,49 +204,32 @@ def test_a_cancelled_request_leaves_the_queue(play: Callable[..., None]) -> None
     play(scenario, inline_ms=0, max_batch=1)
 
 
-class Refusing(ThreadPoolExecutor):
-    """A pool that has no thread to give when told so; like the real one it has queued the work by then."""
-
-    refusals = 0
-
-    def submit(self, *arguments: Any, **options: Any) -> Any:
-        future = super().submit(*arguments, **options)
-        if self.refusals:
-            self.refusals -= 1
-            raise RuntimeError("can't start new thread")
-        return future
-
-
 @pytest.mark.parametrize("refusals", [1, 3])
 def test_a_pool_without_threads_costs_the_requests_of_that_moment(play: Callable[..., None], refusals: int) -> None:
     async def scenario(lane: Lane, spy: Spy) -> None:
-        with Refusing(1) as pool:
-            lane.pool = pool
-            pool.refusals = refusals
-            for i in range(refusals):
-                with pytest.raises(ShortageError, match="threads"):
-                    await asyncio.wait_for(lane.run(rows(3, i), (0,)), 10)
-                assert isinstance(lane.failing, ShortageError)
-            for i in range(5):
-                assert right(await asyncio.wait_for(lane.run(rows(2, i), (0,)), 10), rows(2, i))
-            assert lane.failing is None
-            assert lane.running == 0
+        spy.pool.refusals = refusals
+        for i in range(refusals):
+            with pytest.raises(ShortageError, match="threads"):
+                await asyncio.wait_for(lane.run(rows(3, i), (0,)), 10)
+            assert isinstance(lane.failing, ShortageError)
+        for i in range(5):
+            assert right(await asyncio.wait_for(lane.run(rows(2, i), (0,)), 10), rows(2, i))
+        assert lane.failing is None
+        assert lane.running == 0
 
     play(scenario, inline_ms=0)
 
 
 def test_a_shared_call_that_fails_when_there_are_no_threads_answers_everybody(play: Callable[..., None]) -> None:
     async def scenario(lane: Lane, spy: Spy) -> None:
-        with Refusing(1) as pool:
-            lane.pool = pool
-            pool.refusals = 2
-            spy.poison = 0.75
-            bad = np.full((1, D), 0.75, np.float32)
-            asked = (lane.run(part, (0,)) for part in (rows(1, 1), rows(1, 2), rows(1, 3), bad))
-            told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
-            assert [type(each) for each in told] == [ShortageError, ShortageError, Outcome, RuntimeError]
-            assert lane.running == 0
-            assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
+        spy.pool.refusals = 2
+        spy.poison = 0.75
+        bad = np.full((1, D), 0.75, np.float32)
+        asked = (lane.run(part, (0,)) for part in (rows(1, 1), rows(1, 2), rows(1, 3), bad))
+        told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+        assert [type(each) for each in told] == [ShortageError, ShortageError, Outcome, RuntimeError]
+        assert lane.running == 0
+        assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
 
     play(scenario, inline_ms=1000)
 
