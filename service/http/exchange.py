@@ -146,10 +146,10 @@ class Exchanges:
 class Exchange:
     """One request, from its head to the line in the log."""
 
-    __slots__ = ("all", "head", "held", "id", "route", "seconds", "started", "status")
+    __slots__ = ("head", "held", "id", "route", "seconds", "shared", "started", "status")
 
     def __init__(self, exchanges: Exchanges, head: Head, route: str) -> None:
-        self.all = exchanges
+        self.shared = exchanges
         self.head = head
         self.route = route
         self.started = time.perf_counter()
@@ -164,18 +164,18 @@ class Exchange:
 
     def authorise(self) -> None:
         """Ask for the API key, as the bytes came, unless the path is open."""
-        if not self.all.key or self.head.path in OPEN_PATHS:
+        if not self.shared.key or self.head.path in OPEN_PATHS:
             return
         given = self.head.headers.get(b"x-api-key")
         if given is None:
             scheme, _, credentials = self.head.headers.get(b"authorization", b"").partition(b" ")
             given = credentials.strip() if scheme.lower() == b"bearer" else b""
-        if not hmac.compare_digest(given, self.all.key):
+        if not hmac.compare_digest(given, self.shared.key):
             raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
 
     def hold(self, more: int) -> None:
         """Count bytes of the body, or refuse them: too many for one, or for all together; one alone is always let in."""
-        exchanges = self.all
+        exchanges = self.shared
         if self.held + more > exchanges.settings.max_body:
             raise self.too_large()
         if exchanges.held + more > exchanges.settings.max_bodies and exchanges.held > self.held:
@@ -186,17 +186,17 @@ class Exchange:
 
     def release(self) -> None:
         """The body is not needed any more."""
-        self.all.held -= self.held
+        self.shared.held -= self.held
         self.held = 0
 
     def too_large(self) -> ProblemError:
-        said = f"The body is larger than {self.all.settings.max_body} bytes."
+        said = f"The body is larger than {self.shared.settings.max_body} bytes."
         return ProblemError(413, said, headers={"Connection": "close"})
 
     def prepare(self, body: Body) -> Reading[bodies.Question]:
         """From a body to what is asked, in steps."""
         options = self.head.options  # a mistake there is told before one in the type
-        return self.head.format.reading(body, options, self.all.engine.limits)
+        return self.head.format.reading(body, options, self.shared.engine.limits)
 
     def conclude(self, answer: Answer) -> Reply:
         """From an answer to what is sent, in the format of the request."""
@@ -214,11 +214,11 @@ class Exchange:
     def answered(self, status: int) -> list[tuple[bytes, bytes]]:
         """The headers of every answer."""
         self.status = status
-        closing = [(b"connection", b"close")] if self.all.engine.draining else []
+        closing = [(b"connection", b"close")] if self.shared.engine.draining else []
         return [(b"x-request-id", self.id), *closing]
 
     def end(self) -> None:
         """The answer is on its way, or will never be."""
         self.release()
         self.seconds = time.perf_counter() - self.started
-        self.all.add(self)
+        self.shared.add(self)

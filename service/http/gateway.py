@@ -119,7 +119,7 @@ class Gateway:
 async def with_body(request: Request, answer: Callable[[Request, Body], Awaitable[Result]]) -> Result:
     """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
     exchange: Exchange = request.scope["exchange"]
-    seconds = exchange.all.settings.timeout_s
+    seconds = exchange.shared.settings.timeout_s
     body: Body | None = None
     try:
         async with asyncio.timeout(seconds):
@@ -135,7 +135,7 @@ async def with_body(request: Request, answer: Callable[[Request, Body], Awaitabl
 
 async def _read_body(exchange: Exchange, receive: Receive) -> Body:
     """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
-    headers, limit = exchange.head.headers, exchange.all.settings.max_body
+    headers, limit = exchange.head.headers, exchange.shared.settings.max_body
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
     length = headers.get(b"content-length", b"0")
