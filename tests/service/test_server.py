@@ -186,7 +186,7 @@ def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path)
     assert 'median_requests_total{route="/median",status="200"} 40.0' in text
     toy_models.write(tmp_path, "second", toy_models.description(5))
     assert len(httpx.post(server.url + "/models/reload").json()["models"]) == 2
-    until(lambda: server.said("models loaded") == 2)
+    until(lambda: server.said("models loaded") == 3)  # the worker that was asked, and then both when they look
     for _ in range(20):
         assert ask(server, [1, 2, 3, 4, 5]).json()["models"] == ["second"]
     server.stop()
