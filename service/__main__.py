@@ -25,7 +25,7 @@ import uvicorn
 from exporter.errors import UserError
 from service import logs, sharing, worker
 from service.compute import registry
-from service.http.short_way import DirectProtocol
+from service.http.short_way import ShortWayProtocol
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
-            http=DirectProtocol,
+            http=ShortWayProtocol,
             ws="none",
             log_config=None,
             access_log=False,

@@ -2,159 +2,95 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
+from exporter.version import __version__
 from service import life, logs, metrics
 from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
 from service.errors import ProblemError, or_shortage
-from service.http import formats, protocol_v2, schemas
-from service.http.formats import Headers, Reply
-from service.http.gateway import Front, answer_to
-from service.http.routes import DirectRoute
-from service.requests import bodies
+from service.http import protocol_v2, schemas
+from service.http.exchange import Exchange, Reply
+from service.http.gateway import Gateway, with_body
+from service.http.routes import PlainRoute
+from service.requests.formats import BINARY, FORMATS
 from service.requests.json_body import Body
 from service.settings import Settings
 
 log = logging.getLogger("service")
+FILE = "application/octet-stream"
 
 
-class Bodies:
-    """All bodies that are being read or answered, and how many bytes they have together."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.held = 0
-
-    async def __call__(self, request: Request, answer: Callable[[Request, Body], Awaitable[Any]]) -> Any:
-        """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
-        body: Body | None = None
-        size = 0
-
-        def hold(more: int) -> None:
-            nonlocal size
-            if size + more > self.settings.max_body:
-                raise _too_large(self.settings.max_body)
-            if self.held + more > self.settings.max_bodies and self.held > size:
-                said = "The bodies of all requests together are too large; repeat the request later."
-                raise ProblemError(503, said, headers={"Retry-After": "1", "Connection": "close"})
-            size += more
-            self.held += more
-
-        try:
-            async with asyncio.timeout(self.settings.timeout_s):
-                body = await read_body(request, self.settings.max_body, hold)
-                return await answer(request, body)
-        except TimeoutError:
-            if body is None:
-                raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
-            raise ProblemError(504, f"No answer within {self.settings.timeout_s:g} s.") from None
-        finally:
-            self.held -= size
-
-
-async def read_body(request: Request, limit: int, hold: Callable[[int], None]) -> Body:
-    """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
-    headers: Headers = request.scope["headers_by_name"]
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
-    length = headers.get(b"content-length", b"0")
-    if not length.isdigit() or len(length) > 18 or int(length) > limit:
-        raise _too_large(limit)
-    body: Body = b""
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ProblemError(400, "The connection was closed before the body was complete.")
-        chunk: bytes = message.get("body", b"")
-        hold(len(chunk))
-        if not body:
-            body = chunk
-        elif chunk:
-            if isinstance(body, bytes):
-                body = bytearray(body)
-            body += chunk  # in place: joining pieces in the end would need the memory twice, and everybody's time
-        if not message.get("more_body"):
-            return body
-
-
-def _too_large(limit: int) -> ProblemError:
-    return ProblemError(413, f"The body is larger than {limit} bytes.", headers={"Connection": "close"})
-
-
-def median_handler(engine: Engine, with_body: Bodies) -> Callable[[Request], Awaitable[Reply]]:
-    """POST /median in its three formats."""
+def median_handler(engine: Engine) -> Callable[[Request], Awaitable[Reply]]:
+    """POST /median in all formats."""
 
     async def answer(request: Request, body: Body) -> Reply:
-        query = bodies.read_query(request.scope["query_string"])
-        kind = formats.kind_of(request.scope["headers_by_name"])
-        parsed = await formats.read(kind, body, query, engine)
-        return formats.write(kind, await engine.medians(parsed))
+        exchange: Exchange = request.scope["exchange"]
+        question = await engine.in_steps(exchange.prepare(body))
+        return exchange.conclude(await engine.medians(question))
 
     async def median(request: Request) -> Reply:
-        reply: Reply = await with_body(request, answer)
-        return reply
+        return await with_body(request, answer)
 
     return median
 
 
-def create_app(settings: Settings | None = None) -> Front:
+def create_app(settings: Settings | None = None) -> Gateway:
     """The application over the models of `settings` (from the environment when uvicorn starts a worker)."""
     settings = settings or Settings.from_env()
     logs.configure(settings.log_level)
     engine = Engine(settings, registry.load(settings.folders))
     app = FastAPI(
         title="onnx-median",
-        version="0.1.0",
+        version=__version__,
         description="Medians by ReLU networks, every answer certified by counting.",
         lifespan=lambda _: life.lifespan(engine),
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    with_body = Bodies(settings)
-    route = _add_routes(app, engine, with_body)
-    app.include_router(protocol_v2.router(engine, with_body))
-    return Front(app, engine, route)
+    route = _add_routes(app, engine)
+    app.include_router(protocol_v2.router(engine))
+    return Gateway(app, engine, route)
 
 
 async def _error(request: Request, error: Exception) -> Response:
     """Whatever ends a request inside the framework, its own refusals (404, 405) included, in one form."""
+    exchange: Exchange = request.scope["exchange"]
     error = or_shortage(error)
     if isinstance(error, ProblemError):
-        return answer_to(request.scope, error)
+        return exchange.refuse(error)
     if isinstance(error, HTTPException):
         said = {404: f"There is nothing at {request.url.path}.", 405: "This method is not allowed here."}
         detail = said.get(error.status_code, error.detail)
-        return answer_to(request.scope, ProblemError(error.status_code, detail, headers=error.headers))
-    return answer_to(request.scope, ProblemError(500, "The service failed; the log has the details."))
+        return exchange.refuse(ProblemError(error.status_code, detail, headers=error.headers))
+    return exchange.refuse(ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine, with_body: Bodies) -> DirectRoute:
+def _add_routes(app: FastAPI, engine: Engine) -> PlainRoute:
     """All routes but the protocol's; returns that of POST /median."""
     answers = {
         "model": schemas.MedianAnswer,
         "headers": schemas.ANSWER_HEADERS,
-        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (bodies.NPY, bodies.RAW)},
+        "content": {each.media_type: each.answer for each in FORMATS.values()},
     }
-    median = DirectRoute(
+    body = {"required": True, "content": {each.media_type: each.schema for each in FORMATS.values()}}
+    median = PlainRoute(
         "/median",
-        median_handler(engine, with_body),
+        median_handler(engine),
         methods=["POST"],
         name="median",
         response_model=None,
         summary="Medians of vectors of any length",
         tags=["median"],
         responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)},
-        openapi_extra={"requestBody": schemas.REQUEST_BODY, "parameters": schemas.PARAMETERS},
+        openapi_extra={"requestBody": body, "parameters": schemas.PARAMETERS},
     )
     app.router.routes.append(median)
 
@@ -180,7 +116,7 @@ def _add_routes(app: FastAPI, engine: Engine, with_body: Bodies) -> DirectRoute:
         tags=["models"],
         response_class=StreamingResponse,
         responses={
-            200: {"content": {bodies.RAW: {"schema": {"type": "string", "format": "binary"}}}},
+            200: {"content": {FILE: BINARY}},
             **schemas.problems(401, 404),
         },
     )
@@ -195,19 +131,19 @@ def _add_routes(app: FastAPI, engine: Engine, with_body: Bodies) -> DirectRoute:
             "Content-Length": str(len(content)),
             "Content-Disposition": f"attachment; filename*=utf-8''{quote(found.path.name)}",
         }
-        return StreamingResponse(pieces(content), headers=headers, media_type=bodies.RAW)
+        return StreamingResponse(pieces(content), headers=headers, media_type=FILE)
 
     @app.get("/healthz", tags=["health"])
-    async def healthz() -> schemas.Status:
+    async def healthz() -> dict[str, str]:
         """The process is alive."""
-        return schemas.Status(status="ok")
+        return {"status": "ok"}
 
     @app.get("/readyz", tags=["health"], responses=schemas.problems(503))
-    async def readyz() -> schemas.Status:
+    async def readyz() -> dict[str, str]:
         """Requests are welcome: models are loaded and answer, and no shutdown has begun."""
         if reason := await engine.trouble():
             raise ProblemError(503, reason)
-        return schemas.Status(status="ready")
+        return {"status": "ready"}
 
     @app.get(
         "/metrics",
@@ -224,7 +160,7 @@ def _add_routes(app: FastAPI, engine: Engine, with_body: Bodies) -> DirectRoute:
     return median
 
 
-def _entry(model: registry.Model) -> schemas.ModelEntry:
+def _entry(model: registry.LoadedModel) -> schemas.ModelEntry:
     return schemas.ModelEntry(name=model.name, sha256=model.sha256, description=model.description)
 
 

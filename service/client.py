@@ -9,7 +9,6 @@ array([2. , 2.5])
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import sys
@@ -19,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
@@ -28,8 +27,8 @@ import orjson
 from tqdm import tqdm
 
 from exporter.question.families import FAMILIES
+from service.requests.formats import FORMATS
 
-Format: TypeAlias = Literal["json", "npy", "raw"]
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 DURATION = re.compile(r"(\w+);dur=([\d.]+)")
 
@@ -44,8 +43,8 @@ class ServiceError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """Medians and how they came about. Raw and npy answers carry the largest error bound only, for all vectors."""
+class Medians:
+    """The medians and how they came about. Raw and npy answers carry the largest error bound only, for all vectors."""
 
     medians: Vector
     models: list[str]
@@ -80,41 +79,26 @@ class Client:
         self,
         vectors: Iterable[npt.ArrayLike] | Vector,
         *,
-        format: Format = "json",
+        format: str = "json",
         model: str | None = None,
         construction: str | None = None,
         even: str | None = None,
         exact: bool = False,
-    ) -> Answer:
-        """Medians of vectors; with npy and raw all of one length, in their own float32 or float64."""
+    ) -> Medians:
+        """Medians of vectors, sent in one of the formats; npy and raw want them of one length, float32 or float64."""
         chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None}
         options = {name: value for name, value in chosen.items() if value is not None}
-        if format == "json":
-            # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
-            lists = [np.asarray(vector, np.float64).tolist() for vector in vectors]
-            body = orjson.dumps({"vectors": lists, **options})
-            return _from_json(self._post(body, "application/json", {}))
-        matrix = np.asarray(vectors)
-        if matrix.dtype != np.float32:
-            matrix = matrix.astype(np.float64)
-        matrix = np.ascontiguousarray(np.atleast_2d(matrix))
-        query = {name: str(value).lower() if value is True else str(value) for name, value in options.items()}
-        if format == "npy":
-            file = io.BytesIO()
-            np.save(file, matrix, allow_pickle=False)
-            response = self._post(file.getvalue(), "application/x-npy", query)
-            return _from_headers(response, np.load(io.BytesIO(response.content), allow_pickle=False))
-        query |= {"dtype": matrix.dtype.name, "d": str(matrix.shape[1])}
-        response = self._post(matrix.tobytes(), "application/octet-stream", query)
-        return _from_headers(response, np.frombuffer(response.content, matrix.dtype))
+        form = FORMATS[format]
+        body, query = form.pack(vectors, options)
+        kind = {"Content-Type": form.media_type}
+        response = self._checked(self.http.post("/median", content=body, params=query, headers=kind))
+        told = form.unpack(response.content, query)
+        return _from_headers(response.headers, told) if form.bare else _from_json(told)
 
     def models(self) -> list[dict[str, Any]]:
         """Descriptions of the models being served."""
         models: list[dict[str, Any]] = self._checked(self.http.get("/models")).json()["models"]
         return models
-
-    def _post(self, body: bytes, kind: str, query: dict[str, str]) -> httpx.Response:
-        return self._checked(self.http.post("/median", content=body, params=query, headers={"Content-Type": kind}))
 
     @staticmethod
     def _checked(response: httpx.Response) -> httpx.Response:
@@ -127,17 +111,15 @@ class Client:
         raise ServiceError(str(problem.get("detail", response.reason_phrase)), response.status_code, problem)
 
 
-def _from_json(response: httpx.Response) -> Answer:
-    content = orjson.loads(response.content)
+def _from_json(content: dict[str, Any]) -> Medians:
     medians, bound = np.array(content["medians"]), np.array(content["error_bound"])
     served = (sum(content["fallback"]), content["batch_size"], *content["timings"].values())
-    return Answer(medians, content["models"], sum(content["certified"]), bound, *served)
+    return Medians(medians, content["models"], sum(content["certified"]), bound, *served)
 
 
-def _from_headers(response: httpx.Response, medians: Vector) -> Answer:
-    headers = response.headers
+def _from_headers(headers: httpx.Headers, medians: Vector) -> Medians:
     timing = {name: float(value) for name, value in DURATION.findall(headers["Server-Timing"])}
-    return Answer(
+    return Medians(
         medians,
         headers["X-Median-Models"].split(","),
         int(headers["X-Median-Certified"]),
@@ -220,7 +202,7 @@ class Samples:
 
 
 def compare(
-    client: Client, vectors: Sequence[Vector], *, source: str, format: Format, concurrency: int, **options: Any
+    client: Client, vectors: Sequence[Vector], *, source: str, format: str, concurrency: int, **options: Any
 ) -> tuple[Report, Samples]:
     """Send every vector as a request of its own, `concurrency` at a time, and hold the answers against numpy.median."""
     numpy_ms, expected = [], []
@@ -229,7 +211,7 @@ def compare(
         expected.append(np.median(vector))
         numpy_ms.append((time.perf_counter() - started) * 1e3)
 
-    def ask(vector: Vector) -> tuple[float, Answer]:
+    def ask(vector: Vector) -> tuple[float, Medians]:
         started = time.perf_counter()
         answer = client.median([vector], format=format, **options)
         return (time.perf_counter() - started) * 1e3, answer
@@ -345,7 +327,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--d", type=int, default=2048, help="length of the vectors [%(default)s]")
     parser.add_argument("--n", type=int, default=1000, help="number of vectors [%(default)s]")
     parser.add_argument("--concurrency", type=int, default=8, help="requests at a time [%(default)s]")
-    parser.add_argument("--format", choices=["json", "npy", "raw"], default="json", help="[%(default)s]")
+    parser.add_argument("--format", choices=sorted(FORMATS), default="json", help="[%(default)s]")
     parser.add_argument("--model", help="name of the model; the service chooses when left out")
     parser.add_argument("--construction", help="construction of the model")
     parser.add_argument("--exact", action="store_true", help="ask for answers bit-equal to numpy.median")

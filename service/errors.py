@@ -76,6 +76,13 @@ def or_shortage(error: Exception) -> Exception:
     return next((ShortageError(what) for said, what in _SHORTAGES.items() if said in text), error)
 
 
+def protocol_response(problem: ProblemError) -> Response:
+    """The error as the Open Inference Protocol wants it: wrong numbers are 400, and the place is part of the sentence."""
+    place = "".join(f" ({name} {problem.members[name]})" for name in ("vector", "index") if name in problem.members)
+    status = 400 if problem.status == 422 else problem.status
+    return Response(orjson.dumps({"error": problem.detail + place}), status, problem.headers, "application/json")
+
+
 def problem_response(problem: ProblemError, instance: str) -> Response:
     """The error as `application/problem+json`. The type stays "about:blank": the status says which kind it is."""
     content = {

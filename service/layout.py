@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import get_args
 
-Even = Literal["mean", "lower", "upper"]
-EVEN: tuple[Even, ...] = ("mean", "lower", "upper")
+from exporter.question import task
+from exporter.question.task import Even
+
+EVEN: tuple[Even, ...] = get_args(Even)
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,8 @@ class Target:
 @lru_cache(maxsize=4096)
 def median_target(n: int, even: Even = "mean") -> Target:
     """The median of n values: the middle rank, or what `even` says of the two middle ranks."""
-    if n % 2:
-        return Target.rank((n + 1) // 2)
-    if even == "mean":
-        return Target(n // 2, n // 2 + 1, 0.5)
-    return Target.rank(n // 2 if even == "lower" else n // 2 + 1)
+    output = task.median(n, even).outputs[0]
+    return Target(output.ranks[0], output.ranks[-1], float(output.weights[1]) if output.weights[1:] else 0.0)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,10 @@ async def reload_models(engine: Engine) -> None:
 def tell_workers(engine: Engine) -> None:
     """Other workers share nothing but a folder: they look several times a second at the time of a file in it.
 
-    The time is a random one, so that no clock matters, and setting it needs no room on the disk.
+    The time is a random one, so that no clock matters, and setting it needs no room on the disk. uvicorn's own way, a
+    SIGHUP to its parent process, starts every worker again instead: it closes kept connections, has fewer workers while
+    each loads all models, also those that did not change, is not there with one worker, and ends the service when the
+    folder has become unusable. Here the old models serve on until the new ones are loaded.
     """
     flag = _flag(engine)
     if flag is None:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from exporter.question.grid import cells_between
 from service.layout import Layout, Target, median_target
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -49,13 +50,22 @@ class NotFiniteError(ValueError):
 
 
 @dataclass(frozen=True)
-class Grid:
+class FedGrid:
     """A model's numeric contract: which numbers it may be fed."""
 
     bits: int
     low: float
     high: float
     dtype: np.dtype[Any]
+
+    @classmethod
+    def within(cls, lo: float, hi: float, step: float, dtype: np.dtype[Any]) -> FedGrid:
+        """As many steps of a model's grid as are a power of two: a domain such as 0 to 255 holds fewer than 2^bits."""
+        bits = cells_between(lo, hi, step).bit_length() - 1
+        if not 0 <= bits <= 52:
+            raise ValueError(f"step = {step!r} is out of proportion to the domain [{lo}, {hi}]")
+        low = round(lo / step) * step
+        return cls(bits, low, low + 2**bits * step, dtype)
 
     @cached_property
     def unit(self) -> float:
@@ -91,7 +101,7 @@ class Scaled:
     values: Floats
     rows: Floats
     layout: Layout
-    grid: Grid
+    grid: FedGrid
     frames: list[Frame]
 
     @property
@@ -117,7 +127,7 @@ class Scaled:
         return answers
 
 
-def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
+def scale(values: Floats, layout: Layout, d: int, grid: FedGrid) -> Scaled:
     """Put every vector of `values` (k, n) on the grid and lay it out in rows of d.
 
     NaN and infinities show in the minimum and maximum, which are needed anyway, so looking for them costs nothing.
@@ -149,7 +159,7 @@ def scale(values: Floats, layout: Layout, d: int, grid: Grid) -> Scaled:
     return Scaled(values, _lay_out(units, layout, d, grid), layout, grid, frames)
 
 
-def _frame(low: float, high: float, grid: Grid, values: Floats) -> Frame:
+def _frame(low: float, high: float, grid: FedGrid, values: Floats) -> Frame:
     """The frame of a vector between `low` and `high`, one of `values`."""
     largest = max(-low, high)
     if not largest < HUGE * HUGE:
@@ -178,7 +188,7 @@ def _units(number: float, exponent: int) -> float:
     return float(round(scaled)) if abs(scaled) < 2.0**52 else scaled
 
 
-def _lay_out(numbers: Floats, layout: Layout, d: int, grid: Grid) -> Floats:
+def _lay_out(numbers: Floats, layout: Layout, d: int, grid: FedGrid) -> Floats:
     """Numbers on the grid as rows (k, rows, d) in the model's dtype, padded."""
     k, n = numbers.shape
     if n == d and len(layout.rows) == 1:
@@ -195,7 +205,7 @@ def _lay_out(numbers: Floats, layout: Layout, d: int, grid: Grid) -> Floats:
     return rows
 
 
-def certify(told: Sequence[Sequence[float]], column: Target, d: int, grid: Grid) -> list[Ends]:
+def certify(told: Sequence[Sequence[float]], column: Target, d: int, grid: FedGrid) -> list[Ends]:
     """Prove or refute one output column by counts: the two order statistics behind it, for each row of d entries.
 
     A row tells the output, the numbers of entries below and above it, and for a mix of two ranks the nearest entries on

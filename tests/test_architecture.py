@@ -25,7 +25,7 @@ EXPORTER = [
     "library", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
-    "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "graphs", "compute", "http", "life",
+    "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http", "life",
     "app", "stopping", "worker", "client", "demo",
 ]  # fmt: skip
 
@@ -144,10 +144,6 @@ def test_only_its_catalogue_entry_names_a_construction() -> None:
     assert found == ["exporter.library: radix", "exporter.options: radix"], "which is the option of that name"
 
 
-# names that service/ defines for something else than the exporter does, or twice itself
-SHARED = {"Answer", "Grid", "Options"}
-
-
 def test_a_class_name_means_one_thing() -> None:
     where = defaultdict(list)
     for package in ("exporter", "service"):
@@ -155,7 +151,7 @@ def test_a_class_name_means_one_thing() -> None:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef):
                     where[node.name].append(name)
-    assert not {name: places for name, places in where.items() if len(places) > 1 and name not in SHARED}
+    assert not {name: places for name, places in where.items() if len(places) > 1}
 
 
 def test_no_dataclass_takes_more_than_six_positional_arguments() -> None:

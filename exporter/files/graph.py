@@ -22,6 +22,7 @@ class Graph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     once: bool = False  # what was computed before is not computed again
+    prefix: str = ""  # of the names, in a graph that others have named things in
     _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
     _added: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
@@ -29,7 +30,7 @@ class Graph:
         key = (op, *inputs, repr(attributes))
         if self.once and key in self._added:
             return self._added[key]
-        name = self._added[key] = f"{op.lower()}_{len(self.nodes)}"
+        name = self._added[key] = f"{self.prefix}{op.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
 
@@ -50,7 +51,7 @@ class Graph:
         array = np.ascontiguousarray(values, dtype=dtype or self.dtype)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._shared:
-            name = f"c_{len(self.initializers)}"
+            name = f"{self.prefix}c_{len(self.initializers)}"
             self._shared[key] = name
             self.initializers[name] = numpy_helper.from_array(array, name)
         return self._shared[key]

@@ -22,6 +22,7 @@ except ImportError:  # not on Windows: there two exports into one folder at the 
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
+FORMAT = 1
 
 
 def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> dict[str, Any]:
@@ -46,14 +47,25 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
     producer = f"onnx-median {__version__}"
     if not path.exists():
-        return {"format": 1, "producer": producer, "models": []}
+        return {"format": FORMAT, "producer": producer, "models": []}
     try:
-        manifest = json.loads(path.read_bytes())
-        if manifest["format"] != 1 or not isinstance(manifest["models"], list):
-            raise ValueError("another format")
+        models = models_in(path.read_bytes())
     except (ValueError, KeyError, TypeError):
         raise WriteError(f"{path} is not a manifest of ours: move it away, then export again") from None
-    return {"format": 1, "producer": producer, "models": manifest["models"]}
+    return {"format": FORMAT, "producer": producer, "models": models}
+
+
+def models_in(text: bytes, **numbers: Any) -> list[Any]:
+    """The entries of a manifest as they stand there; ValueError, KeyError or TypeError where it is none of ours.
+
+    `numbers` tells json.loads how to read them.
+    """
+    manifest = json.loads(text, **numbers)
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {str(manifest['format'])[:40]!r} is unknown, {FORMAT} is expected")
+    if not isinstance(manifest["models"], list):
+        raise ValueError("its models are not a list")
+    return list(manifest["models"])
 
 
 def replace_file(path: Path, data: bytes) -> None:

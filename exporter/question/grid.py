@@ -20,6 +20,11 @@ SMALLEST_STEP = 2.0**-126  # of both dtypes: onnxruntime takes float64 constants
 LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # of which the inverse is a normal number
 
 
+def cells_between(lo: float, hi: float, step: float) -> int:
+    """How many steps lie between the ends of a range, both rounded to multiples of the step."""
+    return round(hi / step) - round(lo / step)
+
+
 @dataclass(frozen=True)
 class Grid:
     lo: float = 0.0
@@ -45,7 +50,7 @@ class Grid:
     def step(self) -> float:
         """The smallest power of two whose multiples cover [lo, hi] in 2^bits steps."""
         step: float = 2.0 ** max(frexp(self.hi - self.lo)[1] - self.bits - 2, -1022)
-        while round(self.hi / step) - round(self.lo / step) > 2**self.bits:
+        while cells_between(self.lo, self.hi, step) > 2**self.bits:
             step *= 2
         return step
 
@@ -67,7 +72,7 @@ class Grid:
     @property
     def cells(self) -> int:
         """The number of the highest grid value, counted from `low`."""
-        return round(self.hi / self.step) - round(self.lo / self.step)
+        return cells_between(self.lo, self.hi, self.step)
 
     def misfit(self, dtype: str) -> str | None:
         """Why the range is too long for a floating-point type."""

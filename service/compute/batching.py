@@ -23,7 +23,7 @@ from math import ceil
 
 import numpy as np
 
-from service.compute.registry import Model
+from service.compute.registry import LoadedModel
 from service.errors import BusyError, or_shortage
 from service.metrics import WAITING, ModelMetrics, note
 from service.scaling import REFUTED, Ends, Floats, certify
@@ -91,7 +91,7 @@ class Job:
 
 
 Piece = tuple[Job, int, int]
-Result = tuple[dict[int, list[Ends]] | Exception, float]
+CallResult = tuple[dict[int, list[Ends]] | Exception, float]
 
 
 class Gate:
@@ -144,7 +144,7 @@ class Ticket:
 class Lane:
     """The queue and the batches of one model."""
 
-    def __init__(self, model: Model, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, model: LoadedModel, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.model = model
         self.metrics = ModelMetrics(model.name)
         widest = max(model.d, int(model.description.get("run_width") or model.description["width"]))
@@ -160,7 +160,6 @@ class Lane:
         self.running = 0
         self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
-        self.alone = False
         self.failing: Exception | None = None  # why the last call failed, if it did
 
     async def run(self, rows: Floats, columns: tuple[int, ...], ticket: Ticket | None = None) -> Outcome:
@@ -205,26 +204,6 @@ class Lane:
         """Whether `rows` more are answered within a moment: by calls in the event loop that are short together."""
         return not (self.running or self.delay) and self._is_short(self.queued_rows + rows)
 
-    def submit_prompt(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver, lone: bool = False) -> None:
-        """The same for rows that are prompt. A lone request, of the only client or after one that was alone, does not
-        even queue.
-
-        What comes in the same turn of the loop is company: it queues up to be shared.
-        """
-        if not (lone or self.alone) or len(rows) > self.limit:
-            self.submit(rows, columns, deliver)
-            return
-        self.alone = False
-        job = Job(rows, columns, deliver)
-        job.taken = len(rows)
-        pieces = [(job, 0, job.taken)]
-        self._finish(pieces, self._call(pieces))
-        if not lone:
-            asyncio.get_running_loop().call_soon(self._look_for_company)
-
-    def _look_for_company(self) -> None:
-        self.alone = not self.queue
-
     def _is_short(self, rows: int) -> bool:
         return rows * self.row_seconds < self.inline_s
 
@@ -252,7 +231,6 @@ class Lane:
             while self.queue and self.running < self.slots:
                 pieces = self._take()
                 count = sum(stop - start for _, start, stop in pieces)
-                self.alone = len(pieces) == 1 and not self.queue
                 if self.running or not self._is_short(count):
                     self._start(loop, pieces)
                     continue
@@ -303,7 +281,7 @@ class Lane:
         self._left(taken)
         return pieces
 
-    def _call(self, pieces: list[Piece]) -> Result:
+    def _call(self, pieces: list[Piece]) -> CallResult:
         """One onnxruntime call for the whole batch, and what its counting proves; or why there is no answer."""
         model = self.model
         try:
@@ -326,7 +304,7 @@ class Lane:
             except MemoryError:  # the slot must come back, as soon as there is room for saying so
                 time.sleep(0.01)
 
-    def _return(self, pieces: list[Piece], result: Result) -> None:
+    def _return(self, pieces: list[Piece], result: CallResult) -> None:
         if not pieces:
             return
         self.running -= 1
@@ -334,7 +312,7 @@ class Lane:
         if self.queue and self.wakeup is None:
             self._pump()
 
-    def _finish(self, pieces: list[Piece], result: Result) -> None:
+    def _finish(self, pieces: list[Piece], result: CallResult) -> None:
         found, seconds = result
         if isinstance(found, Exception):
             self._failed(pieces, found)

@@ -12,58 +12,30 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import nan
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from service.compute.batching import Gate, Lane, Outcome, Ticket
-from service.compute.registry import Choice, Model, Registry
+from service.compute.registry import LoadedModel, ModelUse, Registry
 from service.errors import BadInputError, ProblemError
 from service.layout import Layout, all_columns
 from service.metrics import note, settle
-from service.requests.bodies import Group, Options, Request
-from service.requests.json_body import Limits, Reading
+from service.requests.answer import Answer
+from service.requests.bodies import Bundle, MedianOptions, Question
+from service.requests.json_body import BodyLimits, Reading
 from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
 from service.settings import Settings
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
 Place = list[int] | range
+Use = tuple[ModelUse, bool]  # and whether the very elements are wanted
 
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
-
-
-@dataclass(eq=False)
-class Answer:
-    """What a request is told, one entry a vector, and how it was served."""
-
-    dtype: np.dtype[Any]
-    medians: list[float]
-    error_bound: list[float]
-    models: list[str]
-    fallback: list[bool]
-    batch_size: int = 0
-    queue_s: float = 0.0
-    inference_s: float = 0.0
-    total_s: float = 0.0
-
-    @classmethod
-    def blank(cls, count: int, dtype: np.dtype[Any]) -> Answer:
-        return cls(dtype, [nan] * count, [nan] * count, [""] * count, [False] * count)
-
-    @property
-    def array(self) -> Floats:
-        """The medians as numbers of the caller's type."""
-        return np.array(self.medians, self.dtype)
-
-    def served(self, outcome: Outcome) -> None:
-        self.batch_size = max(self.batch_size, outcome.batch_rows)
-        self.queue_s = max(self.queue_s, outcome.queue_s)
-        self.inference_s += outcome.inference_s
 
 
 @dataclass(eq=False)
@@ -74,7 +46,7 @@ class Engine:
     registry: Registry
     draining: bool = False
     record: Callable[[], None] = settle  # counts and logs what was answered
-    lanes: dict[Model, Lane] = field(default_factory=dict)
+    lanes: dict[LoadedModel, Lane] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
@@ -96,7 +68,7 @@ class Engine:
         self.pool.shutdown()
         self.helpers.shutdown()
 
-    async def medians(self, request: Request) -> Answer:
+    async def medians(self, request: Question) -> Answer:
         """All medians of a request, every one certified."""
         started = time.perf_counter()
         answer = Answer.blank(request.count, request.groups[0].values.dtype)
@@ -110,23 +82,22 @@ class Engine:
         answer.total_s = time.perf_counter() - started
         return answer
 
-    def begin(self, request: Request, deliver: Callable[[Answer | None], None], lone: bool = False) -> bool:
+    def begin(self, request: Question, deliver: Callable[[Answer | None], None]) -> bool:
         """Answer a request without waiting, if it is small, in order, and its model free; else say no, and do nothing.
 
-        The answer is delivered at once or in the next call of the lane. None says that the request has to take the
-        long way after all: the call failed, or counting refuted the model.
+        The answer is delivered by the lane's next call, shared with what comes in the same turn of the loop. None says
+        that the request has to take the ordinary way after all: the call failed, or counting refuted the model.
         """
         started = time.perf_counter()
         values, options = request.groups[0].values, request.options
         if len(request.groups) > 1 or values.size > SMALL:
             return False
         k, n = values.shape
-        choice = self.registry.median(n, options.even, options.model, options.construction)
-        model, layout, target = choice.model, choice.layout, choice.target
-        lane = self.lanes.get(model)
-        if lane is None or not lane.is_prompt(k * len(layout.rows)):
+        use = self.registry.median(n, options.even, options.model, options.construction)
+        lane = self.lanes.get(use.model)
+        if lane is None or not lane.is_prompt(k * len(use.layout.rows)):
             return False
-        scaled = scale(values, layout, model.d, model.grid)
+        scaled = scale(values, use.layout, use.model.d, use.model.grid)
 
         def finish(outcome: Outcome | Exception) -> None:
             try:
@@ -137,29 +108,27 @@ class Engine:
             deliver(answer)
 
         def found_in(outcome: Outcome) -> Answer | None:
-            found = _ends(outcome, layout)
+            found = _ends(outcome, use.layout)
             if any(map(refuted, found)):
                 return None
-            if options.exact:
-                medians, bound = elements(scaled, found, target), [0.0] * k
-            else:
-                medians, bound = scaled.back(found, target), scaled.bound
-            note(lane.metrics.vectors, k)
-            return Answer(
-                values.dtype, medians, bound, [model.name] * k, [False] * k,
-                outcome.batch_rows, outcome.queue_s, outcome.inference_s, time.perf_counter() - started,
-            )  # fmt: skip
+            answer = Answer.blank(k, values.dtype)
+            _served(answer, outcome)
+            self._enter(answer, range(k), _medians(scaled, found, use, options.exact), scaled, (use, options.exact))
+            answer.total_s = time.perf_counter() - started
+            return answer
 
-        lane.submit_prompt(scaled.rows.reshape(-1, model.d), layout.columns, finish, lone)
+        lane.submit(scaled.rows.reshape(-1, use.model.d), use.layout.columns, finish)
         return True
 
-    def _choose(self, group: Group, options: Options) -> Choice:
+    def _choose(self, group: Bundle, options: MedianOptions) -> ModelUse:
         try:
             return self.registry.median(group.values.shape[1], options.even, options.model, options.construction)
         except BadInputError as error:
             raise BadInputError(error.detail, vector=group.positions[0]) from None
 
-    async def _solve(self, group: Group, choice: Choice, options: Options, answer: Answer, ticket: Ticket) -> None:
+    async def _solve(
+        self, group: Bundle, choice: ModelUse, options: MedianOptions, answer: Answer, ticket: Ticket
+    ) -> None:
         """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
         scaled, found = await self._run(group, choice, answer, ticket)
         place: Place = group.positions
@@ -167,41 +136,41 @@ class Engine:
             misses = np.array([refuted(ends) for ends in found])
             missed, kept = np.flatnonzero(misses), np.flatnonzero(~misses)
             await self._fall_back(
-                Group(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer, ticket
+                Bundle(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer, ticket
             )
             scaled, found, place = scaled.take(kept), [found[i] for i in kept], [group.positions[i] for i in kept]
         await self._finish(answer, place, scaled, found, (choice, options.exact))
 
-    async def _run(self, group: Group, choice: Choice, answer: Answer, ticket: Ticket) -> tuple[Scaled, list[Ends]]:
+    async def _run(self, group: Bundle, choice: ModelUse, answer: Answer, ticket: Ticket) -> tuple[Scaled, list[Ends]]:
         """Vectors through a model: both ends of the choice's target for each, NaN where it missed."""
         layout, model = choice.layout, choice.model
         scaled = await self._scale(group, model, layout)
         outcome = await self._lane(model).run(scaled.rows.reshape(-1, model.d), layout.columns, ticket)
-        answer.served(outcome)
+        _served(answer, outcome)
         return scaled, _ends(outcome, layout)
 
-    async def _scale(self, group: Group, model: Model, layout: Layout) -> Scaled:
+    async def _scale(self, group: Bundle, model: LoadedModel, layout: Layout) -> Scaled:
         try:
             return await self.offload(group.values.size, scale, group.values, layout, model.d, model.grid)
         except NotFiniteError as error:
             raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
 
-    async def _finish(
-        self, answer: Answer, place: Place, scaled: Scaled, found: list[Ends], how: tuple[Choice, bool]
-    ) -> None:
+    async def _finish(self, answer: Answer, place: Place, scaled: Scaled, found: list[Ends], how: Use) -> None:
         """Write proven answers to their places: the very elements where they were asked for."""
-        choice, exact = how
-        if exact:
-            medians = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
-        else:
-            medians = scaled.back(found, choice.target)
+        medians = await self.offload(scaled.values.size if how[1] else 0, _medians, scaled, found, *how)
+        self._enter(answer, place, medians, scaled, how)
+
+    def _enter(self, answer: Answer, place: Place, medians: list[float], scaled: Scaled, how: Use) -> None:
+        use, exact = how
         for position, median, frame in zip(place, medians, scaled.frames, strict=True):
             answer.medians[position] = median
             answer.error_bound[position] = 0.0 if exact else frame.bound
-            answer.models[position] = choice.model.name
-        note(self._lane(choice.model).metrics.vectors, len(place))
+            answer.models[position] = use.model.name
+        note(self._lane(use.model).metrics.vectors, len(place))
 
-    async def _fall_back(self, group: Group, options: Options, failed: Choice, answer: Answer, ticket: Ticket) -> None:
+    async def _fall_back(
+        self, group: Bundle, options: MedianOptions, failed: ModelUse, answer: Answer, ticket: Ticket
+    ) -> None:
         """Answer what a model missed by an exact one; if that fails too there is no answer, rather than a wrong one."""
         note(self._lane(failed.model).metrics.misses, len(group.values))
         log.warning("certificate missed", extra={"fields": {"model": failed.model.name, "vectors": len(group.values)}})
@@ -218,50 +187,50 @@ class Engine:
             answer.fallback[position] = True
         await self._finish(answer, list(group.positions), scaled, found, (choice, options.exact))
 
-    async def columns(self, model: Model, values: Floats) -> tuple[Floats, Answer]:
+    async def columns(self, model: LoadedModel, values: Floats) -> tuple[Floats, Answer]:
         """Every output column of one model for vectors of its own length (k, d), certified: the protocol's `infer`."""
         count = len(values)
         layout = all_columns(model.columns)
         answer = Answer(values.dtype, [], [], [model.name] * count, [False] * count)
         ticket = self.gate.admit(count)
         try:
-            scaled = await self._scale(Group(values, range(count)), model, layout)
+            scaled = await self._scale(Bundle(values, range(count)), model, layout)
             outcome = await self._lane(model).run(scaled.rows.reshape(count, model.d), layout.columns, ticket)
         finally:
             ticket.close()
-        answer.served(outcome)
+        _served(answer, outcome)
         answer.error_bound = scaled.bound
         outputs = np.empty((count, len(model.columns)), values.dtype)
         for j, target in enumerate(model.columns):
             found = outcome.found[j]
             outputs[:, j] = scaled.back(found, target)
             for i in [i for i, ends in enumerate(found) if refuted(ends)]:
-                outputs[i, j] = await self._column_elsewhere(Choice(model, layout, target), values[i : i + 1])
+                outputs[i, j] = await self._column_elsewhere(ModelUse(model, layout, target), values[i : i + 1])
                 answer.fallback[i] = True
         note(self._lane(model).metrics.vectors, count)
         return outputs, answer
 
-    async def _column_elsewhere(self, failed: Choice, value: Floats) -> Any:
+    async def _column_elsewhere(self, failed: ModelUse, value: Floats) -> Any:
         """One number a model missed, from an exact model that has the same rank to offer."""
         own = Answer.blank(1, value.dtype)
         ticket = Ticket(self.gate)
         try:
-            await self._fall_back(Group(value, [0]), Options(), failed, own, ticket)
+            await self._fall_back(Bundle(value, [0]), MedianOptions(), failed, own, ticket)
         finally:
             ticket.close()
         return own.medians[0]
 
-    def _lane(self, model: Model) -> Lane:
+    def _lane(self, model: LoadedModel) -> Lane:
         """The lane of a model; one that was just unloaded gets another for the requests that still hold it."""
         lane = self.lanes.get(model)
         return lane if lane is not None else Lane(model, self.settings, self.gate, self.pool)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BodyLimits:
         """What a body may hold; without a model there is nothing to read it for."""
         if not self.registry.models:
             raise ProblemError(503, "No model is loaded.")
-        return Limits(self.settings.max_vectors, self.registry.largest)
+        return BodyLimits(self.settings.max_vectors, self.registry.largest)
 
     async def in_steps(self, reading: Reading[Result]) -> Result:
         """The end of a reading. Others are served after every step, and few large bodies are read at a time, so that
@@ -286,7 +255,7 @@ class Engine:
         """Work that may take its time, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.helpers, function, *arguments)
 
-    async def trouble(self, only: Model | None = None) -> str | None:
+    async def trouble(self, only: LoadedModel | None = None) -> str | None:
         """Why requests should go elsewhere, or None. A model whose last call failed is tried again: it may work now."""
         if self.draining:
             return "The service is shutting down."
@@ -324,6 +293,17 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
+def _medians(scaled: Scaled, found: list[Ends], use: ModelUse, exact: bool) -> list[float]:
+    return elements(scaled, found, use.target) if exact else scaled.back(found, use.target)
+
+
+def _served(answer: Answer, outcome: Outcome) -> None:
+    """Have an answer tell how its rows were served."""
+    answer.batch_size = max(answer.batch_size, outcome.batch_rows)
+    answer.queue_s = max(answer.queue_s, outcome.queue_s)
+    answer.inference_s += outcome.inference_s
+
+
 def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:
     """Both ends of the layout's target for each vector, NaN where the model missed."""
     if len(layout.reads) == 1:
@@ -333,7 +313,7 @@ def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:
     return [(first[0], second[0]) for first, second in zip(low, high, strict=True)]
 
 
-def _uncertified(model: Model, vector: int) -> ProblemError:
+def _uncertified(model: LoadedModel, vector: int) -> ProblemError:
     return ProblemError(
         500, f"{model.name} gave an answer that counting refutes, and no other model is exact.", vector=vector
     )

@@ -7,7 +7,6 @@ linked elsewhere, or are no files at all. Whatever is wrong with one entry is sa
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import weakref
@@ -21,10 +20,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from exporter.errors import UserError
+from exporter.files.manifest import MANIFEST, models_in
+from exporter.question.grid import Grid
 from service.layout import Target
-from service.scaling import Grid
+from service.scaling import FedGrid
 
-MANIFEST = "manifest.json"
 LONGEST_MANIFEST = 1 << 28
 LONGEST_FILE = (1 << 31) - 1  # no protobuf is longer
 LARGEST_D = 1 << 24  # counts up to here are float32 numbers
@@ -93,7 +94,7 @@ class Entry:
     file: CheckedFile
     data: bytes
     description: Description
-    grid: Grid
+    grid: FedGrid
     columns: tuple[Target, ...]
 
 
@@ -101,12 +102,7 @@ def raw_entries(folder: Path) -> list[Any]:
     """The entries of a folder's manifest as they stand there; none where there is no manifest."""
     try:
         text = read_regular(folder / MANIFEST, LONGEST_MANIFEST)
-        manifest = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_real)
-        if manifest["format"] != 1:
-            raise ValueError(f"format {str(manifest['format'])[:40]!r} is unknown, 1 is expected")
-        if not isinstance(manifest["models"], list):
-            raise ValueError("its models are not a list")
-        return list(manifest["models"])
+        return models_in(text, parse_int=_integer, parse_float=_real, parse_constant=_real)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -151,14 +147,14 @@ def checked(folder: Path, entry: Any) -> Entry:
         ) from None
     try:
         grid, columns = contract(about)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (UserError, KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise UnusableModelError(f"its description is not one of ours: {reason[:300]}") from None
     file = CheckedFile(folder / name, entry["sha256"])
     return Entry(file, file.read(), about, grid, columns)
 
 
-def contract(about: Description) -> tuple[Grid, tuple[Target, ...]]:
+def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
     """The numeric contract and the output columns, from a description that is complete and in range."""
     for key in ("construction", "op", "dtype"):
         if not isinstance(about[key], str):
@@ -179,8 +175,10 @@ def contract(about: Description) -> tuple[Grid, tuple[Target, ...]]:
         raise ValueError(f"domain = [{low}, {high}] is empty")
     outputs = _list("outputs", about["outputs"])
     columns = tuple(_column(output["ranks"], output["weights"], d) for output in outputs)
-    step = about.get("step")
-    return _grid(bits, low, high, None if step is None else _number("step", step, 0, largest), dtype), columns
+    step = _number("step", about["step"], 0, largest) if "step" in about else Grid(low, high, bits).step
+    if not step:
+        raise ValueError("step = 0 makes no grid")
+    return FedGrid.within(low, high, step, dtype), columns
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:
@@ -201,22 +199,6 @@ def _list(name: str, value: Any, length: int = 0) -> list[Any]:
     if not isinstance(value, list) or not value or (length and len(value) != length):
         raise TypeError(f"{name} = {value!r} is not a list of {length or 'some'}")
     return value
-
-
-def _grid(bits: int, low: float, high: float, step: float | None, dtype: np.dtype[Any]) -> Grid:
-    """The grid a model is fed: 2^b multiples of its step, as many as its domain holds.
-
-    The step of an exported model is a power of two, so a domain such as 0 to 255 holds fewer than 2^bits of them.
-    """
-    if step is None:
-        return Grid(bits, low, high, dtype)
-    if not step:
-        raise ValueError("step = 0 makes no grid")
-    first = round(low / step)
-    used = (round(high / step) - first).bit_length() - 1
-    if not 0 <= used <= 52:
-        raise ValueError(f"step = {step!r} is out of proportion to the domain [{low}, {high}]")
-    return Grid(used, first * step, (first + 2**used) * step, dtype)
 
 
 def _column(ranks: Any, weights: Any, d: int) -> Target:

@@ -20,8 +20,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from exporter.files.manifest import MANIFEST
+from exporter.files.model_file import encode
+from exporter.question.task import Even
+from service.compute.counting import OUTPUT, with_counting
 from service.compute.entries import (
-    MANIFEST,
     CheckedFile,
     Description,
     Entry,
@@ -31,25 +34,22 @@ from service.compute.entries import (
     raw_entries,
 )
 from service.errors import BadInputError, ProblemError, or_shortage
-from service.graphs.counting import OUTPUT, with_counting
-from service.graphs.one_row import for_one_row
-from service.layout import EVEN, Even, Layout, Target, all_columns, layout, median_target
-from service.scaling import Floats, Grid, certify, scale
+from service.layout import EVEN, Layout, Target, all_columns, layout, median_target
+from service.scaling import FedGrid, Floats, certify, scale
 
 log = logging.getLogger("service")
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class LoadedModel:
     """One loaded network with its contract."""
 
     name: str
     file: CheckedFile
     description: Description
-    grid: Grid
+    grid: FedGrid
     columns: tuple[Target, ...]
-    one: Any
-    many: Any
+    session: Any
     input_name: str
     output_name: str
     row_seconds: float = 0.0
@@ -79,8 +79,7 @@ class Model:
 
     def run(self, rows: Floats) -> list[list[list[float]]]:
         """What counting tells of each column for rows (b, d). The interpreter lock is free while onnxruntime computes."""
-        session = self.one if len(rows) == 1 else self.many
-        told = session.run([OUTPUT], {self.input_name: rows})[0]
+        told = self.session.run([OUTPUT], {self.input_name: rows})[0]
         if told.shape != (len(rows), self.told[-1].stop):
             raise RuntimeError(f"{self.name} returned shape {told.shape} for {len(rows)} rows")
         if len(self.columns) == 1:
@@ -89,10 +88,10 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelUse:
     """A model and how it is used for vectors of one length."""
 
-    model: Model
+    model: LoadedModel
     layout: Layout
     target: Target
 
@@ -101,20 +100,20 @@ class Choice:
 class Registry:
     """A snapshot of all models, and what could not be loaded."""
 
-    models: dict[str, Model]
+    models: dict[str, LoadedModel]
     left_out: dict[str, str] = field(default_factory=dict)
-    _choices: dict[tuple[int, Even, str | None, str | None], Choice] = field(default_factory=dict)
+    _choices: dict[tuple[int, Even, str | None, str | None], ModelUse] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
         return max((model.d for model in self.models.values()), default=0)
 
-    def get(self, name: str) -> Model:
+    def get(self, name: str) -> LoadedModel:
         if name not in self.models:
             raise ProblemError(404, f"There is no model {name!r}.", models=sorted(self.models)[:50])
         return self.models[name]
 
-    def median(self, n: int, even: Even, name: str | None, construction: str | None) -> Choice:
+    def median(self, n: int, even: Even, name: str | None, construction: str | None) -> ModelUse:
         """The choice for the median of n values, looked up."""
         key = (n, even, name, construction)
         choice = self._choices.get(key)
@@ -125,7 +124,7 @@ class Registry:
 
     def choose(
         self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
-    ) -> Choice:
+    ) -> ModelUse:
         """The smallest model that yields `target` of n values; probabilistic ones only for those who ask."""
         pool = [self.get(name)] if name is not None else list(self.models.values())
         if construction is not None:
@@ -136,7 +135,7 @@ class Registry:
         if exact or (name is None and construction is None and any(model.exact for model in pool)):
             pool = [model for model in pool if model.exact]
         fitting = [
-            Choice(model, found, target)
+            ModelUse(model, found, target)
             for model in pool
             if (found := layout(model.columns, model.d, n, target)) is not None
         ]
@@ -144,7 +143,7 @@ class Registry:
             raise BadInputError(self._misfit(n, pool, name or construction))
         return min(fitting, key=_cost)
 
-    def _misfit(self, n: int, pool: Sequence[Model], asked: str | None) -> str:
+    def _misfit(self, n: int, pool: Sequence[LoadedModel], asked: str | None) -> str:
         longest = max((model.d for model in pool), default=0)
         who = f"model or construction {asked!r}" if asked else "the models loaded here"
         if n > longest:
@@ -163,7 +162,7 @@ class Registry:
         return missing
 
 
-def _cost(choice: Choice) -> tuple[int, bool, float, str]:
+def _cost(choice: ModelUse) -> tuple[int, bool, float, str]:
     """Fewest numbers fed; then exact before probabilistic; then what ran fastest when it was loaded."""
     model = choice.model
     fed = len(choice.layout.rows) * model.d
@@ -172,7 +171,7 @@ def _cost(choice: Choice) -> tuple[int, bool, float, str]:
 
 def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = None) -> Registry:
     """Everything usable in the manifests of these folders; what is not is reported, logged and left out."""
-    models: dict[str, Model] = {}
+    models: dict[str, LoadedModel] = {}
     left_out: dict[str, str] = {}
     kept = {} if previous is None else {model.sha256: model for model in previous.models.values()}
     for folder in folders:
@@ -197,7 +196,7 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
     return Registry(models, left_out)
 
 
-def _open(entry: Entry, threads: int) -> Model:
+def _open(entry: Entry, threads: int) -> LoadedModel:
     """A session with explicit threads, its contract compared with the file's own metadata, and one trial run."""
     description, grid, columns = entry.description, entry.grid, entry.columns
     try:
@@ -205,9 +204,8 @@ def _open(entry: Entry, threads: int) -> Model:
     except Exception as error:  # protobuf has classes of its own for damage
         raise _unloadable(error) from None
     metadata = {each.key: each.value for each in proto.metadata_props}
-    for key, value in description.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        stored = metadata.get(key)
+    for key, text in encode(description).items():
+        stored, value = metadata.get(key), description[key]
         if stored != text and (stored is None or isinstance(value, str) or not _same_json(stored, value)):
             raise UnusableModelError(f"its metadata says {key} = {_short(stored)}, the manifest {_short(text)}")
     inputs, outputs = proto.graph.input, proto.graph.output
@@ -219,15 +217,12 @@ def _open(entry: Entry, threads: int) -> Model:
     if _reaches_out(proto.graph):
         raise UnusableModelError("it has weights in other files, which nothing vouches for")
     try:
-        graph = with_counting(proto, d, columns, grid)
-        one, many = (
-            ort.InferenceSession(each.SerializeToString(), session_options(threads), ["CPUExecutionProvider"])
-            for each in (for_one_row(graph), graph)
-        )
+        served = with_counting(proto, d, columns, grid).SerializeToString()
+        session = ort.InferenceSession(served, session_options(threads), ["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
         raise _unloadable(error) from None
     names = inputs[0].name, outputs[0].name
-    model = Model(entry.file.path.stem, entry.file, description, grid, columns, one, many, *names)
+    model = LoadedModel(entry.file.path.stem, entry.file, description, grid, columns, session, *names)
     try:
         _try(model)
         return replace(model, row_seconds=_time_one_row(model))
@@ -243,7 +238,7 @@ def _reaches_out(graph: Any) -> bool:
     return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors) or any(map(_reaches_out, inner))
 
 
-def _try(model: Model) -> None:
+def _try(model: LoadedModel) -> None:
     """The whole way of two vectors, as a request would go: whatever is raised there is raised here first."""
     values = np.linspace(-1.0, 1.0, 2 * model.d).reshape(2, model.d)
     scaled = scale(values, all_columns(model.columns), model.d, model.grid)
@@ -267,7 +262,7 @@ def _unloadable(error: Exception) -> UnusableModelError:
     return UnusableModelError(f"onnxruntime cannot load it: {_line(error)}")
 
 
-def _time_one_row(model: Model) -> float:
+def _time_one_row(model: LoadedModel) -> float:
     """The best of three runs: what the model costs here, for choosing between models and for planning batches."""
     row = np.full((1, model.d), model.grid.low, model.grid.dtype)
     times = []

@@ -15,40 +15,33 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from exporter.version import __version__
 from service.compute.engine import Engine
-from service.compute.registry import Model
+from service.compute.registry import LoadedModel
 from service.errors import BadInputError, ProblemError
-from service.http.routes import DirectRoute
+from service.http.gateway import with_body
+from service.http.routes import PlainRoute
 from service.requests import json_body
-from service.requests.json_body import REST, Body, Limits, Numbers, Reading
+from service.requests.json_body import REST, Body, BodyLimits, Numbers, Reading
 from service.scaling import Floats
 
-SERVER = {"name": "onnx-median", "version": "0.1.0", "extensions": ["binary_tensor_data"]}
+SERVER = {"name": "onnx-median", "version": __version__, "extensions": ["binary_tensor_data"]}
 VERSION = "1"
-DATA: json_body.Path = ("inputs", 0, "data")
+DATA: json_body.MemberPath = ("inputs", 0, "data")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 NAMES = {"float32": "FP32", "float64": "FP64"}
-Answer = Callable[[Request, Body], Awaitable[Response]]
-WithBody = Callable[[Request, Answer], Awaitable[Response]]
 
 
-def error_response(problem: ProblemError) -> Response:
-    """An error as the protocol wants it; wrong numbers are 400 there, and the place is part of the sentence."""
-    place = "".join(f" ({name} {problem.members[name]})" for name in ("vector", "index") if name in problem.members)
-    status = 400 if problem.status == 422 else problem.status
-    return _json({"error": problem.detail + place}, status, problem.headers)
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, "application/json")
-
-
-def router(engine: Engine, with_body: WithBody) -> APIRouter:
+def router(engine: Engine) -> APIRouter:
     """All routes of the protocol."""
-    routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=DirectRoute)
+    routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=PlainRoute)
 
-    def model_of(request: Request) -> Model:
+    def model_of(request: Request) -> LoadedModel:
         version = request.path_params.get("version", VERSION)
         model = engine.registry.get(request.path_params["name"])
         if version != VERSION:
@@ -86,7 +79,7 @@ def router(engine: Engine, with_body: WithBody) -> APIRouter:
     async def answer(request: Request, body: Body) -> Response:
         model, length = model_of(request), request.headers.get(HEADER_LENGTH)
         header, binary = _split(body, length)
-        most = Limits(engine.settings.max_vectors, model.d)
+        most = BodyLimits(engine.settings.max_vectors, model.d)
         document, found = await engine.in_steps(_read(header, most))
         call = await engine.offload(len(body) // 16, Call, model, document, found, binary, most.vectors)
         outputs, served = await engine.columns(model, call.values)
@@ -142,7 +135,7 @@ INFER_BODY: dict[str, Any] = {
 }
 
 
-def model_metadata(model: Model) -> dict[str, Any]:
+def model_metadata(model: LoadedModel) -> dict[str, Any]:
     """The protocol's description of a model; the batch dimension is -1."""
     datatype = NAMES[model.grid.dtype.name]
     return {
@@ -157,7 +150,9 @@ def model_metadata(model: Model) -> dict[str, Any]:
 class Call:
     """One inference request, read and checked: the tensor, and how the caller wants the answer."""
 
-    def __init__(self, model: Model, document: Any, data: Numbers | None, binary: memoryview, max_vectors: int) -> None:
+    def __init__(
+        self, model: LoadedModel, document: Any, data: Numbers | None, binary: memoryview, max_vectors: int
+    ) -> None:
         self.model = model
         if not isinstance(document, dict):
             raise BadInputError("The request must be a JSON object.")
@@ -205,7 +200,7 @@ class Call:
         document["outputs"] = [tensor]
         if not self.binary:
             tensor["data"] = outputs.ravel().tolist()
-            return Response(orjson.dumps(document), media_type="application/json")
+            return _json(document)
         data = outputs.astype(DATATYPES[self.datatype], copy=False).tobytes()
         tensor["parameters"] = {"binary_data_size": len(data)}
         header = orjson.dumps(document)
@@ -227,7 +222,7 @@ def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
     return body[:at], memoryview(body)[at:]
 
 
-def _read(header: Body, most: Limits) -> Reading[tuple[Any, Numbers | None]]:
+def _read(header: Body, most: BodyLimits) -> Reading[tuple[Any, Numbers | None]]:
     """The request without its numbers, and the numbers; the place of a bad one is told in row-major order."""
     try:
         document, found = yield from json_body.read(header, {DATA: most})
@@ -254,7 +249,7 @@ def _parameters(holder: dict[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _rows(shape: Any, model: Model, max_vectors: int) -> int:
+def _rows(shape: Any, model: LoadedModel, max_vectors: int) -> int:
     match shape:
         case [int(rows), int(d)] if not isinstance(rows, bool) and d == model.d and rows > 0:
             if rows > max_vectors:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 
 
-class DirectRoute(APIRoute):
+class PlainRoute(APIRoute):
     """A route that hands the request to its function as it is: no dependencies to solve, no body model to validate."""
 
     def get_route_handler(self) -> Any:

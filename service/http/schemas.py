@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FLOAT_MAX = 1.7976931348623157e308
+from service.layout import EVEN
+from service.requests.bodies import RAW_DTYPES
 
 
 class Timings(BaseModel):
@@ -58,57 +59,6 @@ class ModelList(BaseModel):
     left_out: dict[str, str]
 
 
-class Status(BaseModel):
-    status: str
-
-
-EXAMPLES: dict[str, Any] = {
-    "one vector": {"value": {"vector": [3.5, -1, 2]}},
-    "several lengths": {"value": {"vectors": [[3, 1, 2], [4, 1], [1e300, -1e300, 0.5]]}},
-    "bit-equal to numpy": {"value": {"vectors": [[0.1, 0.2, 0.3, 0.4]], "exact": True}},
-    "lower of two": {"value": {"vector": [1, 2, 3, 4], "even": "lower"}},
-}
-
-_NUMBERS: dict[str, Any] = {
-    "type": "array",
-    "minItems": 1,
-    "items": {"type": "number", "minimum": -FLOAT_MAX, "maximum": FLOAT_MAX},
-}
-_CHOICES: dict[str, Any] = {
-    "model": {"type": ["string", "null"]},
-    "construction": {"type": ["string", "null"]},
-    "even": {"type": "string", "enum": ["mean", "lower", "upper"], "default": "mean"},
-    "exact": {"type": "boolean", "default": False},
-}
-
-
-def _request(name: str, numbers: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": [name],
-        "additionalProperties": False,
-        "properties": {name: numbers, **_CHOICES},
-    }
-
-
-REQUEST_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "oneOf": [
-                    _request("vectors", {"type": "array", "minItems": 1, "items": _NUMBERS}),
-                    _request("vector", _NUMBERS),
-                ]
-            },
-            "examples": EXAMPLES,
-        },
-        "application/x-npy": {"schema": {"type": "string", "format": "binary"}},
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-    },
-}
-
-
 def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
 
@@ -116,9 +66,9 @@ def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
 PARAMETERS: list[dict[str, Any]] = [
     _parameter("model", {"type": "string"}, "Name of the model to use."),
     _parameter("construction", {"type": "string"}, "Construction to use."),
-    _parameter("even", {"type": "string", "enum": ["mean", "lower", "upper"]}, "Median of an even number of values."),
+    _parameter("even", {"type": "string", "enum": list(EVEN)}, "Median of an even number of values."),
     _parameter("exact", {"type": "boolean"}, "Bit-equal to numpy.median."),
-    _parameter("dtype", {"type": "string", "enum": ["float32", "float64"]}, "Raw bodies: type of the numbers."),
+    _parameter("dtype", {"type": "string", "enum": list(RAW_DTYPES)}, "Raw bodies: type of the numbers."),
     _parameter("d", {"type": "integer", "minimum": 1, "maximum": 999999999}, "Raw bodies: length of the vectors."),
 ]
 
@@ -126,7 +76,7 @@ ANSWER_HEADERS: dict[str, Any] = {
     name: {"description": text, "schema": {"type": "string"}}
     for name, text in {
         "X-Request-ID": "The id of the request, as in the log.",
-        "X-Median-Models": "Models used, with npy and raw bodies.",
+        "X-Median-Models": "Models used, where the body holds medians alone.",
         "X-Median-Certified": "Number of certified answers.",
         "X-Median-Error-Bound": "Largest of the proven error bounds.",
         "X-Median-Fallback": "Number of answers an exact model had to give.",

@@ -1,10 +1,10 @@
 """uvicorn's HTTP protocol with limits, and with a short way for medians.
 
 Limits: bytes, fields and time of a head; time without a request; connections; unread requests; unread answers. (Bodies
-are limited where they are read, in `app`.)
+are limited where they are read.)
 
 A short way: a request of one vector is answered in less time than parsing its head by callbacks, a task and an ASGI
-exchange take. So a plain POST /median that arrives as a whole is read here, and shown to `Front.begin`; if that takes
+exchange take. So a plain POST /median that arrives as a whole is read here, and shown to `Gateway.begin`; if that takes
 it, the answer is written from here. Whatever is less than plain (other headers than values to look up, a body in pieces,
 a second request behind it) and whatever goes wrong is fed to uvicorn's parser, as if it had just come.
 """
@@ -23,8 +23,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import ProblemError
-from service.http.formats import Head, Reply
-from service.http.gateway import Front
+from service.http.exchange import Head, Reply
+from service.http.gateway import Gateway
 
 START = b"POST /median"
 HEAD = re.compile(
@@ -42,25 +42,26 @@ LINGER = 1.0  # seconds between refusing a client and closing its connection
 def read_plain(data: bytes) -> tuple[Head, bytes] | None:
     """Head and body of a plain request that is here as a whole and alone, or None."""
     end = data.find(b"\r\n\r\n", 0, LONGEST)
-    head = read_head(data[:end]) if end > 0 else None
-    return (head, data[end + 4 :]) if head is not None and head.length == len(data) - end - 4 else None
+    head, length = read_head(data[:end]) if end > 0 else (None, 0)
+    return (head, data[end + 4 :]) if head is not None and length == len(data) - end - 4 else None
 
 
 @lru_cache(maxsize=256)
-def read_head(text: bytes) -> Head | None:
-    """What is before the body, if it is plain. A client sends the same over and over, so it is read once."""
+def read_head(text: bytes) -> tuple[Head | None, int]:
+    """What is before the body, and the length it promises, if it is plain. A client sends the same over and over, so it
+    is read once."""
     match = HEAD.fullmatch(text)
     if match is None:
-        return None
+        return None, 0
     query, lines = match.groups()
     fields = [line.partition(b":") for line in lines.split(b"\r\n")[1:]]
     headers = {name.lower(): value.strip() for name, _, value in fields}
     length = headers.get(b"content-length", b"")
     if len(headers) < len(fields) or not SPECIAL.isdisjoint(headers) or not length.isdigit():
-        return None
+        return None, 0
     if headers.get(b"connection", KEEP).lower() != KEEP:
-        return None
-    return Head(query or b"", headers, int(length))
+        return None, 0
+    return Head("POST", "/median", query or b"", headers), int(length)
 
 
 class Flow(FlowControl):
@@ -81,7 +82,7 @@ class Stage(Enum):
     BODY = auto()
 
 
-class DirectProtocol(HttpToolsProtocol):
+class ShortWayProtocol(HttpToolsProtocol):
     """One connection.
 
     uvicorn's parser is given no more than it takes to answer one request: what came behind waits unread, and the client
@@ -91,9 +92,9 @@ class DirectProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         app: Any = self.app
-        while not isinstance(app, Front):  # under uvicorn's own middleware
+        while not isinstance(app, Gateway):  # under uvicorn's own middleware
             app = app.app
-        self.front = app
+        self.gateway = app
         self.settings = app.engine.settings
         self.max_head = int(self.settings.max_head_kib * 1024)
         self.stage = Stage.IDLE
@@ -142,7 +143,7 @@ class DirectProtocol(HttpToolsProtocol):
         if plain is None:
             return False
         self.pending, self.due = data, inf
-        if self.front.begin(*plain, self._finish, len(self.connections) == 1) or self.pending is None:
+        if self.gateway.begin(*plain, self._finish) or self.pending is None:
             return True
         self.pending = None
         return False
@@ -251,7 +252,7 @@ class DirectProtocol(HttpToolsProtocol):
         if self._answering:  # the answer under way is the last then
             super().shutdown()
             return
-        self._write(self.front.refuse(problem), last=True)
+        self._write(self.gateway.refuse(problem), last=True)
         self.transport.write_eof()
         self._due_in(LINGER)
 

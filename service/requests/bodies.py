@@ -6,7 +6,6 @@ has something wrong in it, is read in pieces (`json_body`), which also says whic
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,15 +14,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
+import numpy.typing as npt
 import simdjson
 
+from exporter.question.task import Even
 from service.errors import BadInputError
-from service.layout import EVEN, Even
+from service.layout import EVEN
 from service.requests import json_body
-from service.requests.json_body import PIECE, Body, Limits, Reading
+from service.requests.json_body import PIECE, Body, BodyLimits, Reading
 from service.scaling import Floats
 
-JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-stream"
 FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})
 QUERY = frozenset({"model", "construction", "even", "exact", "dtype", "d"})
 NPY_HEADER_LIMIT = 4096
@@ -39,26 +39,19 @@ RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": n
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the caller may choose beside the numbers."""
+class MedianOptions:
+    """What the caller may choose beside the numbers; type and length of raw ones, which say neither themselves."""
 
     model: str | None = None
     construction: str | None = None
     even: Even = "mean"
     exact: bool = False
-
-
-@dataclass(frozen=True)
-class Query:
-    """Everything a query string can say: options for every format, type and length of raw numbers."""
-
-    options: Options
-    dtype: np.dtype[Any]
-    d: int | None
+    dtype: np.dtype[Any] = RAW_DTYPES["float32"]
+    d: int | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class Bundle:
     """Vectors of one length as a matrix, and where they stand in the request."""
 
     values: Floats
@@ -66,16 +59,16 @@ class Group:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class Question:
     """A body, read: groups of equal length, and the options."""
 
-    groups: list[Group]
+    groups: list[Bundle]
     count: int
-    options: Options
+    options: MedianOptions
 
 
 @lru_cache(maxsize=256)
-def read_query(text: bytes) -> Query:
+def read_query(text: bytes) -> MedianOptions:
     """The query string; clients repeat theirs, so it is read once. A name that does not exist is a mistake worth telling."""
     query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
     for name in query:
@@ -91,17 +84,17 @@ def read_query(text: bytes) -> Query:
     if exact not in ("true", "false"):
         raise BadInputError(f"exact must be true or false, not {exact[:40]!r}")
     even = name_of_even(query.get("even", "mean"))
-    options = Options(query.get("model"), query.get("construction"), even, exact == "true")
-    return Query(options, RAW_DTYPES[dtype], None if d is None else int(d))
+    chosen = query.get("model"), query.get("construction"), even, exact == "true"
+    return MedianOptions(*chosen, RAW_DTYPES[dtype], None if d is None else int(d))
 
 
-def read_json(body: Body, options: Options, limits: Limits) -> Reading[Request]:
+def read_json(body: Body, options: MedianOptions, limits: BodyLimits) -> Reading[Question]:
     """`{"vectors": [[...], ...]}` or `{"vector": [...]}` with options: at once if it is small and good, else in pieces."""
-    if len(body) <= WHOLE and (request := read_small_json(bytes(body), options, limits)) is not None:
+    if len(body) <= WHOLE and (request := _read_small_json(bytes(body), options, limits)) is not None:
         return request
-    numeric: dict[json_body.Path, Limits] = {
+    numeric: dict[json_body.MemberPath, BodyLimits] = {
         ("vectors",): limits._replace(nested=True),
-        ("vector",): Limits(1, limits.length, nested=False),
+        ("vector",): BodyLimits(1, limits.length, nested=False),
     }
     document, found = yield from json_body.read(body, numeric)
     if not isinstance(document, dict):
@@ -119,14 +112,14 @@ def read_json(body: Body, options: Options, limits: Limits) -> Reading[Request]:
     if name == "vector":
         if not len(numbers.values):
             raise BadInputError("The vector is empty.", vector=0)
-        return Request([Group(numbers.values[None], range(1))], 1, chosen)
+        return Question([Bundle(numbers.values[None], range(1))], 1, chosen)
     if not numbers.lengths:
         raise BadInputError('"vectors" is empty.')
     groups = yield from _group(numbers.values, numbers.lengths)
-    return Request(groups, len(numbers.lengths), chosen)
+    return Question(groups, len(numbers.lengths), chosen)
 
 
-def read_small_json(body: bytes, options: Options, limits: Limits) -> Request | None:
+def _read_small_json(body: bytes, options: MedianOptions, limits: BodyLimits) -> Question | None:
     """The same for a small body with nothing wrong in it, in one call of the parser, or None."""
     try:
         document = json_body.parse(body)
@@ -150,7 +143,7 @@ def read_small_json(body: bytes, options: Options, limits: Limits) -> Request | 
             return None
         flat = np.frombuffer(array.as_buffer(of_type="d"))
         chosen = _options({key: document[key] for key in names - {name}}, options)
-        return Request(json_body.in_one_go(_group(flat, lengths)), len(lengths), chosen)
+        return Question(json_body.in_one_go(_group(flat, lengths)), len(lengths), chosen)
     except json_body.REFUSED:
         return None
 
@@ -166,10 +159,10 @@ def _brackets(body: bytes, count: int) -> bool:
     return at >= 0 and body.find(b"[", at + 1) < 0
 
 
-def _group(flat: Floats, lengths: list[int]) -> Reading[list[Group]]:
+def _group(flat: Floats, lengths: list[int]) -> Reading[list[Bundle]]:
     """Consecutive vectors of a flat buffer, those of equal length together."""
     if len(set(lengths)) == 1:
-        return [Group(flat.reshape(len(lengths), lengths[0]), range(len(lengths)))]
+        return [Bundle(flat.reshape(len(lengths), lengths[0]), range(len(lengths)))]
     places: dict[int, list[int]] = {}
     for position, length in enumerate(lengths):
         places.setdefault(length, []).append(position)
@@ -182,11 +175,11 @@ def _group(flat: Floats, lengths: list[int]) -> Reading[list[Group]]:
             for row, i in enumerate(positions[start : start + some], start):
                 matrix[row] = flat[ends[i] - length : ends[i]]
             yield
-        groups.append(Group(matrix, positions))
+        groups.append(Bundle(matrix, positions))
     return groups
 
 
-def _options(given: Mapping[str, Any], defaults: Options) -> Options:
+def _options(given: Mapping[str, Any], defaults: MedianOptions) -> MedianOptions:
     if not given:
         return defaults
     for name in ("model", "construction"):
@@ -205,9 +198,9 @@ def _options(given: Mapping[str, Any], defaults: Options) -> Options:
     )
 
 
-def read_raw(body: Body, query: Query, limits: Limits) -> Request:
+def read_raw(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
     """Little-endian numbers, `d` a vector, nothing else."""
-    d, dtype = query.d, query.dtype
+    d, dtype = options.d, options.dtype
     if d is None:
         raise BadInputError("A raw body needs ?d=..., the length of its vectors.")
     count, rest = divmod(len(body), d * dtype.itemsize)
@@ -216,10 +209,10 @@ def read_raw(body: Body, query: Query, limits: Limits) -> Request:
             f"{len(body)} bytes are not a whole number of vectors of {d} x {dtype.itemsize} bytes.", vector=count
         )
     _check(count, d, limits)
-    return Request([Group(np.frombuffer(body, dtype).reshape(count, d), range(count))], count, query.options)
+    return Question([Bundle(np.frombuffer(body, dtype).reshape(count, d), range(count))], count, options)
 
 
-def read_npy(body: Body, options: Options, limits: Limits) -> Request:
+def read_npy(body: Body, options: MedianOptions, limits: BodyLimits) -> Question | Reading[Question]:
     """A .npy file of one vector or a matrix of them. Nothing in it is evaluated or unpickled."""
     header, start = _npy_header(body)
     descr, shape = header["descr"], NPY_SHAPE.fullmatch(header["shape"])
@@ -238,21 +231,28 @@ def read_npy(body: Body, options: Options, limits: Limits) -> Request:
         raise BadInputError(f"The array needs {count * d * dtype.itemsize} bytes, the body has {len(body) - start}.")
     array = np.frombuffer(body, dtype, offset=start).reshape(count, d)
     kind: np.dtype[Any] = np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize == 4 else np.dtype(np.float64)
-    return Request([Group(array.astype(kind, copy=False), range(count))], count, options)
+    if dtype != kind:
+        return _converted(array, kind, options)
+    return Question([Bundle(array, range(count))], count, options)
 
 
-def write_npy(values: Floats) -> bytes:
-    """The answers as a .npy file."""
-    file = io.BytesIO()
-    np.save(file, values, allow_pickle=False)
-    return file.getvalue()
+def _converted(array: npt.NDArray[Any], kind: np.dtype[Any], options: MedianOptions) -> Reading[Question]:
+    """Numbers of another type as floats, a piece at a time."""
+    values: Floats = np.empty(array.shape, kind)
+    flat, given = values.reshape(-1), array.reshape(-1)
+    for start in range(0, len(flat), PIECE):
+        if start:
+            yield
+        flat[start : start + PIECE] = given[start : start + PIECE]
+    return Question([Bundle(values, range(len(values)))], len(values), options)
 
 
 def _npy_header(body: Body) -> tuple[dict[str, str], int]:
     """The members of a .npy file's header as they are written, and where the data begins.
 
-    A header is a Python literal. It is matched, not evaluated as numpy does: a hostile literal can exhaust the stack, or
-    have the compiler print warnings.
+    A header is a Python literal. It is matched here, not evaluated as numpy's own reader does (numpy.lib.format, tried with
+    its max_header_size at 4096): that takes six times as long for a plain header and up to 0.2 s for a hostile one, has
+    the compiler print warnings, raises RecursionError, and takes (True, True) for a shape.
     """
     if body[:6] != b"\x93NUMPY" or len(body) < 12:
         raise BadInputError("The body is not a .npy file.", status=400)
@@ -270,7 +270,7 @@ def _npy_header(body: Body) -> tuple[dict[str, str], int]:
     return header | {"descr": header["descr"].strip("'\"")}, start
 
 
-def _check(count: int, d: int, limits: Limits) -> None:
+def _check(count: int, d: int, limits: BodyLimits) -> None:
     if count > limits.vectors:
         raise json_body.too_many(limits.vectors)
     if d > limits.length:

@@ -27,7 +27,7 @@ from service.errors import BadInputError
 from service.scaling import Floats
 
 Body = bytes | bytearray
-Path = tuple[str | int, ...]
+MemberPath = tuple[str | int, ...]
 Result = TypeVar("Result")
 Reading = Generator[None, None, Result]
 
@@ -54,7 +54,7 @@ REFUSED = (ValueError, TypeError, RuntimeError)  # simdjson: malformed, not numb
 _local = threading.local()
 
 
-class Limits(NamedTuple):
+class BodyLimits(NamedTuple):
     """How many vectors a body may hold, and how many numbers each of them; whether they must be arrays in an array, or
     must not."""
 
@@ -83,6 +83,17 @@ def parse(text: bytes) -> Any:
         return _local.parser.parse(text)
 
 
+def at_once(reading: Reading[Result]) -> Result | None:
+    """The end of a reading that takes a single step, or None."""
+    try:
+        next(reading)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    reading.close()
+    return None
+
+
 def in_one_go(reading: Reading[Result]) -> Result:
     """The end of a reading, without a pause."""
     while True:
@@ -93,9 +104,9 @@ def in_one_go(reading: Reading[Result]) -> Result:
             return result
 
 
-def read(body: Body, numeric: Mapping[Path, Limits]) -> Reading[tuple[Any, dict[Path, Numbers]]]:
+def read(body: Body, numeric: Mapping[MemberPath, BodyLimits]) -> Reading[tuple[Any, dict[MemberPath, Numbers]]]:
     """The document with the arrays at the paths `numeric` taken out of it ({} is left there), and these arrays."""
-    found: dict[Path, Numbers] = {}
+    found: dict[MemberPath, Numbers] = {}
     kept: list[bytes] = []
     cuts: list[tuple[int, int]] = []  # where in the rest so many bytes were taken out
     room, path = REST, list[Any]()
@@ -185,7 +196,7 @@ class _Store:
         return self.values[: self.count]
 
 
-def _array(body: Body, at: int, limits: Limits) -> Reading[tuple[Numbers, int]]:
+def _array(body: Body, at: int, limits: BodyLimits) -> Reading[tuple[Numbers, int]]:
     """The array that was opened before `at`, and where it ends."""
     store = _Store(body, limits.vectors * limits.length)
     nested = OPENING.match(body, at, at + PIECE) is not None
@@ -224,7 +235,7 @@ def _items(body: Body, at: int, store: _Store, most: int, vector: int) -> Readin
         yield
 
 
-def _rows(body: Body, at: int, limits: Limits, store: _Store) -> Reading[tuple[list[int], int]]:
+def _rows(body: Body, at: int, limits: BodyLimits, store: _Store) -> Reading[tuple[list[int], int]]:
     """Arrays of numbers up to the closing bracket: as many as a piece holds at once, or a long one in pieces."""
     lengths: list[int] = []
     while True:
@@ -330,7 +341,7 @@ def _no_number(item: bytes, vector: int, index: int) -> BadInputError:
     return _malformed(f"{what} stands for number {index} of vector {vector}")
 
 
-def _parse_rows(text: bytes, first: int, limits: Limits) -> tuple[Floats, list[int]]:
+def _parse_rows(text: bytes, first: int, limits: BodyLimits) -> tuple[Floats, list[int]]:
     """Whole rows with commas between them; if something is wrong, its place."""
     for change in (bytes, _with_floats):
         text = change(text)
@@ -355,7 +366,7 @@ def _parse_rows(text: bytes, first: int, limits: Limits) -> tuple[Floats, list[i
     raise _malformed(f"vector {first + good} is out of place")
 
 
-def _checked_rows(rows: Any, brackets: int, first: int, limits: Limits) -> tuple[Floats, list[int]]:
+def _checked_rows(rows: Any, brackets: int, first: int, limits: BodyLimits) -> tuple[Floats, list[int]]:
     """The numbers in rows and how many each has. as_buffer flattens what is nested; one bracket a row proves that
     nothing was."""
     lengths = [len(row) if isinstance(row, simdjson.Array) else 0 for row in rows]

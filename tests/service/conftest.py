@@ -19,7 +19,7 @@ import pytest
 
 from exporter.library import export_model
 from service.app import create_app
-from service.http.gateway import Front
+from service.http.gateway import Gateway
 from service.settings import Settings
 
 EXPORTED = [("batcher", 25), ("batcher", 64), ("batcher", 65)]
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class InProcess:
     """The application on an event loop of its own in this process, with its lifespan, asked through httpx."""
 
-    def __init__(self, app: Front) -> None:
+    def __init__(self, app: Gateway) -> None:
         self.app = app
         self.engine = app.engine
         self.loop = asyncio.new_event_loop()
@@ -77,6 +77,21 @@ class InProcess:
 
 
 @pytest.fixture
+def play(models: Path) -> Callable[..., None]:
+    """Run a scenario on an application in this process, whose connections it opens itself (`connection.py`)."""
+
+    def run(scenario: Callable[[Gateway], Coroutine[Any, Any, None]], **options: Any) -> None:
+        async def main() -> None:
+            gateway = create_app(Settings(**{"models": models, "log_level": "error", **options}))
+            await scenario(gateway)
+            gateway.engine.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+@pytest.fixture
 def connect() -> Iterator[Callable[..., InProcess]]:
     """An application in this process, started and stopped properly."""
     with contextlib.ExitStack() as stack:
@@ -98,6 +113,15 @@ def client(models: Path) -> Iterator[InProcess]:
     client.close()
 
 
+def until(condition: Callable[[], Any], seconds: float = 60, what: Callable[[], Any] = lambda: "in vain") -> Any:
+    """The first true value of a condition that another process, which can tell us nothing, is about to make true."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, what()
+        time.sleep(0.01)
+    return value
+
+
 class Server:
     """`python -m service` as its users start it; `how` is for subprocess.Popen."""
 
@@ -115,14 +139,19 @@ class Server:
             self.process = subprocess.Popen(command, **options)
 
     def wait(self, seconds: float = 60) -> Server:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            assert self.process.poll() is None, self.log
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(self.url + "/readyz").status_code == 200:
-                    return self
-            time.sleep(0.05)
-        raise TimeoutError(self.log)
+        until(self._is_ready, seconds, lambda: self.log)
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log
+        try:
+            return httpx.get(self.url + "/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def said(self, message: str) -> int:
+        """How often the log has a message."""
+        return self.log.count(f'"message":"{message}"')
 
     @property
     def log(self) -> str:

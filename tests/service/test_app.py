@@ -8,7 +8,6 @@ import json
 import logging
 import pickle
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ import pytest
 
 from exporter.question.families import FAMILIES
 from service import logs
-from service.http.schemas import EXAMPLES, MedianAnswer, Problem
-from service.requests.bodies import NPY, RAW
-from tests.service import standin
+from service.http.schemas import MedianAnswer, Problem
+from service.requests.formats import EXAMPLES, FORMATS
+from tests.service import toy_models
 
-JSON = {"Content-Type": "application/json"}
+JSON, NPY, RAW = ({"Content-Type": FORMATS[name].media_type} for name in ("json", "npy", "raw"))
 MAX = 1.7976931348623157e308
 
 
@@ -94,10 +93,8 @@ def test_raw_and_npy_answer_in_kind(client: Any, dtype: str, exact: bool) -> Non
     values = np.random.default_rng(2).normal(size=(5, 60)).astype(dtype)
     expected = np.median(values, axis=1)
     query = {"exact": str(exact).lower()}
-    raw = client.post(
-        "/median", content=values.tobytes(), headers={"Content-Type": RAW}, params={**query, "dtype": dtype, "d": 60}
-    )
-    packed = client.post("/median", content=npy(values), headers={"Content-Type": NPY}, params=query)
+    raw = client.post("/median", content=values.tobytes(), headers=RAW, params={**query, "dtype": dtype, "d": 60})
+    packed = client.post("/median", content=npy(values), headers=NPY, params=query)
     for response, answer in (
         (raw, np.frombuffer(raw.content, dtype)),
         (packed, np.load(io.BytesIO(packed.content), allow_pickle=False)),
@@ -115,7 +112,7 @@ def test_raw_and_npy_answer_in_kind(client: Any, dtype: str, exact: bool) -> Non
 
 def test_npy_of_integers_big_endian_and_one_vector(client: Any) -> None:
     for array in (np.array([5, 1, 9, 2]), np.array([5, 1, 9], ">f8"), np.array([[7]], np.uint8)):
-        response = client.post("/median?exact=true", content=npy(array), headers={"Content-Type": NPY})
+        response = client.post("/median?exact=true", content=npy(array), headers=NPY)
         assert response.status_code == 200, response.text
         assert np.load(io.BytesIO(response.content))[0] == np.median(array)
 
@@ -217,7 +214,7 @@ BAD_NPY = {
 
 @pytest.mark.parametrize("name", BAD_NPY)
 def test_bad_npy_is_refused(client: Any, name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    response = client.post("/median", content=BAD_NPY[name], headers={"Content-Type": NPY})
+    response = client.post("/median", content=BAD_NPY[name], headers=NPY)
     assert 400 <= response.status_code < 500
     refused(response, response.status_code)
     assert "the pickle was loaded" not in capfd.readouterr().out
@@ -243,17 +240,17 @@ def test_bad_npy_is_refused(client: Any, name: str, capfd: pytest.CaptureFixture
     ],
 )
 def test_bad_raw_bodies_are_refused(client: Any, query: dict[str, str], body: bytes) -> None:
-    refused(client.post("/median", content=body, params=query, headers={"Content-Type": RAW}), 422)
+    refused(client.post("/median", content=body, params=query, headers=RAW), 422)
 
 
-@pytest.mark.parametrize("kind", [RAW, NPY])
+@pytest.mark.parametrize("kind", [RAW, NPY], ids=["raw", "npy"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_binary_numbers_that_are_not_finite_are_located(client: Any, kind: str, bad: float) -> None:
+def test_binary_numbers_that_are_not_finite_are_located(client: Any, kind: dict[str, str], bad: float) -> None:
     values = np.ones((3, 4), np.float32)
     values[2, 3] = bad
     body = values.tobytes() if kind == RAW else npy(values)
     query = {"d": "4"} if kind == RAW else {}
-    problem = refused(client.post("/median", content=body, params=query, headers={"Content-Type": kind}), 422)
+    problem = refused(client.post("/median", content=body, params=query, headers=kind), 422)
     assert (problem["vector"], problem["index"]) == (2, 3)
 
 
@@ -334,7 +331,12 @@ def test_log_lines_are_json_with_the_request_id(
 ) -> None:
     client = connect(models, log_level="info")
     client.post("/median", json={"vector": [1]}, headers={"X-Request-ID": "find-me"})
-    time.sleep(0.2)  # requests are logged in company
+
+    async def record() -> None:
+        client.engine.record()  # requests are logged in company
+
+    client.wait(record())
+    logs.flush()
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     (line,) = [line for line in lines if line.get("request_id") == "find-me"]
     assert (line["path"], line["status"], line["level"]) == ("/median", 200, "info")
@@ -385,9 +387,9 @@ def test_the_examples_of_the_documentation_run(client: Any) -> None:
 
 
 def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..., Any], tmp_path: Path) -> None:
-    risky = standin.description(9, construction="risky", failure_bound=0.01)
-    standin.write(tmp_path, "risky", risky, wrong="sorted")
-    standin.write(tmp_path, "safe", standin.description(15))
+    risky = toy_models.description(9, construction="risky", failure_bound=0.01)
+    toy_models.write(tmp_path, "risky", risky, wrong="sorted")
+    toy_models.write(tmp_path, "safe", toy_models.description(15))
     client = connect(tmp_path)
     vectors = [[5, 3, 1, 4, 2, 9, 8, 7, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 3, 2, 1]]
     for exact in (False, True):
@@ -398,7 +400,7 @@ def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..
     assert medians(client, vectors)["models"] == ["safe"] * 3  # unasked, nobody gets a risk
     assert 'median_certificate_misses_total{model="risky"} 2.0' in client.get("/metrics").text
     raw = np.array(vectors, "<f4").tobytes()
-    response = client.post("/median?d=9&model=risky", content=raw, headers={"Content-Type": RAW})
+    response = client.post("/median?d=9&model=risky", content=raw, headers=RAW)
     assert response.headers["X-Median-Fallback"] == "1"
     tensor = {"name": "x", "shape": [3, 9], "datatype": "FP32", "data": vectors}
     infer = client.post("/v2/models/risky/infer", json={"inputs": [tensor]}).json()
@@ -407,14 +409,14 @@ def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..
 
 
 def test_no_answer_rather_than_a_wrong_one(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "liar", standin.description(9), wrong="always")
+    toy_models.write(tmp_path, "liar", toy_models.description(9), wrong="always")
     client = connect(tmp_path)
     problem = refused(client.post("/median", json={"vector": [1, 2, 3, 4, 5]}), 500)
     assert "counting refutes" in problem["detail"]
 
 
 def test_a_request_that_takes_too_long_is_told_so(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "slow", standin.description(3), slow=800)
+    toy_models.write(tmp_path, "slow", toy_models.description(3), slow=800)
     client = connect(tmp_path, timeout_s=0.05)
     refused(client.post("/median", json={"vectors": [[1, 2, 3]] * 64}), 504)
     assert client.get("/healthz").status_code == 200
@@ -425,7 +427,7 @@ def test_a_body_that_never_ends_times_out(connect: Callable[..., Any], models: P
 
     async def trickle() -> AsyncIterator[bytes]:
         yield b'{"vector"'
-        await asyncio.sleep(5)
+        await asyncio.Event().wait()
         yield b""
 
     # httpx's transport in this process reads the body lazily, as a socket would deliver it
@@ -433,7 +435,7 @@ def test_a_body_that_never_ends_times_out(connect: Callable[..., Any], models: P
 
 
 def test_a_full_queue_answers_429(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "slow", standin.description(3), slow=100)
+    toy_models.write(tmp_path, "slow", toy_models.description(3), slow=100)
     client = connect(tmp_path, queue=2, max_batch=1, threads=1, inline_ms=0)
     responses = client.together([lambda http: http.post("/median", json={"vector": [1, 2, 3]}) for _ in range(30)])
     statuses = {response.status_code for response in responses}
@@ -444,13 +446,13 @@ def test_a_full_queue_answers_429(connect: Callable[..., Any], tmp_path: Path) -
 
 
 def test_reload_picks_up_new_files_and_keeps_sessions(connect: Callable[..., Any], tmp_path: Path) -> None:
-    standin.write(tmp_path, "first", standin.description(3))
+    toy_models.write(tmp_path, "first", toy_models.description(3))
     client = connect(tmp_path)
     kept = client.engine.registry.models["first"]
     refused(client.post("/median", json={"vector": [1, 2, 3, 4]}), 422)
-    standin.write(tmp_path, "second", standin.description(5))
+    toy_models.write(tmp_path, "second", toy_models.description(5))
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    standin.enter(tmp_path, tmp_path / "broken.onnx", standin.description(7))
+    toy_models.enter(tmp_path, tmp_path / "broken.onnx", toy_models.description(7))
     asked = [lambda http: http.post("/median", json={"vector": [1, 2, 3]}) for _ in range(50)]
     *answers, listed = client.together([*asked, lambda http: http.post("/models/reload")])
     assert {answer.status_code for answer in answers} == {200}
@@ -503,7 +505,7 @@ def test_a_hostile_npy_header_is_refused_in_silence(
 ) -> None:
     text = header.encode() + b"\n"
     body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * 48
-    answer = client.post("/median", content=body, headers={"Content-Type": NPY})
+    answer = client.post("/median", content=body, headers=NPY)
     assert refused(answer, answer.status_code)["status"] in (400, 422)
     assert capfd.readouterr().err == ""
 
@@ -514,7 +516,7 @@ def test_every_npy_numpy_writes_is_read(client: Any, dtype: str, version: tuple[
     for array in (np.arange(12).reshape(4, 3).astype(dtype), np.arange(5).astype(dtype)):
         file = io.BytesIO()
         np.lib.format.write_array(file, array, version=version)
-        response = client.post("/median?exact=true", content=file.getvalue(), headers={"Content-Type": NPY})
+        response = client.post("/median?exact=true", content=file.getvalue(), headers=NPY)
         assert response.status_code == 200, response.text
         assert np.array_equal(np.load(io.BytesIO(response.content)), np.median(np.atleast_2d(array), axis=1))
 
@@ -526,5 +528,5 @@ def test_a_mean_beyond_float64_on_the_way_is_still_the_mean(client: Any) -> None
     for exact in (False, True):
         answer = medians(client, [[large, large], [-large, -large], [large, large * 0.9, 0, large]], exact=exact)
         assert np.allclose(answer["medians"], [large, -large, large * 0.95], rtol=1e-6, atol=0)
-    packed = client.post("/median", content=npy(np.array([large, large])), headers={"Content-Type": NPY})
+    packed = client.post("/median", content=npy(np.array([large, large])), headers=NPY)
     assert np.load(io.BytesIO(packed.content))[0] == large

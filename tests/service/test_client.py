@@ -17,12 +17,12 @@ from tests.service.conftest import Server
 def test_the_client_agrees_with_numpy(server: Server, format: str, dtype: str) -> None:
     values = np.random.default_rng(0).normal(size=(6, 33)).astype(dtype)
     with Client(server.url) as client:
-        answer = client.median(values, format=format, exact=True)  # type: ignore[arg-type]
+        answer = client.median(values, format=format, exact=True)
         # JSON carries float64 whatever came in: the mean of two is then rounded in float64
         expected = np.median(values.astype(np.float64) if format == "json" else values, axis=1)
         assert answer.medians.tobytes() == expected.tobytes()
         assert answer.certified == 6
-        loose = client.median(values, format=format)  # type: ignore[arg-type]
+        loose = client.median(values, format=format)
         assert (np.abs(loose.medians - expected) <= loose.error_bound).all()
         assert {model["name"] for model in client.models()} >= set(answer.models)
 

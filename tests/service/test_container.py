@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distribution
@@ -21,6 +20,8 @@ from pathlib import Path
 import httpx
 import pytest
 from packaging.requirements import Requirement
+
+from tests.service.conftest import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVED = ("/opt/median", "/models", "/src")
@@ -165,6 +166,11 @@ def start(image: Path, folder: Path, **settings: str) -> tuple[subprocess.Popen[
     return subprocess.Popen(entry, cwd=folder, env=variables, stderr=subprocess.PIPE), variables
 
 
+def is_healthy(process: subprocess.Popen[bytes], check: list[str], variables: dict[str, str]) -> bool:
+    assert process.poll() is None
+    return not subprocess.run(check, env=variables, capture_output=True, check=False).returncode
+
+
 def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> None:
     final = STAGES[1]
     with socket.socket() as probe:
@@ -174,11 +180,7 @@ def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> No
     check = json.loads(final.all("HEALTHCHECK")[0].split("CMD", 1)[1])
     check[0] = moved(check[0], image)
     try:
-        for _ in range(300):
-            assert process.poll() is None
-            if subprocess.run(check, env=variables, capture_output=True, check=False).returncode == 0:
-                break
-            time.sleep(0.1)
+        until(lambda: is_healthy(process, check, variables))
         answer = httpx.post(f"http://127.0.0.1:{port}/median", json={"vectors": [[3, 1, 2], [0.5] * 2048]}).json()
         assert answer["medians"] == [2.0, 0.5]
     finally:

@@ -10,27 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.compute.registry import LoadedModel
 from service.scaling import Floats
-from tests.service import standin
+from tests.service import toy_models
 from tests.service.conftest import InProcess
 
 Connect = Callable[..., InProcess]
-
-
-class Broken:
-    """A model whose calls fail for as long as it is told to."""
-
-    def __init__(self, model: Any, error: Exception | None) -> None:
-        self.model = model
-        self.error = error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def run(self, rows: Floats) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.model.run(rows)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +28,15 @@ class Broken:
     ],
 )
 def test_readiness_tells_the_truth_during_and_after_a_fault(
-    connect: Connect, tmp_path: Path, error: Exception, status: int
+    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
 ) -> None:
-    standin.write(tmp_path, "model", standin.description(5))
+    def fail(model: LoadedModel, rows: Floats) -> Any:
+        raise error
+
+    toy_models.write(tmp_path, "model", toy_models.description(5))
     client = connect(tmp_path, build=False)
-    (lane,) = client.engine.lanes.values()
-    broken = Broken(lane.model, error)
-    lane.model = broken  # type: ignore[assignment]
+    run = LoadedModel.run
+    monkeypatch.setattr(LoadedModel, "run", fail)
     assert client.get("/readyz").status_code == 200  # nothing has failed yet
     for _ in range(3):
         answer = client.post("/median", json={"vector": [3, 1, 2]})
@@ -59,7 +46,7 @@ def test_readiness_tells_the_truth_during_and_after_a_fault(
         assert client.get("/v2/health/ready").status_code == 503
         assert client.get("/v2/models/model/ready").status_code == 503
     assert client.get("/healthz").status_code == 200
-    broken.error = None
+    monkeypatch.setattr(LoadedModel, "run", run)
     assert client.get("/readyz").status_code == 200
     assert client.get("/v2/models/model/ready").json() == {"name": "model", "ready": True}
     assert client.post("/median", json={"vector": [3, 1, 2]}).json()["medians"] == [2.0]
@@ -94,8 +81,8 @@ def test_a_request_that_fails_on_its_way_to_the_queue_leaves_nothing_there(
 def test_vectors_that_have_to_be_run_again_are_not_refused_by_their_own_request(
     connect: Connect, tmp_path: Path
 ) -> None:
-    standin.write(tmp_path, "doubtful", standin.description(9, failure_bound=0.1), wrong="sorted")
-    standin.write(tmp_path, "exact", standin.description(9))
+    toy_models.write(tmp_path, "doubtful", toy_models.description(9, failure_bound=0.1), wrong="sorted")
+    toy_models.write(tmp_path, "exact", toy_models.description(9))
     client = connect(tmp_path, build=False, queue=1)
     for _ in range(3):
         answer = client.post(

@@ -11,7 +11,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,10 @@ import pytest
 
 from service import life, logs
 from service.compute import registry
-from tests.service import standin
-from tests.service.conftest import InProcess, Server
+from tests.service import toy_models
+from tests.service.conftest import InProcess, Server, until
 
 Serve = Callable[..., Server]
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """The first true value of a condition that something else is about to make true."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.01)
-    return value
 
 
 def ask(server: Server, count: int = 1) -> None:
@@ -84,7 +74,7 @@ def test_a_signal_during_the_start_ends_it_as_well(
     folder = tmp_path / "models"
     if moment == "loading":
         for d in range(101, 160, 2):
-            standin.write(folder, f"d{d}", standin.description(d))
+            toy_models.write(folder, f"d{d}", toy_models.description(d))
     server = serve(folder, "--drain-s", "0", TMPDIR=str(scratch))
     seen = {
         "scratch": lambda: ours(scratch),
@@ -229,7 +219,7 @@ def test_a_start_that_fails_says_why_and_is_no_success(serve: Serve, models: Pat
 
 
 def test_the_figures_of_a_worker_that_was_killed(serve: Serve, tmp_path: Path) -> None:
-    standin.write(tmp_path, "slow", standin.description(3), slow=100)
+    toy_models.write(tmp_path, "slow", toy_models.description(3), slow=100)
     server = serve(tmp_path, "--no-build", "--workers", "2", "--max-batch", "1", "--drain-s", "0").wait()
 
     def figure(name: str) -> float:
@@ -268,9 +258,9 @@ def test_the_follower_of_reloads_survives_what_goes_wrong(
     connect: Callable[..., InProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, shared = tmp_path / "models", tmp_path / "shared"
-    standin.write(folder, "first", standin.description(3))
+    toy_models.write(folder, "first", toy_models.description(3))
     client = connect(folder, build=False, workers=2, runtime_dir=str(shared))
-    standin.write(folder, "second", standin.description(5))
+    toy_models.write(folder, "second", toy_models.description(5))
     real, failures = registry.load, [MemoryError(), RuntimeError("can't start new thread"), OSError(5, "I/O error")]
 
     def load(*arguments: Any) -> Any:
@@ -283,6 +273,6 @@ def test_the_follower_of_reloads_survives_what_goes_wrong(
     until(lambda: sorted(client.engine.registry.models) == ["first", "second"])
     assert not failures
     shared.rename(tmp_path / "elsewhere")
-    standin.write(folder, "third", standin.description(7))
+    toy_models.write(folder, "third", toy_models.description(7))
     life.tell_workers(client.engine)
     until(lambda: len(client.engine.registry.models) == 3)

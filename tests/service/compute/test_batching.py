@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,35 +12,55 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 from service.compute import registry
 from service.compute.batching import Gate, Lane, Outcome
-from service.compute.registry import Model
+from service.compute.registry import LoadedModel
 from service.errors import BusyError, ShortageError
-from service.metrics import WAITING, settle
+from service.metrics import settle
 from service.scaling import Floats
 from service.settings import Settings
-from tests.service import standin
+from tests.service import toy_models
 
 D = 5
 
 
 class Spy:
-    """The model, noting the rows of every call; rows holding the poison make a call fail."""
+    """The model, noting the rows of every call, which waits for `go_on`; rows holding the poison make it fail. `pool` is
+    where calls are run."""
 
-    def __init__(self, model: Model) -> None:
+    pool: Refusing
+
+    def __init__(self, model: LoadedModel) -> None:
         self.model = model
         self.calls: list[int] = []
         self.poison = -1.0
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
     def run(self, rows: Floats) -> Any:
         self.calls.append(len(rows))
+        assert self.go_on.wait(20)
         if (rows == self.poison).any():
             raise RuntimeError("poisoned")
         return self.model.run(rows)
+
+
+class Refusing(ThreadPoolExecutor):
+    """A pool that has no thread to give when told so; like the real one it has queued the work by then."""
+
+    refusals = 0
+
+    def submit(self, *arguments: Any, **options: Any) -> Any:
+        future = super().submit(*arguments, **options)
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("can't start new thread")
+        return future
 
 
 Scenario = Callable[[Lane, Spy], Coroutine[Any, Any, None]]
@@ -49,13 +70,14 @@ Scenario = Callable[[Lane, Spy], Coroutine[Any, Any, None]]
 def play(tmp_path: Path) -> Callable[..., None]:
     """Run a scenario on a lane over a real session."""
 
-    def run(scenario: Scenario, slow: int = 0, **options: Any) -> None:
-        standin.write(tmp_path, "model", standin.description(D), slow=slow)
+    def run(scenario: Scenario, **options: Any) -> None:
+        toy_models.write(tmp_path, "model", toy_models.description(D))
         spy = Spy(registry.load([tmp_path]).models["model"])
         settings = replace(Settings(), **{"threads": 1, **options})
 
         async def main() -> None:
-            with ThreadPoolExecutor(settings.inference_threads) as pool:
+            with Refusing(settings.inference_threads) as pool:
+                spy.pool = pool
                 lane = Lane(spy, settings, Gate(settings.queue), pool)  # type: ignore[arg-type]
                 spy.calls.clear()
                 await scenario(lane, spy)
@@ -136,12 +158,11 @@ def test_a_failing_neighbour_fails_alone(play: Callable[..., None]) -> None:
 
 
 def test_the_delay_gathers_what_comes_later(play: Callable[..., None]) -> None:
-    async def late(lane: Lane) -> Outcome:
-        await asyncio.sleep(0.01)
-        return await lane.run(rows(1, 2), (0,))
-
     async def scenario(lane: Lane, spy: Spy) -> None:
-        await asyncio.gather(lane.run(rows(1), (0,)), late(lane))
+        first = asyncio.create_task(lane.run(rows(1), (0,)))
+        for _ in range(3):  # turns of the loop, in which it would be run without the delay
+            await asyncio.sleep(0)
+        await asyncio.gather(first, lane.run(rows(1, 2), (0,)))
         assert spy.calls == [2]
         spy.calls.clear()
         await asyncio.gather(lane.run(rows(5), (0,)), lane.run(rows(5), (0,)))  # a full batch does not wait
@@ -165,61 +186,50 @@ def test_a_full_queue_refuses_and_recovers(play: Callable[..., None]) -> None:
 
 def test_a_cancelled_request_leaves_the_queue(play: Callable[..., None]) -> None:
     async def scenario(lane: Lane, spy: Spy) -> None:
+        spy.go_on.clear()
         running = asyncio.create_task(lane.run(rows(1), (0,)))
-        await asyncio.sleep(0.001)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.001):
-                await lane.run(rows(50), (0,))
-        await running
-        assert sum(spy.calls) < 51
+        while not spy.calls:
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(lane.run(rows(50), (0,)))
+        while lane.queued_rows < 50:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        spy.go_on.set()
+        assert right(await running, rows(1))
+        assert spy.calls == [1]
         assert right(await lane.run(rows(1), (0,)), rows(1))
 
-    play(scenario, slow=150, inline_ms=0, max_batch=1)
-
-
-class Refusing(ThreadPoolExecutor):
-    """A pool that has no thread to give when told so; like the real one it has queued the work by then."""
-
-    refusals = 0
-
-    def submit(self, *arguments: Any, **options: Any) -> Any:
-        future = super().submit(*arguments, **options)
-        if self.refusals:
-            self.refusals -= 1
-            raise RuntimeError("can't start new thread")
-        return future
+    play(scenario, inline_ms=0, max_batch=1)
 
 
 @pytest.mark.parametrize("refusals", [1, 3])
 def test_a_pool_without_threads_costs_the_requests_of_that_moment(play: Callable[..., None], refusals: int) -> None:
     async def scenario(lane: Lane, spy: Spy) -> None:
-        with Refusing(1) as pool:
-            lane.pool = pool
-            pool.refusals = refusals
-            for i in range(refusals):
-                with pytest.raises(ShortageError, match="threads"):
-                    await asyncio.wait_for(lane.run(rows(3, i), (0,)), 10)
-                assert isinstance(lane.failing, ShortageError)
-            for i in range(5):
-                assert right(await asyncio.wait_for(lane.run(rows(2, i), (0,)), 10), rows(2, i))
-            assert lane.failing is None
-            assert lane.running == 0
+        spy.pool.refusals = refusals
+        for i in range(refusals):
+            with pytest.raises(ShortageError, match="threads"):
+                await asyncio.wait_for(lane.run(rows(3, i), (0,)), 10)
+            assert isinstance(lane.failing, ShortageError)
+        for i in range(5):
+            assert right(await asyncio.wait_for(lane.run(rows(2, i), (0,)), 10), rows(2, i))
+        assert lane.failing is None
+        assert lane.running == 0
 
     play(scenario, inline_ms=0)
 
 
 def test_a_shared_call_that_fails_when_there_are_no_threads_answers_everybody(play: Callable[..., None]) -> None:
     async def scenario(lane: Lane, spy: Spy) -> None:
-        with Refusing(1) as pool:
-            lane.pool = pool
-            pool.refusals = 2
-            spy.poison = 0.75
-            bad = np.full((1, D), 0.75, np.float32)
-            asked = (lane.run(part, (0,)) for part in (rows(1, 1), rows(1, 2), rows(1, 3), bad))
-            told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
-            assert [type(each) for each in told] == [ShortageError, ShortageError, Outcome, RuntimeError]
-            assert lane.running == 0
-            assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
+        spy.pool.refusals = 2
+        spy.poison = 0.75
+        bad = np.full((1, D), 0.75, np.float32)
+        asked = (lane.run(part, (0,)) for part in (rows(1, 1), rows(1, 2), rows(1, 3), bad))
+        told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+        assert [type(each) for each in told] == [ShortageError, ShortageError, Outcome, RuntimeError]
+        assert lane.running == 0
+        assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
 
     play(scenario, inline_ms=1000)
 
@@ -246,8 +256,6 @@ def test_a_request_that_cannot_take_its_outcome_harms_nobody(play: Callable[...,
 
         lane.submit(rows(1, 1), (0,), refuse)
         assert right(await asyncio.wait_for(lane.run(rows(2, 2), (0,)), 10), rows(2, 2))
-        lane.submit_prompt(rows(1, 1), (0,), refuse, lone=True)
-        assert right(await asyncio.wait_for(lane.run(rows(2, 2), (0,)), 10), rows(2, 2))
         assert lane.running == 0
 
     play(scenario, inline_ms=inline_ms)
@@ -260,7 +268,7 @@ def test_a_request_that_fails_in_parts_is_told_once(play: Callable[..., None]) -
         lane.submit(np.full((40, D), 0.75, np.float32), (0,), told.append)
         assert right(await asyncio.wait_for(lane.run(rows(1), (0,)), 10), rows(1))
         while lane.running:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         assert len(told) == 1
         assert sum(spy.calls) < 40
 
@@ -272,11 +280,11 @@ def test_what_leaves_the_queue_leaves_the_gauge(play: Callable[..., None]) -> No
         waiting = [asyncio.create_task(lane.run(rows(3), (0,))) for _ in range(4)]
         await asyncio.sleep(0)
         settle()
-        assert WAITING._value.get() == 12
+        assert REGISTRY.get_sample_value("median_queue_rows") == 12
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         settle()
-        assert WAITING._value.get() == 0
+        assert REGISTRY.get_sample_value("median_queue_rows") == 0
 
     play(scenario, batch_delay_ms=60000, max_batch=64)

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from service.compute import registry
-from tests.service import standin
+from tests.service import toy_models
 from tests.service.conftest import InProcess
 
 Connect = Callable[..., InProcess]
@@ -22,7 +22,7 @@ REMOVE = object()
 
 
 def good(folder: Path) -> Path:
-    return standin.write(folder, "good", standin.description(5))
+    return toy_models.write(folder, "good", toy_models.description(5))
 
 
 def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
@@ -73,19 +73,19 @@ def test_any_value_in_any_place_costs_one_model(tmp_path: Path, key: str) -> Non
     """The file's own metadata say the same: nothing but the check of the description is in the way."""
     good(tmp_path)
     for value in VALUES:
-        about = standin.description(7)
+        about = toy_models.description(7)
         if value is REMOVE:
             about.pop(key, None)
         else:
             about[key] = value
-        path = standin.write(tmp_path, "bad", standin.description(7))
+        path = toy_models.write(tmp_path, "bad", toy_models.description(7))
         model = onnx.load(path)
         del model.metadata_props[:]
         for name, each in about.items():
             text = each if isinstance(each, str) else json.dumps(each)
             model.metadata_props.add(key=name, value=text.encode(errors="replace").decode())
         onnx.save(model, path)
-        standin.enter(tmp_path, path, about)
+        toy_models.enter(tmp_path, path, about)
         found = registry.load([tmp_path])
         assert "good" in found.models
         fits = (key, str(value)) in RIGHT or (isinstance(value, str) and key in TEXTS and value.isprintable())
@@ -129,7 +129,7 @@ def test_an_entry_of_another_type_costs_nothing_else(connect: Connect, tmp_path:
 )
 def test_the_reason_names_the_field(tmp_path: Path, key: str, value: Any, reason: str) -> None:
     good(tmp_path)
-    standin.write(tmp_path, "bad", standin.description(7))
+    toy_models.write(tmp_path, "bad", toy_models.description(7))
     change(tmp_path, lambda entry: entry["description"].update({key: value}))
     found = registry.load([tmp_path])
     assert list(found.models) == ["good"]
@@ -139,7 +139,7 @@ def test_the_reason_names_the_field(tmp_path: Path, key: str, value: Any, reason
 @pytest.mark.parametrize("text", ["9" * 5000, "NaN", "1e999", "-Infinity"])
 def test_a_number_that_no_machine_holds_costs_one_model(tmp_path: Path, text: str) -> None:
     good(tmp_path)
-    standin.write(tmp_path, "bad", standin.description(7))
+    toy_models.write(tmp_path, "bad", toy_models.description(7))
     manifest = tmp_path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"width": 7', f'"width": {text}'))
     found = registry.load([tmp_path])
@@ -176,7 +176,7 @@ def test_only_regular_files_are_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
     good(tmp_path)
-    standin.write(tmp_path, "bad", standin.description(7))
+    toy_models.write(tmp_path, "bad", toy_models.description(7))
     (tmp_path / name).unlink()
     make(Path(name))
     registry.load([tmp_path])
@@ -189,7 +189,7 @@ def test_only_regular_files_are_read(
 
 def test_weights_in_other_files_are_not_read(tmp_path: Path) -> None:
     good(tmp_path)
-    path = standin.write(tmp_path, "bad", standin.description(7))
+    path = toy_models.write(tmp_path, "bad", toy_models.description(7))
     os.mkfifo(tmp_path / "weights")
     model = onnx.load(path)
     tensor = next(each for each in model.graph.initializer if each.name == "mix")
@@ -197,7 +197,7 @@ def test_weights_in_other_files_are_not_read(tmp_path: Path) -> None:
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=str(tmp_path / "weights"))
     path.write_bytes(model.SerializeToString())
-    standin.enter(tmp_path, path, standin.description(7))
+    toy_models.enter(tmp_path, path, toy_models.description(7))
     found = registry.load([tmp_path])
     assert list(found.models) == ["good"]
     assert "other files" in found.left_out["bad.onnx"]

@@ -15,12 +15,12 @@ from exporter.library import export_model
 from service.compute import registry
 from service.errors import ProblemError
 from service.layout import median_target
-from tests.service import standin
+from tests.service import toy_models
 from tests.service.conftest import InProcess
 
 
 def good(folder: Path, name: str = "good", d: int = 5) -> Path:
-    return standin.write(folder, name, standin.description(d))
+    return toy_models.write(folder, name, toy_models.description(d))
 
 
 def damage(path: Path) -> None:
@@ -43,29 +43,31 @@ def escape(path: Path) -> None:
 
 def truncate_but_enter(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
-    standin.enter(path.parent, path, standin.description(7))
+    toy_models.enter(path.parent, path, toy_models.description(7))
 
 
 def strip(path: Path) -> None:
-    standin.write(path.parent, "bad", standin.description(7), metadata={})
+    toy_models.write(path.parent, "bad", toy_models.description(7), metadata={})
 
 
 def foreign(path: Path) -> None:
-    standin.write(path.parent, "bad", {**standin.description(7), "outputs": [{"ranks": [1, 7], "weights": [-1, 1]}]})
+    toy_models.write(
+        path.parent, "bad", {**toy_models.description(7), "outputs": [{"ranks": [1, 7], "weights": [-1, 1]}]}
+    )
 
 
 def incomplete(path: Path) -> None:
-    about = standin.description(7)
+    about = toy_models.description(7)
     del about["failure_bound"]
-    standin.write(path.parent, "bad", about)
+    toy_models.write(path.parent, "bad", about)
 
 
 def wrong_d(path: Path) -> None:
-    standin.write(path.parent, "bad", standin.description(7))
-    about = standin.description(9)
+    toy_models.write(path.parent, "bad", toy_models.description(7))
+    about = toy_models.description(9)
     path.write_bytes(path.read_bytes())
-    standin.write(path.parent, "bad", standin.description(7), metadata=about)
-    standin.enter(path.parent, path, about)
+    toy_models.write(path.parent, "bad", toy_models.description(7), metadata=about)
+    toy_models.enter(path.parent, path, about)
 
 
 def unrunnable(path: Path) -> None:
@@ -75,7 +77,7 @@ def unrunnable(path: Path) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([100]), "row"))
     model.graph.node.append(onnx.helper.make_node("Gather", ["before", "row"], ["y"], axis=0))
     onnx.save(model, path)
-    standin.enter(path.parent, path, standin.description(7))
+    toy_models.enter(path.parent, path, toy_models.description(7))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_bad_entry_costs_only_itself(tmp_path: Path, entry: object) -> None:
 def test_the_cheapest_exact_model_is_chosen(tmp_path: Path) -> None:
     for d in (5, 8, 9, 20, 21):
         good(tmp_path, f"d{d}", d)
-    standin.write(tmp_path, "risky", standin.description(6, failure_bound=0.1, construction="risky"))
+    toy_models.write(tmp_path, "risky", toy_models.description(6, failure_bound=0.1, construction="risky"))
     found = registry.load([tmp_path])
 
     def chosen(n: int, **options: Any) -> str:

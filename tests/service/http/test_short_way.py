@@ -1,324 +1,321 @@
-"""The short way for medians, shown pieces of requests as a socket would: what it takes, and what it leaves to uvicorn."""
+"""The short way for medians: what it takes, what it leaves to the ordinary way, and that both say the same."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from pathlib import Path
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
+from prometheus_client import REGISTRY
 
-from service.app import create_app
-from service.compute.engine import Engine
-from service.compute.registry import Model
-from service.http.formats import Head
-from service.http.gateway import Front
-from service.http.short_way import DirectProtocol, read_plain
-from service.settings import Settings
+from service.compute.registry import LoadedModel
+from service.http.exchange import NO_HEAD
+from service.http.gateway import Gateway
+from service.http.short_way import read_plain
+from service.requests.formats import FORMATS
+from tests.service.connection import Connection, D, request, right, vector
 
-D = 25
-
-
-class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = False
-        self.end = asyncio.Event()
-        self.reading = True
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.closed = True
-        self.end.set()
-
-    abort = close
-    write_eof = close
-
-    async def ended(self) -> None:
-        async with asyncio.timeout(20):
-            await self.end.wait()
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def take(self) -> bytes:
-        written, self.written = self.written, b""
-        return written
+Play = Callable[..., None]
+PLENTY = {"inline_ms": 1e4}  # whatever this machine is busy with, a call here is short
+CALLS = {"inline_ms": 0, "threads": 1}  # every call in a thread, one at a time
 
 
-class Connection:
-    """A connection to an application in this process; those to the same application know of each other."""
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], threading.Event, threading.Event]:
+    """The sizes of calls as they begin, what is set when one begins, and what they wait for."""
+    calls: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
+    run = LoadedModel.run
 
-    def __init__(self, front: Front) -> None:
-        config = uvicorn.Config(front, http=DirectProtocol, log_config=None, lifespan="off")
-        config.load()
-        state: ServerState = vars(front).setdefault("server_state", ServerState())
-        self.protocol = DirectProtocol(config, state, {})
-        self.wire = Wire()
-        self.protocol.connection_made(self.wire)
+    def wait(model: LoadedModel, rows: Any) -> Any:
+        calls.append(len(rows))
+        begun.set()
+        assert go_on.wait(20)
+        return run(model, rows)
 
-    def send(self, data: bytes) -> bytes:
-        """What is answered before the loop turns again."""
-        self.protocol.data_received(data)
-        return self.wire.take()
-
-    async def later(self) -> bytes:
-        for _ in range(500):
-            await asyncio.sleep(0.002)
-            if self.wire.written.partition(b"\r\n\r\n")[2]:
-                break
-        return self.wire.take()
+    monkeypatch.setattr(LoadedModel, "run", wait)
+    return calls, begun, go_on
 
 
-Scenario = Callable[[Front], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture
-def play(models: Path) -> Callable[..., None]:
-    def run(scenario: Scenario, **options: Any) -> None:
-        async def main() -> None:
-            front = create_app(Settings(models=models, **{"log_level": "error", **options}))
-            await scenario(front)
-            front.engine.close()
-
-        asyncio.run(main())
-
-    return run
-
-
-def request(vector: Any, head: str = "", path: str = f"/median?d={D}") -> bytes:
-    body = np.asarray(vector, "<f4").tobytes()
-    lines = (
-        f"POST {path} HTTP/1.1\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n{head}\r\n"
-    )
-    return lines.encode() + body
-
-
-def vector(seed: int) -> Any:
-    return np.random.default_rng(seed).integers(0, 1000, D).astype(np.float32)
-
-
-def right(answer: bytes, seed: int) -> bool:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return head.startswith(b"HTTP/1.1 200 OK\r\n") and np.frombuffer(body, "<f4").tolist() == [np.median(vector(seed))]
-
-
-async def alone(front: Front) -> Connection:
-    """A connection to a lane that has just served a lone request."""
-    connection = Connection(front)
-    assert right(connection.send(request(vector(0))) or await connection.later(), 0)
-    await asyncio.sleep(0)
-    return connection
-
-
-def test_a_lone_request_is_answered_before_the_loop_turns(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = await alone(front)
-        for seed in range(1, 5):
-            assert right(connection.send(request(vector(seed), "X-Request-ID: mine\r\n")), seed)
-            await asyncio.sleep(0)
+def test_a_plain_request_takes_the_short_way(play: Play) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
+        for seed in range(5):
+            assert connection.send(request(vector(seed), "X-Request-ID: mine\r\n"))
+            assert right(await connection.answer(), seed)
         assert not connection.protocol.tasks
         assert not connection.wire.closed
 
-    play(scenario)
+    play(scenario, **PLENTY)
 
 
-def test_the_only_client_never_waits_for_company(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        first = Connection(front)
-        for seed in range(3):
-            assert right(first.send(request(vector(seed))), seed)
-        second = Connection(front)
-        assert first.send(request(vector(0))) == b""  # the second might ask in the same turn
-        assert second.send(request(vector(1))) == b""
-        assert right(await first.later(), 0)
-        assert right(await second.later(), 1)
-        second.protocol.connection_lost(None)
-        assert right(first.send(request(vector(2))), 2)
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        idle, busy = Connection(gateway), Connection(gateway)
+        assert right(await idle.ask(request(vector(0))), 0)
+        while not idle.wire.closed:
+            assert right(await busy.ask(request(vector(1))), 1)
+            assert not busy.wire.closed
+        _, _, go_on = held(monkeypatch)
+        idle = Connection(gateway)
+        busy.send(request(vector(2)))
+        await idle.wire.ended()  # as long as a connection may be idle, and longer
+        assert not busy.wire.closed
+        go_on.set()
+        assert right(await busy.answer(), 2)
+        await busy.wire.ended()
 
-    play(scenario)
-
-
-def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = await alone(front)
-        for seed in range(1, 10):  # longer than an idle connection lives
-            await asyncio.sleep(0.1)
-            assert right(connection.send(request(vector(seed))), seed)
-            assert not connection.wire.closed
-        connection.protocol.pending = b""  # an answer that takes long
-        await asyncio.sleep(1)
-        assert not connection.wire.closed
-        connection.protocol.pending = None
-        await connection.wire.ended()
-        assert connection.wire.closed
-
-    play(scenario, idle_s=0.6)
+    play(scenario, idle_s=0.3, head_timeout_s=0.6, **CALLS)
 
 
-def test_company_in_the_same_turn_shares_a_call(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    run = Model.run
-    monkeypatch.setattr(Model, "run", lambda model, rows: (calls.append(len(rows)), run(model, rows))[1])  # type: ignore[func-returns-value]
+def test_company_in_the_same_turn_shares_a_call(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        calls, _, go_on = held(monkeypatch)
+        go_on.set()
+        connections = [Connection(gateway) for _ in range(9)]
+        for i, connection in enumerate(connections):
+            assert connection.send(request(vector(i)))
+        for i, connection in enumerate(connections):
+            assert right(await connection.answer(), i)
+        assert calls == [9]
 
-    async def scenario(front: Front) -> None:
-        Connection(front)
-        await alone(front)
-        calls.clear()
-        connections = [Connection(front) for _ in range(9)]
-        first, *others = [connection.send(request(vector(i))) for i, connection in enumerate(connections)]
-        assert right(first, 0)
-        assert others == [b""] * 8
+    play(scenario, **PLENTY)
+
+
+def test_company_during_a_call_shares_the_next(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        calls, begun, go_on = held(monkeypatch)
+        connections = [Connection(gateway) for _ in range(9)]
+        connections[0].send(request(vector(0)))
+        while not begun.is_set():
+            await asyncio.sleep(0)
         for i, connection in enumerate(connections[1:], 1):
-            assert right(await connection.later(), i)
-        assert calls[0] == 1
-        assert sum(calls) == 9
-        assert len(calls) <= 4, "company shares calls; on a busy machine a call that seems long is cut"
+            assert not connection.send(request(vector(i))), "it would have to wait, which is for the ordinary way"
+        while gateway.engine.gate.waiting < 8:
+            await asyncio.sleep(0)
+        go_on.set()
+        for i, connection in enumerate(connections):
+            assert right(await connection.answer(), i)
+        assert calls == [1, 8]
 
-    play(scenario)
-
-
-def test_what_is_not_plain_success_takes_the_long_way(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        for data, status in (
-            (request([1.0, np.nan] * 12 + [0.0]), b"422"),
-            (request(vector(1), path="/median"), b"422"),
-            (request(vector(1), path=f"/median?d={D}&model=none"), b"404"),
-            (request(vector(1), "Content-Encoding: gzip\r\n"), b"415"),
-            (request(vector(1)).replace(b"octet-stream", b"x-nothing"), b"415"),
-        ):
-            connection = await alone(front)
-            assert connection.send(data) == b""
-            assert (await connection.later()).split()[1] == status
-            assert right(connection.send(request(vector(3))) or await connection.later(), 3)
-
-    play(scenario)
+    play(scenario, **CALLS)
 
 
-def test_a_body_in_pieces_and_requests_in_one_piece(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = await alone(front)
-        data = request(vector(1))
-        for cut in (10, len(data) - 100, len(data) - 1):
-            assert connection.send(data[:cut]) == b""
-            await asyncio.sleep(0.01)
-            answer = connection.send(data[cut:]) or await connection.later()
-            assert right(answer, 1)
-        lane = next(lane for model, lane in front.engine.lanes.items() if model.d == D)
-        await self_and_next(connection, request(vector(2)) + request(vector(3)))
-        Connection(front)
-        lane.alone = False
-        assert connection.send(request(vector(2))) == b""  # waits for its call
-        await self_and_next(connection, request(vector(3)))
-
-    async def self_and_next(connection: Connection, data: bytes) -> None:
-        both = connection.send(data)
-        for _ in range(200):
-            if both.count(b"HTTP/1.1 200") == 2 and len(both.rpartition(b"\r\n\r\n")[2]) == 4:
-                break
-            await asyncio.sleep(0.002)
-            both += connection.wire.take()
-        first, second = both.split(b"HTTP/1.1 200 OK")[1:]
-        assert right(b"HTTP/1.1 200 OK" + first, 2)
-        assert right(b"HTTP/1.1 200 OK" + second, 3)
-
-    play(scenario)
+JSON = b"POST /median HTTP/1.1\r\nContent-Type: application/json\r\nX-Request-ID: one\r\nContent-Length: %d\r\n\r\n%b"
 
 
-def test_connections_are_kept_and_closed_as_asked(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = await alone(front)
-        assert right(connection.send(request(vector(1), "Connection: Keep-Alive\r\n")), 1)
-        answer = connection.send(request(vector(1), "Connection: close\r\n")) or await connection.later()
-        assert b"connection: close\r\n" in answer
-        assert right(answer, 1)
-        assert connection.wire.closed
-        connection = await alone(front)
-        front.engine.draining = True
-        assert connection.send(request(vector(1))) == b""
-        assert b"connection: close" in await connection.later()
-        front.engine.draining = False
-        lane = next(lane for model, lane in front.engine.lanes.items() if model.d == D)
-        last = Connection(front)
-        lane.alone = False
-        assert last.send(request(vector(1))) == b""
+def as_json(text: bytes) -> bytes:
+    return JSON % (len(text), text)
+
+
+ASKED: dict[str, tuple[bytes, int]] = {
+    "raw": (request(vector(1), "X-API-Key: k\r\n"), 200),
+    "a key of its own scheme": (request(vector(1), "Authorization: Bearer k\r\n"), 200),
+    "json": (as_json(b'{"vectors": [[3, 1, 2], [4, 4, 5]], "exact": true}'), 200),
+    "no key": (request(vector(1)), 401),
+    "a wrong key": (request(vector(1), "X-API-Key: wrong\r\n"), 401),
+    "no such model": (request(vector(1), "X-API-Key: k\r\n", path=f"/median?d={D}&model=none"), 404),
+    "too large": (request([0.0] * 1000, "X-API-Key: k\r\n"), 413),
+    "compressed": (request(vector(1), "X-API-Key: k\r\nContent-Encoding: gzip\r\n"), 415),
+    "another type": (request(vector(1), "X-API-Key: k\r\n").replace(b"octet-stream", b"x-nothing"), 415),
+    "no length": (request(vector(1), "X-API-Key: k\r\n", path="/median"), 422),
+    "not finite": (request([1.0, np.nan] * 12 + [0.0], "X-API-Key: k\r\n"), 422),
+    "an unknown option": (request(vector(1), "X-API-Key: k\r\n", path=f"/median?d={D}&colour=red"), 422),
+    "not json": (as_json(b'{"vectors": [[3, 1, 2'), 400),
+    "not numbers": (as_json(b'{"vectors": [[3, null]]}'), 422),
+    "a member twice": (as_json(b'{"vector": [1], "vector": [2]}'), 422),
+    "too long": (as_json(b'{"vector": [' + b"1," * 70 + b"1]}"), 422),
+}  # fmt: skip
+
+
+def told(answer: bytes) -> tuple[bytes, dict[bytes, bytes], Any]:
+    """Status, headers and body, without what differs from turn to turn."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.split(b"\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
+    assert len(headers) == len(lines), "no header twice"
+    assert headers.pop(b"content-length") == b"%d" % len(body)
+    headers.pop(b"date", None)
+    timing = headers.pop(b"server-timing", None)
+    assert timing is None or re.fullmatch(rb"queue;dur=[\d.]+, inference;dur=[\d.]+, total;dur=[\d.]+", timing)
+    content = json.loads(body) if b"json" in headers[b"content-type"] else body
+    if isinstance(content, dict) and "timings" in content:
+        assert content.pop("timings").keys() == {"queue_ms", "inference_ms", "total_ms"}
+    return status, headers, content
+
+
+def counted(gateway: Gateway, status: int) -> float:
+    gateway.exchanges.record()
+    return REGISTRY.get_sample_value("median_requests_total", {"route": "/median", "status": str(status)}) or 0.0
+
+
+async def compare(gateway: Gateway, ask: bytes, status: int) -> None:
+    """A request whole, in pieces, and with a header that is not plain: the same answer, and the same figures."""
+    ask = re.sub(rb"(\r\nContent-Length)", rb"\r\nX-Request-ID: mine\1", ask.replace(b"X-Request-ID: one\r\n", b""))
+    if b"json" in ask:
+        ask = ask.replace(b"\r\nContent-Length", b"\r\nX-API-Key: k\r\nContent-Length")
+    before = counted(gateway, status)
+    whole = Connection(gateway)
+    assert whole.send(ask) == (status == 200)
+    unusual = Connection(gateway)
+    answers = [await whole.answer()]
+    for cuts in ((10,), (ask.index(b"\r\n\r\n") + 4,), (len(ask) - 1,)):
+        cut = Connection(gateway)
+        assert not cut.send(*(ask[a:b] for a, b in zip((0, *cuts), (*cuts, None), strict=True)))
+        answers.append(await cut.answer())
+    assert not unusual.send(ask.replace(b"\r\n\r\n", b"\r\nExpect: nothing\r\n\r\n", 1))
+    answers.append(await unusual.answer())
+    first, *others = map(told, answers)
+    assert first[0].split()[1] == b"%d" % status
+    assert first[1][b"x-request-id"] == b"mine"
+    for other in others:
+        assert other == first
+    assert counted(gateway, status) - before == len(answers)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_both_ways_say_the_same(play: Play, name: str) -> None:
+    ask, status = ASKED[name]
+
+    async def scenario(gateway: Gateway) -> None:
+        await compare(gateway, ask, status)
+
+    play(scenario, api_key="k", max_body_mib=2000 / 2**20, **PLENTY)
+
+
+def test_both_ways_say_the_same_when_the_queue_is_full(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        _, begun, go_on = held(monkeypatch)
+        first, second = Connection(gateway), Connection(gateway)
+        first.send(request(vector(0)))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        second.send(request(vector(0)))
+        while not gateway.engine.gate.waiting:
+            await asyncio.sleep(0)
+        await compare(gateway, request(vector(1)), 429)
+        go_on.set()
+        for connection in (first, second):
+            assert right(await connection.answer(), 0)
+
+    play(scenario, queue=1, **CALLS)
+
+
+def test_both_ways_say_the_same_when_bodies_are_too_many(play: Play) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        large = Connection(gateway)
+        large.send(request([0.0] * 1000)[:-1])
+        while not gateway.exchanges.held:
+            await asyncio.sleep(0)
+        await compare(gateway, request(vector(1)), 503)
+        large.send(b"\0")
+        assert (await large.answer()).startswith(b"HTTP/1.1 200")
+        assert right(await Connection(gateway).ask(request(vector(1))), 1)
+        assert not gateway.exchanges.held
+
+    play(scenario, max_bodies_mib=4050 / 2**20, **PLENTY)
+
+
+def test_both_ways_say_the_same_without_a_model(play: Play, tmp_path: Any) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        await compare(gateway, request(vector(1)), 503)
+
+    play(scenario, models=tmp_path)
+
+
+def test_a_shutdown_is_told_and_counted_alike(play: Play) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        last = Connection(gateway)
+        assert last.send(request(vector(1)))
         last.protocol.shutdown()
         assert not last.wire.closed
-        answer = await last.later()
-        assert b"connection: close\r\n" in answer
-        assert right(answer, 1)
+        answers = [await last.answer()]
         assert last.wire.closed
-        idle = await alone(front)
+        idle = Connection(gateway)
         idle.protocol.shutdown()
         assert idle.wire.closed
-        gone = Connection(front)
-        lane.alone = False
-        assert gone.send(request(vector(1))) == b""
+        gateway.engine.draining = True
+        for pieces in ((request(vector(1)),), (request(vector(1))[:9], request(vector(1))[9:])):
+            connection = Connection(gateway)
+            answers.append(await connection.ask(*pieces))
+            await connection.wire.ended()
+        assert all(right(answer, 1) for answer in answers)
+        assert [answer.count(b"connection: close\r\n") for answer in answers] == [1, 1, 1]
+
+    play(scenario, **PLENTY)
+
+
+def test_requests_in_one_piece_are_answered_in_order(play: Play) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
+        connection.send(request(vector(2)) + request(vector(3)))
+        for seed in (2, 3):
+            assert right(await connection.answer(), seed)
+        connection.send(request(vector(2)), request(vector(3)))  # the second while the first is on the short way
+        for seed in (2, 3):
+            assert right(await connection.answer(), seed)
+
+    play(scenario, **PLENTY)
+
+
+def test_connections_are_kept_and_closed_as_asked(play: Play) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
+        assert right(await connection.ask(request(vector(1), "Connection: Keep-Alive\r\n")), 1)
+        answer = await connection.ask(request(vector(1), "Connection: close\r\n"))
+        assert b"connection: close\r\n" in answer
+        assert right(answer, 1)
+        assert connection.wire.closed
+        gone, other = Connection(gateway), Connection(gateway)
+        assert gone.send(request(vector(1)))
         gone.protocol.connection_lost(None)
-        await asyncio.sleep(0.05)
+        assert right(await other.ask(request(vector(2))), 2)  # which shares its call
         assert gone.wire.written == b""
 
-    play(scenario)
+    play(scenario, **PLENTY)
 
 
-def test_the_key_is_asked_for_on_the_short_way_too(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = Connection(front)
-        for seed in (0, 1):
-            assert right(connection.send(request(vector(seed), "X-API-Key: sesame\r\n")), seed)
-        connection.send(request(vector(1), "X-API-Key: wrong\r\n"))
-        assert (await connection.later()).startswith(b"HTTP/1.1 401")
+def test_a_wrong_answer_of_a_model_goes_the_ordinary_way(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = LoadedModel.run
 
-    play(scenario, api_key="sesame")
-
-
-def test_the_limits_hold_on_the_short_way_too(play: Callable[..., None]) -> None:
-    async def scenario(front: Front) -> None:
-        connection = Connection(front)
-        connection.send(request(vector(0)))
-        assert (await connection.later()).startswith(b"HTTP/1.1 413")
-
-    play(scenario, max_body_mib=99 / 2**20)
-
-
-def test_a_wrong_answer_of_a_model_goes_the_long_way(
-    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[bool] = []
-    begin = Engine.begin
-    monkeypatch.setattr(Engine, "begin", lambda *given: (begun.append(begin(*given)), begun[-1])[1])  # type: ignore[func-returns-value]
-    run = Model.run
-
-    async def scenario(front: Front) -> None:
-        connection = await alone(front)
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
         monkeypatch.setattr(
-            Model, "run", lambda model, rows: (np.array(run(model, rows)) + (model.d == D) * 0.25).tolist()
+            LoadedModel, "run", lambda model, rows: (np.array(run(model, rows)) + (model.d == D) * 0.25).tolist()
         )
-        assert connection.send(request(vector(1))) == b""
-        answer = await connection.later()
+        assert connection.send(request(vector(1)))
+        answer = await connection.answer()
         assert right(answer, 1)
         assert b"x-median-fallback: 1\r\n" in answer
-        assert begun == [True, True]
 
-    play(scenario)
+    play(scenario, **PLENTY)
+
+
+def test_an_answer_that_cannot_be_written_is_given_on_the_ordinary_way(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [MemoryError()]
+    raw = FORMATS["raw"]
+
+    def write(answer: Any) -> bytes:
+        if failures:
+            raise failures.pop()
+        return raw.write(answer)
+
+    async def scenario(gateway: Gateway) -> None:
+        monkeypatch.setitem(FORMATS, "raw", replace(raw, write=write))
+        connection = Connection(gateway)
+        assert connection.send(request(vector(1), "X-Request-ID: failing\r\n"))
+        assert right(await connection.answer(), 1)
+        assert not failures
+        assert not gateway.exchanges.held
+
+    play(scenario, **PLENTY)
 
 
 @pytest.mark.parametrize(
@@ -342,8 +339,8 @@ def test_a_wrong_answer_of_a_model_goes_the_long_way(
 def test_only_plain_requests_are_read_without_the_parser(change: tuple[bytes, bytes]) -> None:
     plain = request(vector(0))
     assert plain.count(change[0]) == 1
-    head, body = read_plain(plain) or (Head(b"", {}, 0), b"")
-    assert (head.query, head.length, len(body)) == (b"d=25", 100, 100)
+    head, body = read_plain(plain) or (NO_HEAD, b"")
+    assert (head.method, head.path, head.query, len(body)) == ("POST", "/median", b"d=25", 100)
     assert read_plain(plain.replace(*change)) is None
     for cut in range(len(plain)):
         assert read_plain(plain[:cut]) is None

@@ -12,11 +12,11 @@ import pytest
 
 from service.errors import BadInputError, ProblemError
 from service.requests import bodies, json_body
-from service.requests.bodies import Options
-from service.requests.json_body import Limits, in_one_go
+from service.requests.json_body import BodyLimits, in_one_go
 from tests.service.attacks import ATTACKS, JSON, good
 
-LIMITS = Limits(40, 30)
+LIMITS = BodyLimits(40, 30)
+OPTIONS = bodies.read_query(b"")
 
 
 def reference(body: bytes) -> Any:
@@ -64,7 +64,7 @@ def _finite(value: float) -> bool:
 
 def read(body: bytes) -> Any:
     try:
-        request = in_one_go(bodies.read_json(body, Options(), LIMITS))
+        request = in_one_go(bodies.read_json(body, OPTIONS, LIMITS))
     except BadInputError as error:
         return error.status, error.members.get("vector"), error.members.get("index")
     vectors: list[Any] = [None] * request.count
@@ -166,8 +166,8 @@ def test_no_body_takes_more_than_a_small_multiple_of_its_size(client: Any, name:
 
 def test_a_large_body_is_read_in_many_steps_and_right() -> None:
     body = good(4_000_000, 500, 400)
-    limits = Limits(4096, 2048)
-    reading = bodies.read_json(bytearray(body), Options(), limits)
+    limits = BodyLimits(4096, 2048)
+    reading = bodies.read_json(bytearray(body), OPTIONS, limits)
     steps = 0
     while True:
         try:
@@ -184,9 +184,9 @@ def test_a_large_body_is_read_in_many_steps_and_right() -> None:
 def test_vectors_longer_than_a_piece_of_different_lengths() -> None:
     rng = np.random.default_rng(0)
     vectors = [rng.normal(size=n).tolist() for n in (5000, 3, 9000, 1, 9000)]
-    request = in_one_go(bodies.read_json(json.dumps({"vectors": vectors}).encode(), Options(), Limits(9, 9000)))
+    request = in_one_go(bodies.read_json(json.dumps({"vectors": vectors}).encode(), OPTIONS, BodyLimits(9, 9000)))
     got = {p: row for group in request.groups for p, row in zip(group.positions, group.values.tolist(), strict=True)}
     assert [got[i] for i in range(5)] == vectors
-    for limits in (Limits(4, 9000), Limits(5, 8999)):
+    for limits in (BodyLimits(4, 9000), BodyLimits(5, 8999)):
         with pytest.raises(ProblemError, match="at most"):
-            in_one_go(bodies.read_json(json.dumps({"vectors": vectors}).encode(), Options(), limits))
+            in_one_go(bodies.read_json(json.dumps({"vectors": vectors}).encode(), OPTIONS, limits))

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.service.conftest import Server
+from tests.service.conftest import Server, until
 from tests.service.torture.wire import Rng
 
 MARGIN = 384 << 20  # bytes that may be kept afterwards: what was freed stays with the allocator for a while
@@ -57,13 +57,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         said = dict(report.user_properties)
         if "figures" in said:
             terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}, seed {said['seed']}: {said['figures']}")
-
-
-def until(condition: Callable[[], object], seconds: float = 60, what: Callable[[], object] = lambda: "in vain") -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.02)
 
 
 class Health:

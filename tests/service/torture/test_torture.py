@@ -22,9 +22,9 @@ import psutil
 import pytest
 from google.protobuf.message import DecodeError
 
-from tests.service.conftest import Server
+from tests.service.conftest import Server, until
 from tests.service.torture import wire
-from tests.service.torture.conftest import Health, left_behind, until
+from tests.service.torture.conftest import Health, left_behind
 from tests.service.torture.wire import LOST, Rng, Tally
 
 Serve = Callable[..., Server]
@@ -105,11 +105,11 @@ def test_floods_of_heads_and_bodies(serve: Serve, models: Path, rng: Rng, stop: 
             (b"PO", b"", 0),
         )[own.integers(9)]
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+            _reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
         except OSError:
             return
         try:
-            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(first)
             for _ in range(most // max(1, len(more))):
                 writer.write(more)

@@ -1,6 +1,6 @@
-"""Stand-in models for tests that need a model to misbehave: wrong, slow, failing, probabilistic.
+"""Toy models for tests that need a model to misbehave: wrong, slow, failing, probabilistic.
 
-A stand-in is an ONNX graph with TopK in place of the network, and a manifest entry like any other. Tests of the service
+A toy is an ONNX graph with TopK in place of the network, and a manifest entry like any other. Tests of the service
 on real models use the exporter.
 """
 
@@ -20,7 +20,7 @@ def description(d: int, **changes: Any) -> dict[str, Any]:
     ranks = [(d + 1) // 2] if d % 2 else [d // 2, d // 2 + 1]
     outputs = [{"name": "median", "ranks": ranks, "weights": [1 / len(ranks)] * len(ranks)}]
     return {
-        "construction": "stand-in",
+        "construction": "toy",
         "theorem": "none",
         "op": "median",
         "d": d,

@@ -1,0 +1,63 @@
+"""The graph that is served: a network and, behind it, the counting that proves its answers, in one onnxruntime call.
+
+Counting is not left to the network: it is added here to any file, in plain comparisons of the very numbers that go in
+with those that come out. For each output column there are five numbers a row (three where the column is one rank):
+
+    y    #{x < y}    #{x > y}    the largest x - low of x < y    the largest high - x of x > y
+
+the last two 0 where there is no such x. Both sides are counted at once, as x < y and -x < -y: every operation counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from exporter.files.graph import Graph
+from service.layout import Target
+from service.scaling import FedGrid
+
+PREFIX = "served_"
+OUTPUT = PREFIX + "answers"
+
+
+def _two_sides(graph: Graph, value: str, n: int) -> str:
+    """(N, n) as (N, 2, n): itself and its negative."""
+    return graph.add("Mul", [graph.add("Reshape", [value, graph.shape([-1, 1, n])]), graph.constant([[1], [-1]])])
+
+
+def _column(graph: Graph, both: str, y: str, target: Target, d: int, grid: FedGrid) -> list[str]:
+    """What is told of one column, (N, 1) and (N, 2); `both` are the two sides of the d entries."""
+    rows, pairs = graph.shape([-1, d]), graph.shape([-1, 2])
+    number = helper.np_dtype_to_tensor_dtype(grid.dtype)
+    beyond = graph.add("Cast", [graph.add("Less", [both, _two_sides(graph, y, 1)])], to=number)
+    flat = graph.add("Reshape", [beyond, rows])
+    counts = graph.add("Gemm", [graph.constant(np.ones((1, d))), flat], transB=1)
+    told = [y, graph.add("Reshape", [counts, pairs])]
+    if target.single:
+        return told
+    # x - low and high - x: exact, because all entries are on the grid
+    inwards = graph.add("Add", [both, graph.constant([[-grid.low], [grid.high]])])
+    near = graph.add("Reshape", [graph.add("Mul", [inwards, beyond]), rows])
+    nearest = graph.add("ReduceMax", [near], axes=[1])
+    return [*told, graph.add("Reshape", [nearest, pairs])]
+
+
+def with_counting(model: onnx.ModelProto, d: int, columns: Sequence[Target], grid: FedGrid) -> onnx.ModelProto:
+    """The network with its counting; one output (N, numbers of all columns)."""
+    network = model.graph
+    y = network.output[0].name
+    added = Graph(grid.dtype, once=True, prefix=PREFIX)
+    both = _two_sides(added, network.input[0].name, d)
+    told: list[str] = []
+    for j, target in enumerate(columns):
+        own = y if len(columns) == 1 else added.add("Slice", [y, *(added.shape([at]) for at in (j, j + 1, 1))])
+        told += _column(added, both, own, target, d, grid)
+    added.nodes.append(helper.make_node("Concat", told, [OUTPUT], axis=1))
+    output = helper.make_tensor_value_info(OUTPUT, network.output[0].type.tensor_type.elem_type, None)
+    nodes, constants = [*network.node, *added.nodes], [*network.initializer, *added.initializers.values()]
+    served = helper.make_graph(nodes, network.name, network.input, [output], constants)
+    return helper.make_model(served, opset_imports=model.opset_import, ir_version=model.ir_version)

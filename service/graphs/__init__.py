@@ -1,1 +1,0 @@
-"""What is added to a model before it is served."""

@@ -1,0 +1,224 @@
+"""One request and its answer: what is the same whichever way they go.
+
+A request comes to POST /median on one of two ways: the ordinary one, through the framework (`gateway`), or the short one,
+straight from the socket (`short_way`). Both make an `Exchange` of it, which knows its id, asks for the API key, counts the
+bytes of its body, reads them (`prepare`), writes the answer (`conclude`), and has it counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service import logs, metrics
+from service.compute.engine import Engine
+from service.errors import ProblemError, problem_response, protocol_response
+from service.requests import bodies, formats
+from service.requests.answer import Answer
+from service.requests.formats import Format
+from service.requests.json_body import Body, Reading
+
+log = logging.getLogger("service")
+Headers = dict[bytes, bytes]
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+SOON = 0.005  # seconds
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+UNKNOWN = "unknown"  # the route of what no route takes
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """What stands before a body."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: Headers
+
+    @cached_property
+    def format(self) -> Format:
+        return formats.format_of(self.headers.get(b"content-type", b"application/json"))
+
+    @cached_property
+    def options(self) -> bodies.MedianOptions:
+        return bodies.read_query(self.query)
+
+
+NO_HEAD = Head("", "", b"", {})  # of what is no request yet
+
+
+class Reply:
+    """An answer in the form that is sent; `fields` are its header lines."""
+
+    __slots__ = ("body", "fields", "status")
+
+    def __init__(self, status: int, fields: bytes, body: bytes) -> None:
+        self.status = status
+        self.fields = fields
+        self.body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [tuple(line.split(b": ", 1)) for line in self.fields.split(b"\r\n")[:-1]]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+BARE_FIELDS = (
+    b"x-median-models: %b\r\n"
+    b"x-median-certified: %d\r\n"
+    b"x-median-error-bound: %b\r\n"
+    b"x-median-fallback: %d\r\n"
+    b"x-median-batch-size: %d\r\n"
+    b"server-timing: queue;dur=%.3f, inference;dur=%.3f, total;dur=%.3f\r\n"
+)
+
+
+def _beside(answer: Answer) -> bytes:
+    """What there is to say of medians that come alone."""
+    return BARE_FIELDS % (
+        ",".join(sorted(set(answer.models))).encode("latin-1", "replace"),
+        len(answer.models),
+        repr(max(answer.error_bound)).encode(),
+        sum(answer.fallback),
+        answer.batch_size,
+        answer.queue_s * 1e3,
+        answer.inference_s * 1e3,
+        answer.total_s * 1e3,
+    )
+
+
+class Exchanges:
+    """What the exchanges of one worker share: the key, the bytes of their bodies, and the book of those that ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.settings = engine.settings
+        self.key = engine.settings.api_key.encode()
+        self.held = 0  # bytes of all bodies that are being read or answered
+        self.prefix = secrets.token_hex(6).encode()
+        self.numbers = itertools.count()
+        self.log_requests = log.isEnabledFor(logging.INFO)
+        self.meters: dict[tuple[str, int], tuple[metrics.Record, metrics.Record]] = {}
+        self.ended: list[Exchange] = []
+        engine.record = self.record
+
+    def add(self, exchange: Exchange) -> None:
+        """Have it counted and logged, soon and together with others: the caller may be sending the next one already."""
+        if not self.ended:
+            asyncio.get_running_loop().call_later(SOON, self.record)
+        self.ended.append(exchange)
+
+    def record(self) -> None:
+        """Count and log the exchanges that ended since the last time."""
+        ended, self.ended = self.ended, []
+        lines = []
+        for each in ended:
+            meter = self.meters.get((each.route, each.status))
+            if meter is None:
+                labels = metrics.REQUESTS.labels(each.route, each.status), metrics.REQUEST_SECONDS.labels(each.route)
+                meter = self.meters[each.route, each.status] = labels[0].inc, labels[1].observe
+            meter[0](1)
+            meter[1](each.seconds)
+            if self.log_requests:
+                fields = {
+                    "request_id": each.id.decode(),
+                    "method": each.head.method,
+                    "path": each.head.path,
+                    "status": each.status,
+                    "ms": round(each.seconds * 1000, 3),
+                }
+                lines.append(fields)
+        metrics.settle()
+        if lines:
+            logs.write_requests(lines)
+
+
+class Exchange:
+    """One request, from its head to the line in the log."""
+
+    __slots__ = ("head", "held", "id", "route", "seconds", "shared", "started", "status")
+
+    def __init__(self, exchanges: Exchanges, head: Head, route: str) -> None:
+        self.shared = exchanges
+        self.head = head
+        self.route = route
+        self.started = time.perf_counter()
+        self.seconds = 0.0
+        self.status = 0
+        self.held = 0
+        given = head.headers.get(b"x-request-id")
+        if given is not None and REQUEST_ID.match(given):
+            self.id = given
+        else:
+            self.id = b"%b-%x" % (exchanges.prefix, next(exchanges.numbers))
+
+    def authorise(self) -> None:
+        """Ask for the API key, as the bytes came, unless the path is open."""
+        if not self.shared.key or self.head.path in OPEN_PATHS:
+            return
+        given = self.head.headers.get(b"x-api-key")
+        if given is None:
+            scheme, _, credentials = self.head.headers.get(b"authorization", b"").partition(b" ")
+            given = credentials.strip() if scheme.lower() == b"bearer" else b""
+        if not hmac.compare_digest(given, self.shared.key):
+            raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
+
+    def hold(self, more: int) -> None:
+        """Count bytes of the body, or refuse them: too many for one, or for all together; one alone is always let in."""
+        exchanges = self.shared
+        if self.held + more > exchanges.settings.max_body:
+            raise self.too_large()
+        if exchanges.held + more > exchanges.settings.max_bodies and exchanges.held > self.held:
+            said = "The bodies of all requests together are too large; repeat the request later."
+            raise ProblemError(503, said, headers={"Retry-After": "1", "Connection": "close"})
+        self.held += more
+        exchanges.held += more
+
+    def release(self) -> None:
+        """The body is not needed any more."""
+        self.shared.held -= self.held
+        self.held = 0
+
+    def too_large(self) -> ProblemError:
+        said = f"The body is larger than {self.shared.settings.max_body} bytes."
+        return ProblemError(413, said, headers={"Connection": "close"})
+
+    def prepare(self, body: Body) -> Reading[bodies.Question]:
+        """From a body to what is asked, in steps."""
+        options = self.head.options  # a mistake there is told before one in the type
+        return self.head.format.reading(body, options, self.shared.engine.limits)
+
+    def conclude(self, answer: Answer) -> Reply:
+        """From an answer to what is sent, in the format of the request."""
+        form = self.head.format
+        content = form.write(answer)
+        fields = b"content-type: %b\r\ncontent-length: %d\r\n" % (form.media_type.encode(), len(content))
+        return Reply(200, fields + _beside(answer) if form.bare else fields, content)
+
+    def refuse(self, problem: ProblemError) -> Response:
+        """A problem in the dialect of the path: problem details, or the protocol's own {"error": ...}."""
+        if self.head.path.startswith("/v2"):
+            return protocol_response(problem)
+        return problem_response(problem, f"urn:request:{self.id.decode()}")
+
+    def answered(self, status: int) -> list[tuple[bytes, bytes]]:
+        """The headers of every answer."""
+        self.status = status
+        closing = [(b"connection", b"close")] if self.shared.engine.draining else []
+        return [(b"x-request-id", self.id), *closing]
+
+    def end(self) -> None:
+        """The answer is on its way, or will never be."""
+        self.release()
+        self.seconds = time.perf_counter() - self.started
+        self.shared.add(self)

@@ -1,0 +1,103 @@
+"""A format is one entry: the service on both ways, its refusals, its documents and the client find it without another
+edit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.client import Client, parse
+from service.errors import BadInputError
+from service.http.gateway import Gateway
+from service.requests import formats
+from service.requests.answer import Answer
+from service.requests.bodies import Bundle, MedianOptions, Question
+from service.requests.formats import FORMATS, Format
+from tests.service.connection import Connection
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "service.md"
+
+
+def read(body: Any, options: MedianOptions, limits: Any) -> Question:
+    try:
+        values = np.array([[float(cell) for cell in line.split(b",")] for line in bytes(body).splitlines()])
+    except ValueError:
+        raise BadInputError("The lines are not numbers of one count.", vector=0) from None
+    return Question([Bundle(values, range(len(values)))], len(values), options)
+
+
+LINES = Format(
+    "lines", "text/csv", "a vector a line, all of one length", read,
+    write=lambda answer: "\n".join(map(repr, answer.medians)).encode(),
+    pack=lambda vectors, options: (
+        "\n".join(",".join(map(repr, np.asarray(v, float).tolist())) for v in vectors).encode(), formats.query(options)),
+    unpack=lambda content, _: np.array([float(line) for line in content.splitlines()]),
+    schema={"schema": {"type": "string"}}, answer={"schema": {"type": "string"}},
+)  # fmt: skip
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FORMATS, LINES.name, LINES)
+
+
+def test_both_ways_take_it_and_answer_in_it(lines: None, play: Callable[..., None]) -> None:
+    ask = b"POST /median?exact=true HTTP/1.1\r\nContent-Type: text/csv\r\nContent-Length: 11\r\n\r\n1,2,9\n4,3,5"
+
+    async def scenario(gateway: Gateway) -> None:
+        connection = Connection(gateway)
+        assert connection.send(ask), "the short way"
+        short = await connection.answer()
+        assert not connection.send(ask[:-4], ask[-4:]), "what comes in pieces takes the ordinary way"
+        for answer in (short, await connection.answer()):
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert b"content-type: text/csv" in head
+            assert b"x-median-certified: 2" in head
+            assert body == b"2.0\n4.0"
+        assert (await connection.ask(ask.replace(b"1,2,9", b"1,x,9"))).startswith(b"HTTP/1.1 422")
+
+    play(scenario, inline_ms=1e4)
+
+
+def test_documents_and_refusals_name_it(lines: None, connect: Callable[..., Any], models: Path) -> None:
+    client = connect(models)
+    operation = client.get("/openapi.json").json()["paths"]["/median"]["post"]
+    for content in (operation["requestBody"]["content"], operation["responses"]["200"]["content"]):
+        assert list(content) == [each.media_type for each in FORMATS.values()]
+        assert content["text/csv"] == {"schema": {"type": "string"}}
+    refusal = client.post("/median", content=b"", headers={"Content-Type": "text/plain"})
+    assert refusal.status_code == 415
+    assert "text/csv" in refusal.json()["detail"]
+    assert refusal.json()["accepted"][-1] == "text/csv"
+    assert "| `text/csv` | `lines` | a vector a line, all of one length |" in formats.table()
+
+
+def test_the_client_speaks_it(lines: None, connect: Callable[..., Any], models: Path) -> None:
+    service = connect(models)
+    values = np.random.default_rng(0).normal(size=(4, 33))
+    assert parse(["--format", "lines"]).format == "lines"
+    with Client() as client:
+        client.http.post = service.post  # type: ignore[method-assign]
+        for name in FORMATS:
+            answer = client.median(values, format=name, exact=True)
+            assert answer.medians.tolist() == np.median(values, axis=1).tolist()
+            assert answer.certified == 4
+
+
+def test_the_page_has_exactly_these_formats() -> None:
+    assert formats.table() in PAGE.read_text()
+
+
+def test_the_answer_in_the_document_is_the_one_of_its_schema(connect: Callable[..., Any], models: Path) -> None:
+    document = connect(models).get("/openapi.json").json()
+    content = document["paths"]["/median"]["post"]["responses"]["200"]["content"]
+    assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/MedianAnswer"}
+    assert set(document["components"]["schemas"]["MedianAnswer"]["properties"]) == set(
+        json.loads(FORMATS["json"].write(Answer(np.dtype("f8"), [1.0], [0.0], ["m"], [False])))
+    )
