@@ -188,7 +188,7 @@ def test_a_model_with_a_loop_is_left_out(models: Path, tmp_path: Path) -> None:
     model = onnx.load(path)
     output = model.graph.output[0]
     number = output.type.tensor_type.elem_type
-    state = [("go", TensorProto.BOOL, []), ("y", number, None)]
+    state: list[tuple[str, int, list[int] | None]] = [("go", TensorProto.BOOL, []), ("y", number, None)]
     inputs = [helper.make_tensor_value_info(*each) for each in [("round", TensorProto.INT64, []), *state]]
     outputs = [helper.make_tensor_value_info(f"{name}_on", kind, shape) for name, kind, shape in state]
     steps = [helper.make_node("Identity", [name], [f"{name}_on"]) for name, _, _ in state]
@@ -304,7 +304,7 @@ def reply(status: str, body: bytes) -> bytes:
 
 
 NOTHING = json.dumps(
-    dict.fromkeys(("medians", "error_bound", "fallback", "models", "certified"), [])
+    {"medians": [], "error_bound": [], "fallback": [], "models": [], "certified": []}
     | {"batch_size": 1, "timings": {"queue_ms": 1, "inference_ms": 1, "total_ms": 1}}
 ).encode()
 
