@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,7 +93,7 @@ class Client:
             # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
             lists = [np.asarray(vector, np.float64).tolist() for vector in vectors]
             body = orjson.dumps({"vectors": lists, **options})
-            return _from_json(self._post(body, "application/json", {}))
+            return _read(_from_json, self._post(body, "application/json", {}), len(lists))
         matrix = np.asarray(vectors)
         if matrix.dtype != np.float32:
             matrix = matrix.astype(np.float64)
@@ -103,10 +103,10 @@ class Client:
             file = io.BytesIO()
             np.save(file, matrix, allow_pickle=False)
             response = self._post(file.getvalue(), "application/x-npy", query)
-            return _from_headers(response, np.load(io.BytesIO(response.content), allow_pickle=False))
+            return _read(lambda it: _from_headers(it, _from_npy(it.content)), response, len(matrix))
         query |= {"dtype": matrix.dtype.name, "d": str(matrix.shape[1])}
         response = self._post(matrix.tobytes(), "application/octet-stream", query)
-        return _from_headers(response, np.frombuffer(response.content, matrix.dtype))
+        return _read(lambda it: _from_headers(it, np.frombuffer(it.content, matrix.dtype)), response, len(matrix))
 
     def models(self) -> list[dict[str, Any]]:
         """Descriptions of the models being served."""
@@ -114,7 +114,11 @@ class Client:
         return models
 
     def _post(self, body: bytes, kind: str, query: dict[str, str]) -> httpx.Response:
-        return self._checked(self.http.post("/median", content=body, params=query, headers={"Content-Type": kind}))
+        try:
+            response = self.http.post("/median", content=body, params=query, headers={"Content-Type": kind})
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise ServiceError(f"{self.http.base_url} does not answer: {error}") from None
+        return self._checked(response)
 
     @staticmethod
     def _checked(response: httpx.Response) -> httpx.Response:
@@ -124,7 +128,25 @@ class Client:
             problem = response.json()
         except ValueError:
             problem = {"detail": response.text[:200]}
-        raise ServiceError(str(problem.get("detail", response.reason_phrase)), response.status_code, problem)
+        problem = problem if isinstance(problem, dict) else {}
+        said = problem.get("detail") or f"the answer is {response.status_code} {response.reason_phrase}"
+        raise ServiceError(str(said), response.status_code, problem)
+
+
+def _read(read: Callable[[httpx.Response], Answer], response: httpx.Response, count: int) -> Answer:
+    """An answer about `count` vectors; something else may be listening there."""
+    try:
+        answer = read(response)
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
+        raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
+    if answer.medians.shape != (count,):
+        raise ServiceError(f"{count} medians were asked for, {answer.medians.size} came")
+    return answer
+
+
+def _from_npy(content: bytes) -> Vector:
+    medians: Vector = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    return medians
 
 
 def _from_json(response: httpx.Response) -> Answer:
@@ -324,7 +346,8 @@ def read_file(path: Path) -> list[Vector]:
     """The user's own vectors: rows of a .npy matrix, or lines of a .csv file, which may differ in length."""
     try:
         if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
+            with path.open("rb") as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
             if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
                 raise ServiceError(
                     f"{path}: one vector or a matrix of numbers is expected, not {array.dtype} {array.shape}"
@@ -355,8 +378,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the report as JSON")
     parser.add_argument("--plot", type=Path, help="write a picture (PNG) of latencies and errors")
     chosen = parser.parse_args(arguments)
-    if min(chosen.d, chosen.n, chosen.concurrency) < 1:
-        parser.error("--d, --n and --concurrency must be at least 1")
+    if min(chosen.d, chosen.n, chosen.concurrency) < 1 or chosen.seed < 0:
+        parser.error("--d, --n and --concurrency must be at least 1, --seed at least 0")
     return chosen
 
 
@@ -366,6 +389,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.file is not None:
             vectors, source = read_file(chosen.file), chosen.file.name
+            if not vectors:
+                raise ServiceError(f"{chosen.file}: there is no vector in it")
         else:
             rng = np.random.default_rng(chosen.seed)
             vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
@@ -382,8 +407,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServiceError as error:
         print(f"service.client: {error}", file=sys.stderr)
         return 2
-    except httpx.HTTPError as error:
-        print(f"service.client: {chosen.url} does not answer: {error}", file=sys.stderr)
+    except (httpx.InvalidURL, OSError, ValueError, MemoryError) as error:  # of --url, --out, --plot, --n and --d
+        print(f"service.client: {error}", file=sys.stderr)
         return 2
     return 1 if report.beyond_bound else 0
 

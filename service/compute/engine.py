@@ -34,6 +34,7 @@ Place = list[int] | range
 
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
+VECTOR = 64  # numbers that can be prepared in the time a vector takes beside its own
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
 
 
@@ -182,7 +183,7 @@ class Engine:
 
     async def _scale(self, group: Group, model: Model, layout: Layout) -> Scaled:
         try:
-            return await self.offload(group.values.size, scale, group.values, layout, model.d, model.grid)
+            return await self.offload(_work(group.values), scale, group.values, layout, model.d, model.grid)
         except NotFiniteError as error:
             raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
 
@@ -192,7 +193,7 @@ class Engine:
         """Write proven answers to their places: the very elements where they were asked for."""
         choice, exact = how
         if exact:
-            medians = await self.offload(scaled.values.size, elements, scaled, found, choice.target)
+            medians = await self.offload(_work(scaled.values), elements, scaled, found, choice.target)
         else:
             medians = scaled.back(found, choice.target)
         for position, median, frame in zip(place, medians, scaled.frames, strict=True):
@@ -322,6 +323,11 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
         pool.shutdown(wait=False)
         raise
     return pool
+
+
+def _work(values: Floats) -> int:
+    """What vectors cost to prepare, in numbers: a vector costs as much as many numbers, however short it is."""
+    return values.size + VECTOR * len(values)
 
 
 def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:

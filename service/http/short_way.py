@@ -252,7 +252,7 @@ class DirectProtocol(HttpToolsProtocol):
             return
         self.refused = True
         self.behind, self.flow.held = b"", False
-        if self._answering and self.stage is Stage.BODY and self.cycle is not None:
+        if self.stage is Stage.BODY and self._answering and not self.cycle.response_started:
             self.cycle.disconnected = True  # what is waited for does not come any more
             self.cycle.message_event.set()
         elif self._answering:  # the answer under way is the last then
@@ -286,6 +286,14 @@ class DirectProtocol(HttpToolsProtocol):
                 self._refuse(ProblemError(408, "The head of the request did not arrive in time."))
             else:
                 self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has said all still gets the answer to it, as the last."""
+        if self.stage is not Stage.IDLE or not self._answering:
+            return False
+        self.behind = b""
+        self.shutdown()
+        return True
 
     def pause_writing(self) -> None:
         self.stuck = time.monotonic()
