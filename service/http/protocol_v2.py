@@ -253,9 +253,11 @@ def _only(tensors: Any, what: str) -> dict[str, Any]:
 
 def _parameters(holder: dict[str, Any]) -> dict[str, Any]:
     parameters = holder.get("parameters")
-    if not isinstance(parameters, dict | None):
+    if parameters is None or parameters == []:
+        return {}
+    if not isinstance(parameters, dict):
         raise BadInputError("parameters must be an object.")
-    return parameters or {}
+    return parameters
 
 
 def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:

@@ -60,7 +60,6 @@ def test_the_length_of_a_header_of_thousands_of_digits(client: InProcess, length
 @pytest.mark.parametrize(
     "member",
     [
-        {"parameters": []},
         {"parameters": 0},
         {"parameters": ""},
         {"outputs": {}},
