@@ -84,8 +84,9 @@ def port_is_free(settings: Settings) -> bool:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        fields = {"host": settings.host, "port": settings.port, "error": error.strerror}
+    except (OSError, UnicodeError) as error:  # the latter for what can be nobody's name
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        fields = {"host": settings.host, "port": settings.port, "error": said}
         log.error("cannot listen there: choose another --host or --port", extra={"fields": fields})
         return False
     return True

@@ -52,6 +52,7 @@ def create_app(settings: Settings | None = None) -> Gateway:
         version=__version__,
         description="Medians by ReLU networks, every answer certified by counting.",
         lifespan=lambda _: life.lifespan(engine),
+        redirect_slashes=False,
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)

@@ -89,16 +89,29 @@ class Client:
         chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None}
         options = {name: value for name, value in chosen.items() if value is not None}
         form = FORMATS[format]
+        vectors = np.atleast_2d(vectors) if isinstance(vectors, np.ndarray) else list(vectors)
         body, query = form.pack(vectors, options)
-        kind = {"Content-Type": form.media_type}
-        response = self._checked(self.http.post("/median", content=body, params=query, headers=kind))
-        told = form.unpack(response.content, query)
-        return _from_headers(response.headers, told) if form.bare else _from_json(told)
+        response = self._post(body, form.media_type, query)
+        try:
+            told = form.unpack(response.content, query)
+            answer = _from_headers(response.headers, told) if form.bare else _from_json(told)
+        except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
+            raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
+        if answer.medians.shape != (len(vectors),):
+            raise ServiceError(f"{len(vectors)} medians were asked for, {answer.medians.size} came")
+        return answer
 
     def models(self) -> list[dict[str, Any]]:
         """Descriptions of the models being served."""
         models: list[dict[str, Any]] = self._checked(self.http.get("/models")).json()["models"]
         return models
+
+    def _post(self, body: bytes, kind: str, query: dict[str, str]) -> httpx.Response:
+        try:
+            response = self.http.post("/median", content=body, params=query, headers={"Content-Type": kind})
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise ServiceError(f"{self.http.base_url} does not answer: {error}") from None
+        return self._checked(response)
 
     @staticmethod
     def _checked(response: httpx.Response) -> httpx.Response:
@@ -108,7 +121,9 @@ class Client:
             problem = response.json()
         except ValueError:
             problem = {"detail": response.text[:200]}
-        raise ServiceError(str(problem.get("detail", response.reason_phrase)), response.status_code, problem)
+        problem = problem if isinstance(problem, dict) else {}
+        said = problem.get("detail") or f"the answer is {response.status_code} {response.reason_phrase}"
+        raise ServiceError(str(said), response.status_code, problem)
 
 
 def _from_json(content: dict[str, Any]) -> Medians:
@@ -306,7 +321,8 @@ def read_file(path: Path) -> list[Vector]:
     """The user's own vectors: rows of a .npy matrix, or lines of a .csv file, which may differ in length."""
     try:
         if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
+            with path.open("rb") as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
             if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
                 raise ServiceError(
                     f"{path}: one vector or a matrix of numbers is expected, not {array.dtype} {array.shape}"
@@ -337,8 +353,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the report as JSON")
     parser.add_argument("--plot", type=Path, help="write a picture (PNG) of latencies and errors")
     chosen = parser.parse_args(arguments)
-    if min(chosen.d, chosen.n, chosen.concurrency) < 1:
-        parser.error("--d, --n and --concurrency must be at least 1")
+    if min(chosen.d, chosen.n, chosen.concurrency) < 1 or chosen.seed < 0:
+        parser.error("--d, --n and --concurrency must be at least 1, --seed at least 0")
     return chosen
 
 
@@ -348,6 +364,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.file is not None:
             vectors, source = read_file(chosen.file), chosen.file.name
+            if not vectors:
+                raise ServiceError(f"{chosen.file}: there is no vector in it")
         else:
             rng = np.random.default_rng(chosen.seed)
             vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
@@ -364,8 +382,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServiceError as error:
         print(f"service.client: {error}", file=sys.stderr)
         return 2
-    except httpx.HTTPError as error:
-        print(f"service.client: {chosen.url} does not answer: {error}", file=sys.stderr)
+    except (httpx.InvalidURL, OSError, ValueError, MemoryError) as error:  # of --url, --out, --plot, --n and --d
+        print(f"service.client: {error}", file=sys.stderr)
         return 2
     return 1 if report.beyond_bound else 0
 

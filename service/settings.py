@@ -15,6 +15,7 @@ from typing import Any
 
 PREFIX = "MEDIAN_"
 MODELS = Path("models")
+MOST_THREADS = 1024  # more than any machine has use for; starting a million takes minutes
 
 
 def _option(default: Any, text: str, *, flag: bool = True) -> Any:
@@ -63,11 +64,16 @@ class Settings:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative")
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be finite and not negative")
         for name in ("timeout_s", "head_timeout_s", "idle_s", "max_body_mib", "max_bodies_mib", "max_head_kib"):
             if not 0 < getattr(self, name) < inf:
                 raise ValueError(f"{name} must be positive and finite")
+        for name in ("workers", "threads"):
+            if getattr(self, name) > MOST_THREADS:
+                raise ValueError(f"{name} must be at most {MOST_THREADS}, not {getattr(self, name)}")
+        if self.api_key.strip() != self.api_key or not self.api_key.isprintable():
+            raise ValueError("api_key must be printable, with no space around it: a header could not carry it")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be 0 to 65535, not {self.port}; 0 takes a free one")
         if self.log_level not in ("debug", "info", "warning", "error"):
@@ -122,7 +128,7 @@ class Settings:
             if not option.metadata["flag"]:
                 continue
             default = getattr(from_env, option.name)
-            text = f"{option.metadata['help']} [{PREFIX}{option.name.upper()}, {default}]"
+            text = f"{option.metadata['help']} [{PREFIX}{option.name.upper()}, {default}]".replace("%", "%%")
             name = "--" + option.name.replace("_", "-")
             if isinstance(option.default, bool):
                 parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)

@@ -35,6 +35,7 @@ Use = tuple[ModelUse, bool]  # and whether the very elements are wanted
 
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
+VECTOR = 64  # numbers that can be prepared in the time a vector takes beside its own
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
 
 
@@ -151,13 +152,13 @@ class Engine:
 
     async def _scale(self, group: Bundle, model: LoadedModel, layout: Layout) -> Scaled:
         try:
-            return await self.offload(group.values.size, scale, group.values, layout, model.d, model.grid)
+            return await self.offload(_work(group.values), scale, group.values, layout, model.d, model.grid)
         except NotFiniteError as error:
             raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
 
     async def _finish(self, answer: Answer, place: Place, scaled: Scaled, found: list[Ends], how: Use) -> None:
         """Write proven answers to their places: the very elements where they were asked for."""
-        medians = await self.offload(scaled.values.size if how[1] else 0, _medians, scaled, found, *how)
+        medians = await self.offload(_work(scaled.values) if how[1] else 0, _medians, scaled, found, *how)
         self._enter(answer, place, medians, scaled, how)
 
     def _enter(self, answer: Answer, place: Place, medians: list[float], scaled: Scaled, how: Use) -> None:
@@ -302,6 +303,11 @@ def _served(answer: Answer, outcome: Outcome) -> None:
     answer.batch_size = max(answer.batch_size, outcome.batch_rows)
     answer.queue_s = max(answer.queue_s, outcome.queue_s)
     answer.inference_s += outcome.inference_s
+
+
+def _work(values: Floats) -> int:
+    """What vectors cost to prepare, in numbers: a vector costs as much as many numbers, however short it is."""
+    return values.size + VECTOR * len(values)
 
 
 def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:

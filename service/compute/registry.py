@@ -33,7 +33,7 @@ from service.compute.entries import (
     label,
     raw_entries,
 )
-from service.errors import BadInputError, ProblemError, or_shortage
+from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.layout import EVEN, Layout, Target, all_columns, layout, median_target
 from service.scaling import FedGrid, Floats, certify, scale
 
@@ -178,6 +178,7 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
         try:
             found = raw_entries(folder)
         except UnusableModelError as error:
+            _raise_shortage(error, previous)
             left_out[MANIFEST] = str(error)
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
@@ -190,10 +191,20 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
                     log.info("loading a model", extra={"fields": {"file": str(entry.file.path.name)}})
                 models[entry.file.path.stem] = old if old is not None and same else _open(entry, threads)
             except Exception as error:  # a class that no check foresaw still costs one model, not the service
+                _raise_shortage(error, previous)
                 reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {_line(error)}"
                 left_out[label(raw, number)] = reason
                 log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
     return Registry(models, left_out)
+
+
+def _raise_shortage(error: Exception, previous: Registry | None) -> None:
+    """A shortage says nothing of a folder: while there are models to go on with, it ends the reload, and costs none."""
+    if previous is None or not previous.models:
+        return
+    for each in (error, error.__context__):
+        if isinstance(each, Exception) and isinstance(shortage := or_shortage(each), ShortageError):
+            raise shortage from None
 
 
 def _open(entry: Entry, threads: int) -> LoadedModel:
@@ -214,6 +225,8 @@ def _open(entry: Entry, threads: int) -> LoadedModel:
     d, dims = int(description["d"]), [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim]
     if dims[1:] != [d]:
         raise UnusableModelError(f"its input has the shape {dims[:9]}, which is not a batch of {d} numbers each")
+    if any(attribute.HasField("g") or attribute.graphs for node in proto.graph.node for attribute in node.attribute):
+        raise UnusableModelError("it has graphs inside its nodes, such as a loop, which need not end")
     if _reaches_out(proto.graph):
         raise UnusableModelError("it has weights in other files, which nothing vouches for")
     try:
@@ -231,11 +244,10 @@ def _open(entry: Entry, threads: int) -> LoadedModel:
 
 
 def _reaches_out(graph: Any) -> bool:
-    """Whether a tensor of a graph, or of one inside its nodes, is kept in another file."""
+    """Whether a tensor of a graph is kept in another file."""
     attributes = [attribute for node in graph.node for attribute in node.attribute]
     tensors = [*graph.initializer, *(tensor for each in attributes for tensor in (each.t, *each.tensors))]
-    inner = [part for each in attributes for part in (*([each.g] if each.HasField("g") else []), *each.graphs)]
-    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors) or any(map(_reaches_out, inner))
+    return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
 
 
 def _try(model: LoadedModel) -> None:

@@ -169,6 +169,8 @@ class Call:
         self.datatype = datatype
         rows = _rows(tensor.get("shape"), model, max_vectors)
         size = _parameters(tensor).get("binary_data_size")
+        if size is None and len(binary):
+            raise BadInputError(f"{len(binary)} bytes follow the header, and no tensor has a binary_data_size.")
         values = _from_json(data, datatype, model.d) if size is None else _from_binary(binary, size, datatype)
         if values.size != rows * model.d:
             raise BadInputError(f"The shape asks for {rows * model.d} numbers, the data has {values.size}.")
@@ -176,16 +178,16 @@ class Call:
         self.binary = self._wants_binary(document)
 
     def _wants_binary(self, document: dict[str, Any]) -> bool:
-        default = _parameters(document).get("binary_data_output", False)
-        if not document.get("outputs"):
-            return bool(default)
+        default = _flag(_parameters(document), "binary_data_output", default=False)
+        if document.get("outputs") in (None, []):
+            return default
         output = _only(document["outputs"], "outputs")
         if output.get("name") != self.model.output_name:
             raise BadInputError(f"The output of {self.model.name} is called {self.model.output_name!r}.")
         parameters = _parameters(output)
         if parameters.get("classification"):
             raise BadInputError("The classification extension does not apply to medians.")
-        return bool(parameters.get("binary_data", default))
+        return _flag(parameters, "binary_data", default)
 
     def answer(self, outputs: Floats, parameters: dict[str, Any]) -> Response:
         """The output tensor, as JSON or appended in binary."""
@@ -212,9 +214,11 @@ def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
     """The JSON, and the bytes after it; where there are such, the JSON holds no numbers and is short."""
     if header_length is None:
         return body, memoryview(b"")
-    if not (header_length.isascii() and header_length.isdigit() and int(header_length[:20]) <= len(body)):
+    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
         raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
     at = int(header_length)
+    if at > len(body):
+        raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
     if at == len(body):
         return body, memoryview(b"")
     if at > REST:
@@ -243,10 +247,19 @@ def _only(tensors: Any, what: str) -> dict[str, Any]:
 
 
 def _parameters(holder: dict[str, Any]) -> dict[str, Any]:
-    parameters = holder.get("parameters") or {}
+    parameters = holder.get("parameters")
+    if parameters is None or parameters == []:
+        return {}
     if not isinstance(parameters, dict):
         raise BadInputError("parameters must be an object.")
     return parameters
+
+
+def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:
+    flag = parameters.get(name, default)
+    if not isinstance(flag, bool):
+        raise BadInputError(f"{name} must be true or false.")
+    return flag
 
 
 def _rows(shape: Any, model: LoadedModel, max_vectors: int) -> int:

@@ -98,7 +98,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.settings = app.engine.settings
         self.max_head = int(self.settings.max_head_kib * 1024)
         self.stage = Stage.IDLE
-        self.head_size = 0  # bytes of an unfinished head
+        self.head_size = 0  # bytes of an unfinished head, or between parts of a body
+        self.brought = False  # some of a body came with the bytes just read
         self.left: int | None = None  # bytes of the body to come, if that is known
         self.pending: bytes | None = None  # the request that is being answered from here
         self.behind = b""  # what came after it
@@ -157,9 +158,11 @@ class ShortWayProtocol(HttpToolsProtocol):
                 return
             size = SLICE if self.stage is not Stage.BODY or not self.left else self.left
             part = data[at : at + size]
+            self.brought = False
             super().data_received(part)
             at += size
-            self.head_size = self.head_size + len(part) if self.stage is Stage.HEAD else 0
+            # extensions and trailers of chunks are a head as well: bytes that are no body
+            self.head_size = 0 if self.brought or self.stage is Stage.IDLE else self.head_size + len(part)
             if self.head_size > self.max_head:
                 self._refuse_head()
 
@@ -197,6 +200,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self.brought = True
         if self.left is not None:
             self.left -= len(body)
         if not self.refused:
@@ -249,7 +253,10 @@ class ShortWayProtocol(HttpToolsProtocol):
             return
         self.refused = True
         self.behind, self.flow.held = b"", False
-        if self._answering:  # the answer under way is the last then
+        if self.stage is Stage.BODY and self._answering and not self.cycle.response_started:
+            self.cycle.disconnected = True  # what is waited for does not come any more
+            self.cycle.message_event.set()
+        elif self._answering:  # the answer under way is the last then
             super().shutdown()
             return
         self._write(self.gateway.refuse(problem), last=True)
@@ -280,6 +287,14 @@ class ShortWayProtocol(HttpToolsProtocol):
                 self._refuse(ProblemError(408, "The head of the request did not arrive in time."))
             else:
                 self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that has said all still gets the answer to it, as the last."""
+        if self.stage is not Stage.IDLE or not self._answering:
+            return False
+        self.behind = b""
+        self.shutdown()
+        return True
 
     def pause_writing(self) -> None:
         self.stuck = time.monotonic()

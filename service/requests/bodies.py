@@ -70,7 +70,10 @@ class Question:
 @lru_cache(maxsize=256)
 def read_query(text: bytes) -> MedianOptions:
     """The query string; clients repeat theirs, so it is read once. A name that does not exist is a mistake worth telling."""
-    query = dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
+    pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
+    query = dict(pairs)
+    if len(query) < len(pairs):
+        raise BadInputError("A query parameter is there twice.")
     for name in query:
         if name not in QUERY:
             raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(sorted(QUERY))}.")
@@ -265,7 +268,12 @@ def _npy_header(body: Body) -> tuple[dict[str, str], int]:
     text = bytes(body[8 + width : start]).decode("latin-1").strip()
     members = NPY_MEMBER.findall(text)
     header = {name: value for _, name, value in members}
-    if not NPY_LITERAL.fullmatch(text) or len(members) != 3 or header.keys() != {"descr", "fortran_order", "shape"}:
+    if (
+        not NPY_LITERAL.fullmatch(text)
+        or len(members) != 3
+        or header.keys() != {"descr", "fortran_order", "shape"}
+        or header["fortran_order"] not in ("True", "False")
+    ):
         raise BadInputError("The .npy header cannot be read.", status=400)
     return header | {"descr": header["descr"].strip("'\"")}, start
 

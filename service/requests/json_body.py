@@ -314,7 +314,7 @@ def _parse_items(text: bytes, vector: int, first: int) -> Floats:
             return _flat(text)
     items = text.split(b",")
     good = _most(len(items) - 1, lambda count: _flat(b",".join(items[:count])))
-    raise _no_number(items[good].strip(), vector, first + good)
+    raise _no_number(items[good].strip(b" \t\n\r"), vector, first + good)
 
 
 def _most(count: int, attempt: Callable[[int], Any]) -> int:
