@@ -19,6 +19,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -100,6 +101,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.stage = Stage.IDLE
         self.head_size = 0  # bytes of an unfinished head, or between parts of a body
         self.brought = False  # some of a body came with the bytes just read
+        self.offered = False  # the head offers another protocol
         self.left: int | None = None  # bytes of the body to come, if that is known
         self.pending: bytes | None = None  # the request that is being answered from here
         self.behind = b""  # what came after it
@@ -159,12 +161,35 @@ class ShortWayProtocol(HttpToolsProtocol):
             size = SLICE if self.stage is not Stage.BODY or not self.left else self.left
             part = data[at : at + size]
             self.brought = False
-            super().data_received(part)
+            self._parse(part)
             at += size
             # extensions and trailers of chunks are a head as well: bytes that are no body
             self.head_size = 0 if self.brought or self.stage is Stage.IDLE else self.head_size + len(part)
             if self.head_size > self.max_head:
                 self._refuse_head()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _decline(self, behind: bytes) -> None:
+        """Go on in HTTP/1.1 with a client that offers another protocol. The parser, which takes all that is behind the
+        head for that protocol, makes room for one that is shown the head without the offer."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(ProblemError(400, "CONNECT asks for a proxy, which this is not."))
+            return
+        fields = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection")]
+        if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
+            fields.append((b"connection", b"close"))
+        lines = [b"%b %b HTTP/1.1" % (method, self.url), *(b"%b: %b" % field for field in fields), b"", behind]
+        self.offered = False
+        self.parser = httptools.HttpRequestParser(self)
+        self._parse(b"\r\n".join(lines))
 
     def _keep(self, data: bytes) -> None:
         """Read this later."""
@@ -190,6 +215,9 @@ class ShortWayProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self.offered = self.parser.should_upgrade()
+        if self.offered:
+            return
         self.stage, self.due = Stage.BODY, inf
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self.refused or size > self.max_head or len(self.headers) > MOST_HEADERS:
@@ -207,6 +235,8 @@ class ShortWayProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.offered:
+            return
         self.stage = Stage.IDLE
         if not self.refused:
             super().on_message_complete()

@@ -1,4 +1,4 @@
-"""Defects that were found by attacking a running service, each as small as it could be made; a cure takes its mark off."""
+"""What attacking a running service brought to light, each as small as it could be made."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ Connect = Callable[..., InProcess]
 NPY, RAW = "application/x-npy", "application/octet-stream"
 INFER = "/v2/models/median-batcher-d25/infer"
 TENSOR: dict[str, Any] = {"name": "x", "shape": [1, 25], "datatype": "FP64", "data": list(range(25))}
-
-
-def found(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 def post(body: bytes, *fields: str, path: str = "/median", length: bool = True) -> bytes:
@@ -98,12 +94,32 @@ def test_a_slash_too_many_is_not_found(client: InProcess) -> None:
     assert client.get("/models/", headers={"Host": "elsewhere.example"}).status_code == 404
 
 
-@found("the parser stops at an upgrade nobody asked it to make: the body is lost (curl --http2 -d, Java's HttpClient)")
-def test_an_upgrade_that_is_offered_may_be_ignored(server: Server) -> None:
-    fields = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"
+H2C = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"
+
+
+@pytest.mark.parametrize(
+    "offer", [H2C, ("Connection: upgrade", "Upgrade: websocket"), ("Connection: Upgrade, close", "Upgrade: a/1")]
+)
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_an_upgrade_that_is_offered_may_be_declined(server: Server, offer: tuple[str, ...], size: int) -> None:
+    """With its body whole or in pieces, and one more request behind it."""
+    close = any("close" in field for field in offer)
+    data = post(b'{"vector": [3, 1, 2]}', *offer) + b"GET /healthz HTTP/1.1\r\nHost: x\r\n" * (not close)
+    data += "".join(field + "\r\n" for field in offer[:-1]).encode() * (not close)
+    data += b"Connection: close\r\n\r\n" * (not close)
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
-        connection.sendall(post(b'{"vector": [3, 1, 2]}', *fields))
-        assert b"200 OK" in connection.recv(1 << 16)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(data), size):
+            connection.sendall(data[start : start + size])
+        received = until_closed(connection)
+    assert received.count(b"HTTP/1.1 200 OK") == 2 - close
+    assert b'"medians":[2.0]' in received
+
+
+def test_a_proxy_is_asked_for_in_vain(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(b"CONNECT example.org:80 HTTP/1.1\r\nHost: example.org:80\r\n\r\n")
+        assert until_closed(connection).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_client_that_has_said_all_gets_its_answer(server: Server) -> None:
