@@ -14,8 +14,9 @@ import errno
 from collections.abc import Mapping
 from http import HTTPStatus
 
-import orjson
 from starlette.responses import Response
+
+from service import json_text
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -80,7 +81,7 @@ def protocol_response(problem: ProblemError) -> Response:
     """The error as the Open Inference Protocol wants it: wrong numbers are 400, and the place is part of the sentence."""
     place = "".join(f" ({name} {problem.members[name]})" for name in ("vector", "index") if name in problem.members)
     status = 400 if problem.status == 422 else problem.status
-    return Response(orjson.dumps({"error": problem.detail + place}), status, problem.headers, "application/json")
+    return Response(json_text.short({"error": problem.detail + place}), status, problem.headers, "application/json")
 
 
 def problem_response(problem: ProblemError, instance: str) -> Response:
@@ -93,4 +94,4 @@ def problem_response(problem: ProblemError, instance: str) -> Response:
         "instance": instance,
         **problem.members,
     }
-    return Response(orjson.dumps(content), problem.status, problem.headers, PROBLEM_JSON)
+    return Response(json_text.short(content), problem.status, problem.headers, PROBLEM_JSON)

@@ -7,19 +7,16 @@ them is full, they are lost, counted, and the count is logged as soon as lines c
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import threading
 from collections import deque
-from datetime import UTC, datetime
 
-import orjson
+from service.json_text import moment, short
 
 STDERR = 2
 WAITING_AT_MOST = 1 << 20  # bytes of lines that are not written yet
 AT_ONCE = 1 << 16  # bytes of one write
-LINE = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 
 
 class Writer:
@@ -86,8 +83,8 @@ class Writer:
 
     def _report(self) -> None:
         lost = self.lost
-        fields = {"time": datetime.now(UTC), "level": "warning", "logger": "service", "message": "log lines lost"}
-        if not self._put(orjson.dumps({**fields, "lines": lost - self.reported, "in_all": lost}, option=LINE)):
+        fields = {"time": moment(), "level": "warning", "logger": "service", "message": "log lines lost"}
+        if not self._put(short({**fields, "lines": lost - self.reported, "in_all": lost}) + b"\n"):
             self.reported = lost
 
     def _put(self, chunk: bytes) -> int:
@@ -128,7 +125,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC),
+            "time": moment(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -138,10 +135,7 @@ class JsonFormatter(logging.Formatter):
             line.update(fields)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        try:
-            return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
-        except TypeError:  # text that is no UTF-8, such as a file name may be
-            return json.dumps(line, default=str)
+        return short(line).decode()
 
 
 class Handler(logging.Handler):
@@ -149,16 +143,16 @@ class Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            _writer.write(self.format(record).encode(errors="backslashreplace") + b"\n")
+            _writer.write(self.format(record).encode() + b"\n")
         except Exception:  # a line that cannot be made is lost, like one that cannot be written
             _writer.lost += 1
 
 
 def write_requests(requests: list[dict[str, object]]) -> None:
     """One line for each request, in the same form. Written directly: a log record costs more than a median."""
-    common = {"time": datetime.now(UTC), "level": "info", "logger": "service", "message": "request"}
+    common = {"time": moment(), "level": "info", "logger": "service", "message": "request"}
     for fields in requests:
-        _writer.write(orjson.dumps(common | fields, option=LINE))
+        _writer.write(short(common | fields) + b"\n")
 
 
 def configure(level: str) -> None:

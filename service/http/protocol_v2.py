@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from exporter.version import __version__
+from service import json_text
 from service.compute.engine import Engine
 from service.compute.registry import LoadedModel
 from service.errors import BadInputError, ProblemError
@@ -33,8 +33,8 @@ DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype
 NAMES = {"float32": "FP32", "float64": "FP64"}
 
 
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status, media_type="application/json")
+def _json(content: Any, status: int = 200, size: int = 0) -> Response:
+    return Response(json_text.long(content, size), status, media_type="application/json")
 
 
 def router(engine: Engine) -> APIRouter:
@@ -202,10 +202,10 @@ class Call:
         document["outputs"] = [tensor]
         if not self.binary:
             tensor["data"] = outputs.ravel().tolist()
-            return _json(document)
+            return _json(document, size=json_text.NUMBER * outputs.size)
         data = outputs.astype(DATATYPES[self.datatype], copy=False).tobytes()
         tensor["parameters"] = {"binary_data_size": len(data)}
-        header = orjson.dumps(document)
+        header = json_text.short(document)
         headers = {HEADER_LENGTH: str(len(header))}
         return Response(header + data, headers=headers, media_type="application/octet-stream")
 
