@@ -164,7 +164,8 @@ def build(task: Task, options: Options) -> Model:
     if found is None:
         raise ContractError(_refusal(construction, task, options))
     net, failure, step = found.network, found.failure, found.step
-    exact = step.exact_in(found.dtype) and not task.rounds and failure.bound == 0 and found.ties == "exact"
+    sums = not task.rounds or output_error(task, options.grid, found.dtype) == 0
+    exact = step.exact_in(found.dtype) and sums and failure.bound == 0 and found.ties == "exact"
     return Model(task, options, net, accounting(net), found.dtype, found.profile, step, exact, failure, found.ties)
 
 
@@ -323,15 +324,17 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
 def output_error(task: Task, grid: Grid, dtype: DType) -> float:
     """How far the last sum of a file may be from the weighted ranks that it adds up, in data units.
 
-    One rank comes out as it is. Weights that are powers of two and their multiples: the contract lets the sum round once,
-    by half the distance of floats below the largest value, and not at all where the dtype has digits enough. Any other
-    weight is rounded itself, and so are its product and at most two sums: 4 roundings, each by a fraction 2^-m.
+    Nothing rounds where the dtype has the digits of all multiples of the weights. The contract lets the mean of two round
+    once, by half the distance of floats below the largest value. Any other weight is rounded itself, and so are its
+    product and at most two sums: 4 roundings, each by a fraction 2^-m.
     """
     m, largest = MANTISSA[dtype], max(abs(grid.low), abs(grid.high))
+    finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
+    if largest <= 2.0**m * finest:
+        return 0.0
     if task.rounds:
         return 5 * 2.0**-m * (grid.high - grid.low + abs(grid.low))
-    finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
-    return 0.0 if largest <= 2.0**m * finest else float(2.0 ** (ceil(log2(largest)) - 1 - m))
+    return float(2.0 ** (ceil(log2(largest)) - 1 - m))
 
 
 def least_epsilon(d: int, dtype: DType, merged: bool) -> float:

@@ -46,8 +46,8 @@ class Task:
 
     @property
     def rounds(self) -> bool:
-        """Whether an interpolation weight is no power of two, so that the last sum may round."""
-        return any(w.denominator & (w.denominator - 1) for out in self.outputs for w in out.weights)
+        """Whether an interpolation weight is no power of two: its product may round, not the last sum alone."""
+        return any(w not in (1, Fraction(1, 2)) for out in self.outputs for w in out.weights)
 
     def answers(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         """The true outputs for the rows of x, from numpy.partition in the dtype of x."""
@@ -102,7 +102,8 @@ def quantile(d: int, quantiles: Sequence[float], method: Method = "linear") -> T
     for q in quantiles:
         if not 0 <= q <= 1:
             raise UserError(f"quantile {q:g} is out of range: it must be between 0 and 1")
-        at = Fraction(q).limit_denominator(10**12) * (d - 1)
+        near = Fraction(q).limit_denominator(10**12)  # 1/3 is meant by the float 0.333...
+        at = (near if float(near) == q else Fraction(q)) * (d - 1)
         low, part = floor(at), at - floor(at)
         if method == "lower" or part == 0:
             weights = {low: Fraction(1)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any, Literal
 
 LAWS = {
@@ -33,9 +32,12 @@ def kind_of_promise(d: dict[str, Any]) -> Literal["mse", "rate", "exact", "error
         return "rate"
     if d.get("exact_on_grid"):
         return "exact"
-    weights = [Fraction(w) for o in d.get("outputs", ()) for w in o["weights"]]
-    interpolates = any(w not in (0, 1) for w in weights) and "reduced_from" not in d
-    return "error" if interpolates and d.get("grid_error") is not None else None
+    return "error" if interpolates(d) else None
+
+
+def interpolates(d: dict[str, Any]) -> bool:
+    """Whether answers lie between two ranks, by weights whose products round."""
+    return bool(d.get("grid_error")) and any(w not in (0.5, 1) for o in d["outputs"] for w in o["weights"])
 
 
 def promise(d: dict[str, Any]) -> str:
@@ -45,13 +47,18 @@ def promise(d: dict[str, Any]) -> str:
             seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
             return f"mean squared error at most {d['epsilon']:.3g} of the squared range on uniform inputs{seeds}"
         case "rate":
-            return f"exact on the grid but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law') or 'file']}"
-        case "exact":
-            return "exact on the grid"
-        case "error":
-            return f"exact order statistics on the grid, interpolated with an error of at most {d['grid_error']:.3g}"
+            return f"{_right(d)} but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law') or 'file']}"
+        case "exact" | "error":
+            return _right(d)
         case None:
             return "nothing is promised"
+
+
+def _right(d: dict[str, Any]) -> str:
+    """What a right answer on the grid is."""
+    if not interpolates(d):
+        return "exact on the grid"
+    return f"exact order statistics on the grid, interpolated with an error of at most {d['grid_error']:.3g}"
 
 
 def beyond_the_grid(d: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from exporter.files.model_file import decode, load
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import Output, Task, median
-from exporter.readings.promise import beyond_the_grid, kind_of_promise, promise
+from exporter.readings.promise import beyond_the_grid, interpolates, kind_of_promise, promise
 
 # families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
 RANDOM = {
@@ -33,8 +33,8 @@ WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
 class FamilyResult:
     """One row of the table: what came out, what was promised of it (empty: nothing), and whether that is so.
 
-    Errors are against the exact answer for the data clamped to the domain; `exact` is the share of answers that are bit for
-    bit numpy's, in the dtype of the file; `wrong` the share that is further off than a right answer can be.
+    Errors are against the exact answer for the data, off the grid clamped to the domain; `exact` is the share of answers
+    that are bit for bit numpy's, in the dtype of the file; `wrong` the share further off than a right answer can be.
     """
 
     family: str
@@ -177,11 +177,12 @@ def _result(
     """One row: the answers compared, and held to what the file promises of such data."""
     clamped = np.clip(x, *np.array([grid.lo, grid.hi]).astype(x.dtype)) if family == "outside" else x
     exact = (value == task.answers(clamped)).all(axis=1)
-    ranks = _ranks(task, np.clip(x.astype(np.float64), grid.lo, grid.hi) if about else x.astype(np.float64))
-    error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
     kind, on_grid = kind_of_promise(about), family in UNITS
+    whole = on_grid or not about  # the ends of the grid are those of the domain, rounded: they may lie outside
+    ranks = _ranks(task, x.astype(np.float64) if whole else np.clip(x.astype(np.float64), grid.lo, grid.hi))
+    error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
     allowed = about.get("grid_error" if on_grid else "off_grid_error")
-    bit_exact = on_grid and kind in ("exact", "rate")
+    bit_exact = on_grid and kind in ("exact", "rate") and not interpolates(about)
     wrong = ~exact if bit_exact else _beyond(task, ranks, value, error, allowed or 0.0)
     with np.errstate(over="ignore"):
         mse = float((error**2).mean())

@@ -144,3 +144,19 @@ def test_families_are_where_they_say(family: str, dtype: Any) -> None:
         assert np.isfinite(x).all()
         inside = ((x >= np.float64(dtype(grid.lo))) & (x <= np.float64(dtype(grid.hi)))).mean()
         assert 0.3 < inside < 0.7 if family == "outside" else inside == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "construction", "grid"),
+    [
+        (tasks.quantile(4, [0.7]), "batcher", Grid(0.1, 0.7, 3)),
+        (tasks.quantile(13, [0.9]), "radix", Grid(-0.001, 1e30, 16)),
+        (tasks.quantile(64, [0.1]), "compact", Grid()),
+        (tasks.quantile(5, [63 / 512]), "batcher", Grid()),
+    ],
+)
+def test_an_interpolation_keeps_its_promise(tmp_path: Path, task: tasks.Task, construction: str, grid: Grid) -> None:
+    """Also where the ends of the grid, rounded, lie outside the domain, and where the ranks are right but for some."""
+    found = verify(written(tmp_path, task, construction, grid, profile="fused"), 30)
+    assert found.kept, found.breaches
+    assert "interpolated with an error" in found.contract
