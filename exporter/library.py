@@ -16,7 +16,7 @@ from exporter.files.manifest import write
 from exporter.net import Net, of_model
 from exporter.options import OPTIONS, checked, in_python, nearest, whole_number
 from exporter.question import task as tasks
-from exporter.question.grid import Grid
+from exporter.question.grid import Grid, shown
 from exporter.question.task import Task
 
 
@@ -35,9 +35,9 @@ def file_name(task: Task, options: Options) -> str:
     if grid.bits != usually.grid.bits:
         parts.append(f"b{grid.bits}")
     if (grid.lo, grid.hi) != (usually.grid.lo, usually.grid.hi):
-        parts.append(f"from{grid.lo:g}to{grid.hi:g}")
+        parts.append(f"from{shown(grid.lo)}to{shown(grid.hi)}")
     if options.epsilon is not None:
-        parts.append(f"eps{options.epsilon:g}")
+        parts.append(f"eps{shown(options.epsilon)}")
     elif options.inputs == "grid":
         parts.append("grid-only")
     if options.radix is not None:
@@ -46,14 +46,16 @@ def file_name(task: Task, options: Options) -> str:
         parts.append(options.tune)
     ask, usual = options.ask, usually.ask
     if ask.failure != usual.failure:
-        parts.append(f"p{ask.failure:g}")
+        parts.append(f"p{shown(ask.failure)}")
     if ask.schedule != usual.schedule:
         parts.append(ask.schedule)
     if ask.objective != usual.objective:
         parts.append(ask.objective)
     if ask.blocks is not None:
         parts.append(ask.blocks)
-    parts += [f"{name}{value:g}" for name in ("gamma", "depth", "width") if (value := getattr(ask, name)) is not None]
+    parts += [
+        f"{name}{shown(value)}" for name in ("gamma", "depth", "width") if (value := getattr(ask, name)) is not None
+    ]
     if options.certificate:
         parts.append("certificate")
     if options.dtype != "auto":
@@ -102,7 +104,7 @@ def export_model(
             raise UserError(f"the task says what is computed: leave --{asked[0]} out")
         elif d not in (None, task.d):
             raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
-        (wanted,) = requests(task, [construction or default(task.op)], given)
+        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
         return export(task, wanted, Path(out)).path
     except UserError as error:
         raise type(error)(in_python(str(error))) from None
@@ -193,7 +195,7 @@ def median(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> median(9, construction="depth3", domain=(0, 255), bits=8)([3, 1, 4, 1, 5, 9, 2, 6, 255])
     np.float32(4.0)
     """
-    return _net(d, construction, options)
+    return _net(d, construction, options, op="median")
 
 
 def quantile(d: int, q: float | Sequence[float], *, construction: str | None = None, **options: Any) -> Net:
@@ -202,7 +204,7 @@ def quantile(d: int, q: float | Sequence[float], *, construction: str | None = N
     >>> quantile(5, [0.25, 0.5], construction="batcher")([0.0, 0.25, 0.5, 0.75, 1.0])
     array([0.25, 0.5 ], dtype=float32)
     """
-    return _net(d, construction, {**options, "quantile": q})
+    return _net(d, construction, options, quantile=q)
 
 
 def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **options: Any) -> Net:
@@ -211,7 +213,7 @@ def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **o
     >>> rank(4, 2, construction="batcher")([0.5, 0.25, 1.0, 0.0])
     np.float32(0.25)
     """
-    return _net(d, construction, {**options, "rank": k})
+    return _net(d, construction, options, rank=k)
 
 
 def maximum(d: int, *, construction: str | None = None, **options: Any) -> Net:
@@ -220,7 +222,7 @@ def maximum(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> maximum(3)([0.5, 0.75, 0.25])
     np.float32(0.75)
     """
-    return _net(d, construction, {**options, "op": "max"})
+    return _net(d, construction, options, op="max")
 
 
 def minimum(d: int, *, construction: str | None = None, **options: Any) -> Net:
@@ -229,7 +231,7 @@ def minimum(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> minimum(3)([0.5, 0.75, 0.25])
     np.float32(0.25)
     """
-    return _net(d, construction, {**options, "op": "min"})
+    return _net(d, construction, options, op="min")
 
 
 def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
@@ -238,7 +240,7 @@ def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> sort(3)([0.5, 0.75, 0.25])
     array([0.25, 0.5 , 0.75], dtype=float32)
     """
-    return _net(d, construction, {**options, "op": "sort"})
+    return _net(d, construction, options, op="sort")
 
 
 def constructions() -> dict[str, str]:
@@ -250,11 +252,14 @@ def constructions() -> dict[str, str]:
     return {name: c.summary for name, c in CONSTRUCTIONS.items()}
 
 
-def _net(d: int, construction: str | None, options: Mapping[str, Any]) -> Net:
+def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: Any) -> Net:
+    """The network that answers what is `asked`: an op, rank or quantile."""
     try:
-        given = checked_all(options)
+        if twice := [name for name in ("op", "rank", "quantile") if options.get(name) is not None]:
+            raise UserError(f"the function says what is computed: leave --{twice[0]} out")
+        given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
         task = question(whole_number("d", d), given)
-        (wanted,) = requests(task, [construction or default(task.op)], given)
+        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
         return of_model(build(task, wanted), file_name(task, wanted))
     except UserError as error:
         raise type(error)(in_python(str(error))) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from exporter.question.grid import at_most, shown
+
 LAWS = {
     "file": "of all inputs in random order",
     "seeds": "of the seeds, for any one input; on inputs in random order the seeds differ, and fail that often on average",
@@ -45,9 +47,9 @@ def promise(d: dict[str, Any]) -> str:
     match kind_of_promise(d):
         case "mse":
             seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
-            return f"mean squared error at most {d['epsilon']:.3g} of the squared range on uniform inputs{seeds}"
+            return f"mean squared error at most {at_most(d['epsilon'])} of the squared range on uniform inputs{seeds}"
         case "rate":
-            return f"{_right(d)} but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law') or 'file']}"
+            return f"{_right(d)} but for {at_most(d['failure_bound'])} {LAWS[d.get('failure_law') or 'file']}"
         case "exact" | "error":
             return _right(d)
         case None:
@@ -58,19 +60,19 @@ def _right(d: dict[str, Any]) -> str:
     """What a right answer on the grid is."""
     if not interpolates(d):
         return "exact on the grid"
-    return f"exact order statistics on the grid, interpolated with an error of at most {d['grid_error']:.3g}"
+    return f"exact order statistics on the grid, interpolated with an error of at most {at_most(d['grid_error'])}"
 
 
 def beyond_the_grid(d: dict[str, Any]) -> str:
     """What a file promises of data that is not on its grid, or not in its domain."""
-    kind, (lo, hi) = kind_of_promise(d), d["domain"]
+    kind, (lo, hi) = kind_of_promise(d), map(shown, d["domain"])
     if kind == "mse":
-        return f"no grid: entries that are very close, or outside [{lo:g}, {hi:g}], may give anything"
+        return f"no grid: entries that are very close, or outside [{lo}, {hi}], may give anything"
     if kind is None or d.get("off_grid_error") is None:
-        return f"grid only: off the grid and outside [{lo:g}, {hi:g}] nothing is promised"
-    error = d["off_grid_error"]
+        return f"grid only: off the grid and outside [{lo}, {hi}] nothing is promised"
+    error, steps = at_most(d["off_grid_error"], 4), at_most(d["off_grid_error"] / d["step"], 4)
     return (
-        f"rounded to the grid and clamped to [{lo:g}, {hi:g}]: at most {error:.4g} off ({error / d['step']:.4g} steps)"
+        f"rounded to the grid and clamped to [{lo}, {hi}]: at most {error} off ({steps} steps)"
         + ("; certificates count the rounded, clamped data" if d.get("certificate") else "")
     )
 

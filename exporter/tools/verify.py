@@ -16,7 +16,7 @@ from scipy.stats import binom
 from exporter.errors import UserError
 from exporter.files.model_file import decode, load
 from exporter.question.families import OFF_GRID, UNITS
-from exporter.question.grid import Grid
+from exporter.question.grid import Grid, at_most
 from exporter.question.task import Output, Task, median
 from exporter.readings.promise import beyond_the_grid, interpolates, kind_of_promise, promise
 
@@ -189,14 +189,14 @@ def _result(
     promised, kept = "", None
     if kind == "mse" and family in ("uniform", "off-grid"):
         limit = about["epsilon"] * grid.span**2
-        promised, kept = f"mean squared error <= {limit:.3g}", mse <= limit
+        promised, kept = f"mean squared error <= {at_most(limit)}", mse <= limit
     elif kind in ("exact", "rate", "error") and allowed is not None:
-        right = "exact" if bit_exact else f"error <= {allowed:.4g}"
+        right = "exact" if bit_exact else f"error <= {at_most(allowed, 4)}"
         if kind != "rate":
             promised, kept = right, not wrong.any()
         elif family in RANDOM[about.get("ties", "capacity")]:
             seeds = " on average over seeds" * (about.get("failure_law") == "seeds")
-            promised = f"{right} but for {about['failure_bound']:.3g}{seeds}"
+            promised = f"{right} but for {at_most(about['failure_bound'])}{seeds}"
             kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
     return FamilyResult(
         family, len(x), float(exact.mean()), float(wrong.mean()), float(error.max()), mse, promised, kept
