@@ -71,9 +71,8 @@ def beyond_the_grid(d: dict[str, Any]) -> str:
     if kind is None or d.get("off_grid_error") is None:
         return f"grid only: off the grid and outside [{lo}, {hi}] nothing is promised"
     error, steps = at_most(d["off_grid_error"], 4), at_most(d["off_grid_error"] / d["step"], 4)
-    return (
-        f"rounded to the grid and clamped to [{lo}, {hi}]: at most {error} off ({steps} steps)"
-        + ("; certificates count the rounded, clamped data" if d.get("certificate") else "")
+    return f"rounded to the grid and clamped to [{lo}, {hi}]: at most {error} off ({steps} steps)" + (
+        "; certificates count the rounded, clamped data" if d.get("certificate") else ""
     )
 
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 from exporter.cli import main
 from exporter.files import manifest
+from exporter.library import export_model
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),
@@ -257,3 +258,28 @@ def test_files_become_visible_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [target for _, target in seen] == ["median-batcher-d3.onnx", "manifest.json"]
     assert all(source.startswith(f".{target}.") for source, target in seen)
     assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "null", "-1", "NaN", "[]", '[{"name": 1, "ranks": [99], "weights": ["a"]}]']
+)
+@pytest.mark.parametrize(
+    "field", ["d", "domain", "outputs", "ranks", "bits", "step", "dtype", "failure_bound", "certificate", "widths"]
+)
+def test_a_damaged_description(
+    field: str, value: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Metadata is text that anybody can edit: every command names the field, none trips over it."""
+    path = export_model(5, "batcher", tmp_path, bits=8, profile="dense")
+    proto = onnx.load(path)
+    said = {p.key: p.value for p in proto.metadata_props if p.key != field} | (
+        {field: value} if value is not None else {}
+    )
+    del proto.metadata_props[:]
+    onnx.helper.set_model_props(proto, said)
+    onnx.save(proto, path)
+    for command in (["describe"], ["verify", "--trials", "2"], ["audit"], ["reduce", "--out", str(tmp_path / "r")]):
+        if field == "widths" and value == "[]":
+            continue  # of a network without hidden layers
+        assert main([command[0], str(path), *command[1:]]) == 2
+        assert f"the description in the file is damaged: {field}" in capsys.readouterr().err
