@@ -16,7 +16,7 @@ from exporter.build import Model, to_onnx
 from exporter.errors import UserError
 from exporter.files.gemm_chain import chain_of
 from exporter.files.manifest import replace_file, writable
-from exporter.files.model_file import decode
+from exporter.files.model_file import decode, running
 from exporter.files.model_file import load as load_proto
 from exporter.formula.network import weights
 from exporter.readings.promise import beyond_the_grid, promise
@@ -70,13 +70,14 @@ class Net:
             piece = rows[start : start + most]
             short = most - len(piece) if fixed else 0
             padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
-            pieces.append(self._session.run(None, {"x": padded})[0][: len(piece)])
+            with running(self._name):
+                pieces.append(self._session.run(None, {"x": padded})[0][: len(piece)])
         return np.concatenate(pieces)
 
     @cached_property
     def _session(self) -> Any:
         options = ort.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4
         return ort.InferenceSession(self._proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def __repr__(self) -> str:

@@ -95,6 +95,9 @@ OPTIONAL: dict[str, Test] = {
 
 def damage(about: dict[str, Any], d: int, dtype: str) -> str | None:
     """What is wrong with the description of a graph that takes d numbers of a dtype; None: nothing."""
+    for name, value in about.items():
+        if isinstance(value, bytes):
+            return f"{name} = {_short(value)}"
     for name, test in NEEDED.items():
         if name not in about:
             return f"{name} is missing"

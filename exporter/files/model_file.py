@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from exporter.errors import UserError
 from exporter.files.description import damage
@@ -71,6 +73,9 @@ def load(path: Path) -> onnx.ModelProto:
     try:
         proto = onnx.load(path)
         onnx.checker.check_model(proto)
+        for t in proto.graph.initializer:
+            if 0 in t.dims:  # a shape that holds nothing is not compared with what the tensor holds
+                numpy_helper.to_array(t)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -84,3 +89,14 @@ def load(path: Path) -> onnx.ModelProto:
     if all(i.name in stored for i in proto.graph.input) or len(proto.graph.output) == 0:
         raise UserError(f"{path} is not a valid ONNX file: it has no input or no output")
     return proto
+
+
+@contextmanager
+def running(what: Path | str) -> Iterator[None]:
+    """What onnxruntime says of a graph that it cannot load or run, as a message."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what}: onnxruntime does not run it: {str(error).splitlines()[0][:200]}") from None

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from scipy.stats import binom
 
 from exporter.errors import UserError
-from exporter.files.model_file import decode, load
+from exporter.files.model_file import decode, load, running
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid, at_most
 from exporter.question.task import Output, Task, median
@@ -110,11 +110,10 @@ class Session:
         self.dtype = kinds[element]
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
+        options.log_severity_level = 4
+        self.path = path
+        with running(path):
             self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise UserError(f"{path}: onnxruntime does not load it: {str(error).splitlines()[0][:200]}") from None
         self.input = inputs[0].name
         widest = max(64 * self.d, self.description.get("run_width") or 0)
         self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))
@@ -126,7 +125,8 @@ class Session:
             piece = x[start : start + self.chunk]
             short = self.chunk - len(piece) if self.batch else 0
             padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
-            pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
+            with running(self.path):
+                pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
         return np.concatenate(pieces).reshape(len(x), -1)
 
 

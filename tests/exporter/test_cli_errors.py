@@ -11,11 +11,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from exporter.cli import main
+from exporter.errors import UserError
 from exporter.files import manifest
 from exporter.library import export_model
+from exporter.net import load
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),
@@ -137,7 +139,32 @@ def damage_unknown_operator(path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
 
 
-@pytest.mark.parametrize("command", ["describe", "verify"])
+def test_a_graph_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged index passes every check of the file, and fails in the run."""
+    path = export_model(32, "compact", tmp_path, failure=0.1)
+    proto = onnx.load(path)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.INT64 and any(
+            n.op_type == "Gather" and tensor.name in n.input for n in proto.graph.node
+        ):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + 10**6, tensor.name))
+    path.write_bytes(proto.SerializeToString())
+    assert main(["verify", str(path)]) == 2
+    assert "onnxruntime does not run it" in one_line(capsys)
+    with pytest.raises(UserError, match="onnxruntime does not run it"):
+        load(path)(range(32))
+
+
+def damage_shape(path: Path) -> None:
+    """No entries, in a shape that is too large for any array."""
+    export_model(4, "batcher", path.parent, bits=8, profile="dense").replace(path)
+    proto = onnx.load(path)
+    proto.graph.initializer[0].dims[:] = [0, *[2**20] * 8]
+    proto.graph.initializer[0].ClearField("raw_data")
+    path.write_bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("command", ["describe", "verify", "audit"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -148,6 +175,7 @@ def damage_unknown_operator(path: Path) -> None:
         damage_missing,
         damage_directory,
         damage_unknown_operator,
+        damage_shape,
     ],
     ids=lambda f: f.__name__,
 )
