@@ -17,7 +17,7 @@ from exporter.constructions.scheduled import Request
 from exporter.library import export
 from exporter.question import task as tasks
 from exporter.question.families import OFF_GRID, UNITS
-from exporter.question.grid import Grid
+from exporter.question.grid import Grid, at_most
 from exporter.readings.promise import promise
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.reduce import reduce_file
@@ -81,7 +81,7 @@ def test_a_reduced_file_that_fails_at_times_promises_a_mean_squared_error(tmp_pa
     source = export(tasks.rank(32, [16]), options, tmp_path).path
     l2, entry = reduce_file(source, tmp_path, "l2", 1)
     found = verify(l2, 200)
-    assert found.contract.startswith(f"mean squared error at most {entry['description']['epsilon']:.3g}")
+    assert found.contract.startswith(f"mean squared error at most {at_most(entry['description']['epsilon'])}")
     assert [f.family for f in found.families if f.kept is not None] == ["uniform", "off-grid"]
     assert found.kept
 
