@@ -186,7 +186,8 @@ class _Lowering:
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
         if c == 1:
             return v
-        if abs(float(c) - 1) <= 2.0**-24:  # onnxruntime reads a float64 factor as float32, and leaves out what is 1 there
+        if abs(float(c) - 1) <= 2.0**-24:
+            # onnxruntime reads a float64 factor as float32, and leaves out what is 1 there
             return self._scale(self._scale(v, 2 * c), 0.5)
         return self._each(v, "Mul", self.graph.constant(float(c)))
 
