@@ -53,8 +53,8 @@ class Built:
 
     @property
     def exact_on_grid(self) -> bool:
-        right = self.ties == "exact" and not self.failure.bound and not self.task.may_round
-        return right and self.step.exact_in(self.dtype)
+        right = self.ties == "exact" and not self.failure.bound and self.step.exact_in(self.dtype)
+        return right and (not self.task.may_round or output_error(self.task, self.options.grid, self.dtype) == 0)
 
     @property
     def failure_bound(self) -> float:
@@ -285,15 +285,17 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
 def output_error(task: Task, grid: Grid, dtype: DType) -> float:
     """How far the last sum of a file may be from the weighted ranks that it adds up, in data units.
 
-    One rank comes out as it is. Weights that are powers of two and their multiples: the contract lets the sum round once,
-    by half the distance of floats below the largest value, and not at all where the dtype has digits enough. Any other
-    weight is rounded itself, and so are its product and at most two sums: 4 roundings, each by a fraction 2^-m.
+    Nothing rounds where the dtype has the digits of all multiples of the weights. The contract lets the mean of two round
+    once, by half the distance of floats below the largest value. Any other weight is rounded itself, and so are its
+    product and at most two sums: 4 roundings, each by a fraction 2^-m.
     """
     m, largest = MANTISSA[dtype], max(abs(grid.low), abs(grid.high))
+    finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
+    if largest <= 2.0**m * finest:
+        return 0.0
     if task.may_round:
         return 5 * 2.0**-m * (grid.high - grid.low + abs(grid.low))
-    finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
-    return 0.0 if largest <= 2.0**m * finest else float(2.0 ** (ceil(log2(largest)) - 1 - m))
+    return float(2.0 ** (ceil(log2(largest)) - 1 - m))
 
 
 def least_epsilon(d: int, dtype: DType, merged: bool) -> float:

@@ -15,7 +15,7 @@ from exporter.files.manifest import write
 from exporter.net import Net, of_model
 from exporter.options import OPTIONS, Options, checked, in_python, nearest, whole_number
 from exporter.question import task as tasks
-from exporter.question.grid import Grid
+from exporter.question.grid import Grid, shown
 from exporter.question.task import Task
 
 
@@ -28,17 +28,24 @@ class Exported:
 
 # what a choice adds to the name of a file, in this order
 SUFFIXES = {
-    "bits": "b{}", "domain": "from{0[0]:g}to{0[1]:g}", "epsilon": "eps{:g}", "inputs": "{}-only", "radix": "T{}",
-    "tune": "{}", "failure": "p{:g}", "schedule": "{}", "objective": "{}", "blocks": "{}", "gamma": "gamma{:g}",
-    "depth": "depth{:g}", "width": "width{:g}", "certificate": "certificate", "dtype": "{}", "profile": "{}",
+    "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "epsilon": "eps{}", "inputs": "{}-only", "radix": "T{}",
+    "tune": "{}", "failure": "p{}", "schedule": "{}", "objective": "{}", "blocks": "{}", "gamma": "gamma{}",
+    "depth": "depth{}", "width": "width{}", "certificate": "certificate", "dtype": "{}", "profile": "{}",
     "batch": "batch{}", "seed": "seed{}",
 }  # fmt: skip
+
+
+def _suffix(value: Any) -> Any:
+    """Numbers with all their digits, so that no two choices share a name."""
+    if isinstance(value, tuple):
+        return tuple(map(_suffix, value))
+    return shown(value) if isinstance(value, float) else value
 
 
 def file_name(task: Task, options: Options) -> str:
     """`median-radix-d2048.onnx` for the defaults; every other choice adds a readable suffix."""
     given = options.given()
-    suffixes = [text.format(given[name]) for name, text in SUFFIXES.items() if name in given]
+    suffixes = [text.format(_suffix(given[name])) for name, text in SUFFIXES.items() if name in given]
     return "-".join([task.label, options.construction, f"d{task.d}", *suffixes]) + ".onnx"
 
 
@@ -77,7 +84,7 @@ def export_model(
             raise UserError(f"the task says what is computed: leave --{asked[0]} out")
         elif d not in (None, task.d):
             raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
-        (wanted,) = requests(task, [construction or default(task.op)], given)
+        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
         return export(task, wanted, Path(out)).path
     except UserError as error:
         raise type(error)(in_python(str(error))) from None
@@ -162,7 +169,7 @@ def median(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> median(9, construction="depth3", domain=(0, 255), bits=8)([3, 1, 4, 1, 5, 9, 2, 6, 255])
     np.float32(4.0)
     """
-    return _net(d, construction, options)
+    return _net(d, construction, options, op="median")
 
 
 def quantile(d: int, q: float | Sequence[float], *, construction: str | None = None, **options: Any) -> Net:
@@ -171,7 +178,7 @@ def quantile(d: int, q: float | Sequence[float], *, construction: str | None = N
     >>> quantile(5, [0.25, 0.5], construction="batcher")([0.0, 0.25, 0.5, 0.75, 1.0])
     array([0.25, 0.5 ], dtype=float32)
     """
-    return _net(d, construction, {**options, "quantile": q})
+    return _net(d, construction, options, quantile=q)
 
 
 def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **options: Any) -> Net:
@@ -180,7 +187,7 @@ def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **o
     >>> rank(4, 2, construction="batcher")([0.5, 0.25, 1.0, 0.0])
     np.float32(0.25)
     """
-    return _net(d, construction, {**options, "rank": k})
+    return _net(d, construction, options, rank=k)
 
 
 def maximum(d: int, *, construction: str | None = None, **options: Any) -> Net:
@@ -189,7 +196,7 @@ def maximum(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> maximum(3)([0.5, 0.75, 0.25])
     np.float32(0.75)
     """
-    return _net(d, construction, {**options, "op": "max"})
+    return _net(d, construction, options, op="max")
 
 
 def minimum(d: int, *, construction: str | None = None, **options: Any) -> Net:
@@ -198,7 +205,7 @@ def minimum(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> minimum(3)([0.5, 0.75, 0.25])
     np.float32(0.25)
     """
-    return _net(d, construction, {**options, "op": "min"})
+    return _net(d, construction, options, op="min")
 
 
 def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
@@ -207,7 +214,7 @@ def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
     >>> sort(3)([0.5, 0.75, 0.25])
     array([0.25, 0.5 , 0.75], dtype=float32)
     """
-    return _net(d, construction, {**options, "op": "sort"})
+    return _net(d, construction, options, op="sort")
 
 
 def constructions() -> dict[str, str]:
@@ -219,11 +226,14 @@ def constructions() -> dict[str, str]:
     return {name: c.summary for name, c in CONSTRUCTIONS.items()}
 
 
-def _net(d: int, construction: str | None, options: Mapping[str, Any]) -> Net:
+def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: Any) -> Net:
+    """The network that answers what is `asked`: an op, rank or quantile."""
     try:
-        given = checked_all(options)
+        if twice := [name for name in ("op", "rank", "quantile") if options.get(name) is not None]:
+            raise UserError(f"the function says what is computed: leave --{twice[0]} out")
+        given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
         task = question(whole_number("d", d), given)
-        (wanted,) = requests(task, [construction or default(task.op)], given)
+        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
         return of_model(build(task, wanted), file_name(task, wanted))
     except UserError as error:
         raise type(error)(in_python(str(error))) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ class Net:
 
     def __call__(self, x: npt.ArrayLike) -> npt.NDArray[Any]:
         """The answers for vectors along the last axis of x; for several outputs a last axis of answers."""
-        given = np.asarray(x)
+        try:
+            given = np.asarray(x)
+        except ValueError:
+            raise UserError(f"a network takes vectors of {self.d} numbers, not lists of different lengths") from None
         if given.dtype.kind not in "fiub" or given.ndim == 0:
             raise UserError(f"a network takes vectors of numbers, not {given.dtype} of shape {given.shape}")
         if given.shape[-1] != self.d:
@@ -58,7 +62,7 @@ class Net:
 
     @cached_property
     def _session(self) -> Session:
-        return Session(self._proto, threads=0)
+        return Session(self._proto, threads=0, name=self._name)
 
     def __repr__(self) -> str:
         about = self.description
@@ -114,7 +118,9 @@ class Net:
 
     def save(self, path: str | Path) -> Path:
         """Write it as an .onnx file; what is there is replaced whole or not at all."""
-        target = Path(path)
+        target = _path(path)
+        if target.is_dir():
+            raise UserError(f"{target} is a directory: name a file in it")
         with writable(target.parent):
             replace_file(target, self._proto.SerializeToString(deterministic=True))
         return target
@@ -127,8 +133,14 @@ def of_model(model: Built, name: str) -> Net:
 
 def load(path: str | Path) -> Net:
     """A file that this package wrote, as a Net."""
-    where = Path(path)
+    where = _path(path)
     proto = load_proto(where)
     if not decode(proto):
         raise UserError(f"{where} has no description of ours: run it with onnxruntime itself")
     return Net(proto, name=where.name)
+
+
+def _path(given: Any) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(f"a path is a string or a Path, not {given!r}")
+    return Path(given)

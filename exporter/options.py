@@ -8,7 +8,7 @@ command line does, and `in_python` spells them for the library.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -102,7 +102,10 @@ OPTIONS: dict[str, Option] = {
             "radix", "file", "bins per digit, a power of two; more bins: less depth, more width", "T", whole=True,
             rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
         ),
-        Option("batch", "file", "exactly N vectors in a run (default: any number)", "N", **_ONE_OR_MORE),
+        Option(
+            "batch", "file", "exactly N vectors in a run (default: any number)", "N", whole=True,
+            rule="must be from 1 to 2147483647", holds=lambda v: 1 <= v < 2**31,
+        ),
         Option(
             "seed", "file", "of whatever is drawn at random (default: 0)", "S", whole=True,
             rule="must be 0 or more", holds=lambda v: v >= 0,
@@ -226,7 +229,7 @@ def _number(name: str, value: Any) -> float:
 
 def _listed(value: Any) -> list[Any]:
     """The entries of a list, tuple or array; a single thing is a list of one."""
-    if isinstance(value, str | Mapping):
+    if isinstance(value, str | Mapping | Set):  # a set has no order
         return [value]
     try:
         return list(value)

@@ -169,7 +169,9 @@ MAX_RANKS = 8
 
 def _few_ranks(d: int, ranks: Sequence[int]) -> str | None:
     if d < 16:
-        return f"{d} entries are too few to sample from: use depth3"
+        return (
+            f"{d} entries are too few to sample from: use depth3" if d > 1 else "one entry is not sampled: use depth3"
+        )
     if len(ranks) > MAX_RANKS:
         return f"{len(ranks)} ranks are as many networks side by side; it is built for up to {MAX_RANKS}"
     return None

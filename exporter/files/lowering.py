@@ -184,7 +184,12 @@ class _Lowering:
         return replace(v, name=self._reshape_to(done, dims))
 
     def _scale(self, v: Value, c: float | int | Fraction) -> Value:
-        return v if c == 1 else self._each(v, "Mul", self.graph.constant(float(c)))
+        if c == 1:
+            return v
+        if abs(float(c) - 1) <= 2.0**-24:
+            # onnxruntime reads a float64 factor as float32, and leaves out what is 1 there
+            return self._scale(self._scale(v, 2 * c), 0.5)
+        return self._each(v, "Mul", self.graph.constant(float(c)))
 
     def _shift(self, v: Value, offset: float) -> Value:
         if offset == 0:

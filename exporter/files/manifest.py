@@ -100,6 +100,8 @@ def writable(directory: Path) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
+    except FileExistsError:
+        raise WriteError(f"cannot write to {directory}: it is a file, not a directory") from None
     except OSError as error:
         raise WriteError(f"cannot write to {directory}: {error.strerror or error}") from None
 

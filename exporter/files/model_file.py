@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from exporter.errors import UserError
+from exporter.files.description import damage
 from exporter.files.graph import Graph
 from exporter.version import __version__
 
@@ -47,14 +50,22 @@ def encode(description: dict[str, Any]) -> dict[str, str]:
 
 
 def decode(proto: onnx.ModelProto) -> dict[str, Any]:
-    """The description in a file's metadata_props, {} when there is none of ours."""
+    """The description in a file's metadata_props, {} when there is none of ours; UserError when it is damaged."""
     out: dict[str, Any] = {}
     for prop in proto.metadata_props:
         try:
             out[prop.key] = json.loads(prop.value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             out[prop.key] = prop.value
-    return out if out.get("producer") == "onnx-median" else {}
+    if out.get("producer") != "onnx-median":
+        return {}
+    kind = next(
+        i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}
+    ).type.tensor_type
+    dtype = {element: name for name, element in ELEMENT.items()}.get(kind.elem_type, "another type")
+    if wrong := damage(out, kind.shape.dim[1].dim_value if len(kind.shape.dim) == 2 else 0, dtype):
+        raise UserError(f"the description in the file is damaged: {wrong}; export it again")
+    return out
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -62,6 +73,9 @@ def load(path: Path) -> onnx.ModelProto:
     try:
         proto = onnx.load(path)
         onnx.checker.check_model(proto)
+        for t in proto.graph.initializer:
+            if 0 in t.dims:  # a shape that holds nothing is not compared with what the tensor holds
+                numpy_helper.to_array(t)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -71,6 +85,18 @@ def load(path: Path) -> onnx.ModelProto:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"{path} is not a valid ONNX file: {reason[:200]}") from None
-    if len(proto.graph.input) == 0 or len(proto.graph.output) == 0:
+    stored = {t.name for t in proto.graph.initializer}
+    if all(i.name in stored for i in proto.graph.input) or len(proto.graph.output) == 0:
         raise UserError(f"{path} is not a valid ONNX file: it has no input or no output")
     return proto
+
+
+@contextmanager
+def running(what: Path | str) -> Iterator[None]:
+    """What onnxruntime says of a graph that it cannot load or run, as a message."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what}: onnxruntime does not run it: {str(error).splitlines()[0][:200]}") from None

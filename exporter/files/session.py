@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 
 from exporter.errors import UserError
-from exporter.files.model_file import decode, load
+from exporter.files.model_file import decode, load, running
 
 WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
 
@@ -19,8 +19,8 @@ WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
 class Session:
     """A model in onnxruntime, a file or one in memory: batches are cut to what fits, short ones padded where N is fixed."""
 
-    def __init__(self, source: Path | onnx.ModelProto, threads: int = 1) -> None:
-        path, proto = (source, load(source)) if isinstance(source, Path) else ("the model", source)
+    def __init__(self, source: Path | onnx.ModelProto, *, threads: int = 1, name: str = "the model") -> None:
+        path, proto = (source, load(source)) if isinstance(source, Path) else (name, source)
         self.description = decode(proto)
         stored = {t.name for t in proto.graph.initializer}
         inputs = [i for i in proto.graph.input if i.name not in stored]
@@ -36,12 +36,11 @@ class Session:
         self.dtype = kinds[element]
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads  # 0: as many as there are
-        options.log_severity_level = 3
-        try:
-            loaded = source if isinstance(source, Path) else source.SerializeToString()
+        options.log_severity_level = 4
+        loaded = source if isinstance(source, Path) else source.SerializeToString()
+        self.path = path
+        with running(path):
             self.session = ort.InferenceSession(loaded, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise UserError(f"{path}: onnxruntime does not load it: {str(error).splitlines()[0][:200]}") from None
         self.input = inputs[0].name
         widest = max(64 * self.d, self.description.get("run_width") or 0)
         self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))
@@ -54,5 +53,6 @@ class Session:
             piece = x[start : start + self.chunk]
             short = self.chunk - len(piece) if self.batch else 0
             padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
-            pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
+            with running(self.path):
+                pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
         return np.concatenate(pieces).reshape(len(x), -1)

@@ -8,6 +8,7 @@ grid: the first layers of a network (`exporter.formula.guard`) round it there, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from math import frexp, isfinite
 from typing import Any
 
@@ -25,6 +26,20 @@ def cells_between(lo: float, hi: float, step: float) -> int:
     return round(hi / step) - round(lo / step)
 
 
+def shown(number: float) -> str:
+    """A number for people and file names, short and with every digit that tells it from others: 255, 1e+06, 5.0000001."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
+
+
+def at_most(bound: float, digits: int = 3) -> str:
+    """A bound for people: rounded up, so that it is one."""
+    text = f"{bound:.{digits}g}"
+    if float(text) >= bound:
+        return text
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(bound)):.{digits}g}"
+
+
 @dataclass(frozen=True)
 class Grid:
     lo: float = 0.0
@@ -33,17 +48,17 @@ class Grid:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.lo) and isfinite(self.hi) and self.lo < self.hi):
-            raise UserError(f"the domain must be two finite numbers LO < HI, not {self.lo:g} {self.hi:g}")
+            raise UserError(f"the domain must be two finite numbers LO < HI, not {shown(self.lo)} {shown(self.hi)}")
         if not 1 <= self.bits <= 52:
             raise UserError(f"--bits must be between 1 and 52, not {self.bits}: float64 has 53 bits of mantissa")
         if not isfinite(self.hi - self.lo):
             raise UserError(
-                f"the domain [{self.lo:g}, {self.hi:g}] is longer than the largest float64: take half of it"
+                f"the domain [{shown(self.lo)}, {shown(self.hi)}] is longer than the largest float64: take half of it"
             )
         if self.step < SMALLEST_STEP:
             raise UserError(
-                f"[{self.lo:g}, {self.hi:g}] in 2^{self.bits} steps needs numbers that runtimes may take for 0: the step "
-                f"must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two, or take fewer --bits"
+                f"[{shown(self.lo)}, {shown(self.hi)}] in 2^{self.bits} steps needs numbers that runtimes may take for 0: "
+                f"the step must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two, or take fewer --bits"
             )
 
     @property
@@ -77,7 +92,7 @@ class Grid:
     def misfit(self, dtype: str) -> str | None:
         """Why the range is too long for a floating-point type."""
         if max(self.span, abs(self.low), abs(self.high)) > LONGEST_SPAN[dtype]:
-            return f"[{self.lo:g}, {self.hi:g}] reaches too near the largest {dtype}"
+            return f"[{shown(self.lo)}, {shown(self.hi)}] reaches too near the largest {dtype}"
         return None
 
     def rounding_error(self, mantissa: int) -> float:

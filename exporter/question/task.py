@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 from typing import Literal
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from exporter.errors import UserError
+from exporter.question.grid import shown
 
 Even = Literal["mean", "lower", "upper"]
 Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
@@ -46,8 +48,8 @@ class Task:
 
     @property
     def may_round(self) -> bool:
-        """Whether an interpolation weight is no power of two, so that the last sum may round."""
-        return any(w.denominator & (w.denominator - 1) for out in self.outputs for w in out.weights)
+        """Whether an interpolation weight is no power of two: its product may round, not the last sum alone."""
+        return any(w not in (1, Fraction(1, 2)) for out in self.outputs for w in out.weights)
 
     def answers(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         """The true outputs for the rows of x, from numpy.partition in the dtype of x."""
@@ -91,8 +93,7 @@ def rank(d: int, ranks: Sequence[int]) -> Task:
     for r in ranks:
         if not 1 <= r <= d:
             raise UserError(f"rank {r} is out of range: ranks of {d} numbers are 1 to {d}")
-    label = "rank" + "-".join(map(str, ranks)) if len(ranks) <= 4 else f"rank{ranks[0]}-etc-{len(ranks)}"
-    return Task("rank", d, tuple(Output(f"rank{r}", (r,)) for r in ranks), label)
+    return Task("rank", d, tuple(Output(f"rank{r}", (r,)) for r in ranks), f"rank{_joined(ranks)}")
 
 
 def quantile(d: int, quantiles: Sequence[float], method: Method = "linear") -> Task:
@@ -101,8 +102,9 @@ def quantile(d: int, quantiles: Sequence[float], method: Method = "linear") -> T
     outputs = []
     for q in quantiles:
         if not 0 <= q <= 1:
-            raise UserError(f"quantile {q:g} is out of range: it must be between 0 and 1")
-        at = Fraction(q).limit_denominator(10**12) * (d - 1)
+            raise UserError(f"quantile {shown(q)} is out of range: it must be between 0 and 1")
+        near = Fraction(q).limit_denominator(10**12)  # 1/3 is meant by the float 0.333...
+        at = (near if float(near) == q else Fraction(q)) * (d - 1)
         low, part = floor(at), at - floor(at)
         if method == "lower" or part == 0:
             weights = {low: Fraction(1)}
@@ -114,9 +116,17 @@ def quantile(d: int, quantiles: Sequence[float], method: Method = "linear") -> T
             weights = {low + (part > Fraction(1, 2) or (part == Fraction(1, 2) and low % 2 == 1)): Fraction(1)}
         else:
             weights = {low: 1 - part, low + 1: part}
-        outputs.append(Output(f"q{q:g}", tuple(k + 1 for k in weights), tuple(weights.values())))
-    label = "q" + "-".join(f"{q:g}" for q in quantiles) + ("" if method == "linear" else f"-{method}")
+        outputs.append(Output(f"q{shown(q)}", tuple(k + 1 for k in weights), tuple(weights.values())))
+    label = f"q{_joined(quantiles)}" + ("" if method == "linear" else f"-{method}")
     return Task("quantile", d, tuple(outputs), label)
+
+
+def _joined(numbers: Sequence[float]) -> str:
+    """Numbers in a file name: different ones in every name, and no name too long for a file system."""
+    texts = [shown(n) for n in numbers]
+    if len(texts) <= 4:
+        return "-".join(texts)
+    return f"{texts[0]}-etc-{len(texts)}-{crc32('-'.join(texts).encode()):08x}"
 
 
 def _check_d(d: int) -> None:

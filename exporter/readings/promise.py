@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any, Literal
+
+from exporter.question.grid import at_most, shown
 
 LAWS = {
     "file": "of all inputs in random order",
@@ -33,9 +34,12 @@ def kind_of_promise(d: dict[str, Any]) -> Literal["mse", "rate", "exact", "error
         return "rate"
     if d.get("exact_on_grid"):
         return "exact"
-    weights = [Fraction(w) for o in d.get("outputs", ()) for w in o["weights"]]
-    interpolates = any(w not in (0, 1) for w in weights) and "reduced_from" not in d
-    return "error" if interpolates and d.get("grid_error") is not None else None
+    return "error" if interpolates(d) else None
+
+
+def interpolates(d: dict[str, Any]) -> bool:
+    """Whether answers lie between two ranks, by weights whose products round."""
+    return bool(d.get("grid_error")) and any(w not in (0.5, 1) for o in d["outputs"] for w in o["weights"])
 
 
 def promise(d: dict[str, Any]) -> str:
@@ -43,28 +47,32 @@ def promise(d: dict[str, Any]) -> str:
     match kind_of_promise(d):
         case "mse":
             seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
-            return f"mean squared error at most {d['epsilon']:.3g} of the squared range on uniform inputs{seeds}"
+            return f"mean squared error at most {at_most(d['epsilon'])} of the squared range on uniform inputs{seeds}"
         case "rate":
-            return f"exact on the grid but for {d['failure_bound']:.3g} {LAWS[d.get('failure_law') or 'file']}"
-        case "exact":
-            return "exact on the grid"
-        case "error":
-            return f"exact order statistics on the grid, interpolated with an error of at most {d['grid_error']:.3g}"
+            return f"{_right(d)} but for {at_most(d['failure_bound'])} {LAWS[d.get('failure_law') or 'file']}"
+        case "exact" | "error":
+            return _right(d)
         case None:
             return "nothing is promised"
 
 
+def _right(d: dict[str, Any]) -> str:
+    """What a right answer on the grid is."""
+    if not interpolates(d):
+        return "exact on the grid"
+    return f"exact order statistics on the grid, interpolated with an error of at most {at_most(d['grid_error'])}"
+
+
 def beyond_the_grid(d: dict[str, Any]) -> str:
     """What a file promises of data that is not on its grid, or not in its domain."""
-    kind, (lo, hi) = kind_of_promise(d), d["domain"]
+    kind, (lo, hi) = kind_of_promise(d), map(shown, d["domain"])
     if kind == "mse":
-        return f"no grid: entries that are very close, or outside [{lo:g}, {hi:g}], may give anything"
+        return f"no grid: entries that are very close, or outside [{lo}, {hi}], may give anything"
     if kind is None or d.get("off_grid_error") is None:
-        return f"grid only: off the grid and outside [{lo:g}, {hi:g}] nothing is promised"
-    error = d["off_grid_error"]
-    return (
-        f"rounded to the grid and clamped to [{lo:g}, {hi:g}]: at most {error:.4g} off ({error / d['step']:.4g} steps)"
-        + ("; certificates count the rounded, clamped data" if d.get("certificate") else "")
+        return f"grid only: off the grid and outside [{lo}, {hi}] nothing is promised"
+    error, steps = at_most(d["off_grid_error"], 4), at_most(d["off_grid_error"] / d["step"], 4)
+    return f"rounded to the grid and clamped to [{lo}, {hi}]: at most {error} off ({steps} steps)" + (
+        "; certificates count the rounded, clamped data" if d.get("certificate") else ""
     )
 
 

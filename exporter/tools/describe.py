@@ -8,6 +8,7 @@ from typing import Any
 from exporter.errors import UserError
 from exporter.files.model_file import decode, load
 from exporter.files.profiles import prove_profile
+from exporter.question.grid import shown
 from exporter.readings.promise import TIES, beyond_the_grid, depth, promise
 
 
@@ -64,7 +65,7 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
 
 
 def _grid(d: dict[str, Any]) -> str:
-    where = f"[{d['domain'][0]:g}, {d['domain'][1]:g}], "
+    where = f"[{shown(d['domain'][0])}, {shown(d['domain'][1])}], "
     return where if d["epsilon"] is not None else f"{d['bits']} bits on {where}step {d['step']:g}, "
 
 

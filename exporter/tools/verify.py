@@ -15,9 +15,9 @@ from scipy.stats import binom
 from exporter.errors import UserError
 from exporter.files.session import Session
 from exporter.question.families import OFF_GRID, UNITS
-from exporter.question.grid import Grid
+from exporter.question.grid import Grid, at_most
 from exporter.question.task import Output, Task, median
-from exporter.readings.promise import beyond_the_grid, kind_of_promise, promise
+from exporter.readings.promise import beyond_the_grid, interpolates, kind_of_promise, promise
 
 # families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
 RANDOM = {
@@ -31,8 +31,8 @@ CHANCE = 1e-9  # of calling a true failure bound broken by bad luck, on one fami
 class FamilyResult:
     """One row of the table: what came out, what was promised of it (empty: nothing), and whether that is so.
 
-    Errors are against the exact answer for the data clamped to the domain; `exact` is the share of answers that are bit for
-    bit numpy's, in the dtype of the file; `wrong` the share that is further off than a right answer can be.
+    Errors are against the exact answer for the data, off the grid clamped to the domain; `exact` is the share of answers
+    that are bit for bit numpy's, in the dtype of the file; `wrong` the share further off than a right answer can be.
     """
 
     family: str
@@ -135,25 +135,26 @@ def _result(
     """One row: the answers compared, and held to what the file promises of such data."""
     clamped = np.clip(x, *np.array([grid.lo, grid.hi]).astype(x.dtype)) if family == "outside" else x
     exact = (value == task.answers(clamped)).all(axis=1)
-    ranks = _ranks(task, np.clip(x.astype(np.float64), grid.lo, grid.hi) if about else x.astype(np.float64))
-    error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
     kind, on_grid = kind_of_promise(about), family in UNITS
+    whole = on_grid or not about  # the ends of the grid are those of the domain, rounded: they may lie outside
+    ranks = _ranks(task, x.astype(np.float64) if whole else np.clip(x.astype(np.float64), grid.lo, grid.hi))
+    error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
     allowed = about.get("grid_error" if on_grid else "off_grid_error")
-    bit_exact = on_grid and kind in ("exact", "rate")
+    bit_exact = on_grid and kind in ("exact", "rate") and not interpolates(about)
     wrong = ~exact if bit_exact else _beyond(task, ranks, value, error, allowed or 0.0)
     with np.errstate(over="ignore"):
         mse = float((error**2).mean())
     promised, kept = "", None
     if kind == "mse" and family in ("uniform", "off-grid"):
         limit = about["epsilon"] * grid.span**2
-        promised, kept = f"mean squared error <= {limit:.3g}", mse <= limit
+        promised, kept = f"mean squared error <= {at_most(limit)}", mse <= limit
     elif kind in ("exact", "rate", "error") and allowed is not None:
-        right = "exact" if bit_exact else f"error <= {allowed:.4g}"
+        right = "exact" if bit_exact else f"error <= {at_most(allowed, 4)}"
         if kind != "rate":
             promised, kept = right, not wrong.any()
         elif family in RANDOM[about.get("ties", "capacity")]:
             seeds = " on average over seeds" * (about.get("failure_law") == "seeds")
-            promised = f"{right} but for {about['failure_bound']:.3g}{seeds}"
+            promised = f"{right} but for {at_most(about['failure_bound'])}{seeds}"
             kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
     return FamilyResult(
         family=family, trials=len(x), exact=float(exact.mean()), wrong=float(wrong.mean()), max_error=float(error.max()),

@@ -143,7 +143,7 @@ def test_describe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "depth 6 (3 of the construction, 3 that round and clamp the data)",
         "55, 20",
         "exact on the grid",
-        "at most 0.001953 off (0.5 steps)",
+        "at most 0.001954 off (0.5 steps)",
         "Clip",
         "proved       fused",
     ):

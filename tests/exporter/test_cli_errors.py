@@ -11,9 +11,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from exporter.cli import main
+from exporter.errors import UserError
+from exporter.library import export_model
+from exporter.net import load
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),
@@ -135,7 +138,32 @@ def damage_unknown_operator(path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
 
 
-@pytest.mark.parametrize("command", ["describe", "verify"])
+def test_a_graph_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged index passes every check of the file, and fails in the run."""
+    path = export_model(32, "compact", tmp_path, failure=0.1)
+    proto = onnx.load(path)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.INT64 and any(
+            n.op_type == "Gather" and tensor.name in n.input for n in proto.graph.node
+        ):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + 10**6, tensor.name))
+    path.write_bytes(proto.SerializeToString())
+    assert main(["verify", str(path)]) == 2
+    assert "onnxruntime does not run it" in one_line(capsys)
+    with pytest.raises(UserError, match="onnxruntime does not run it"):
+        load(path)(range(32))
+
+
+def damage_shape(path: Path) -> None:
+    """No entries, in a shape that is too large for any array."""
+    export_model(4, "batcher", path.parent, bits=8, profile="dense").replace(path)
+    proto = onnx.load(path)
+    proto.graph.initializer[0].dims[:] = [0, *[2**20] * 8]
+    proto.graph.initializer[0].ClearField("raw_data")
+    path.write_bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("command", ["describe", "verify", "audit"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -146,6 +174,7 @@ def damage_unknown_operator(path: Path) -> None:
         damage_missing,
         damage_directory,
         damage_unknown_operator,
+        damage_shape,
     ],
     ids=lambda f: f.__name__,
 )
@@ -256,3 +285,28 @@ def test_files_become_visible_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [target for _, target in seen] == ["median-batcher-d3.onnx", "manifest.json"]
     assert all(source.startswith(f".{target}.") for source, target in seen)
     assert (tmp_path / "manifest.json").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "null", "-1", "NaN", "[]", '[{"name": 1, "ranks": [99], "weights": ["a"]}]']
+)
+@pytest.mark.parametrize(
+    "field", ["d", "domain", "outputs", "ranks", "bits", "step", "dtype", "failure_bound", "certificate", "widths"]
+)
+def test_a_damaged_description(
+    field: str, value: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Metadata is text that anybody can edit: every command names the field, none trips over it."""
+    path = export_model(5, "batcher", tmp_path, bits=8, profile="dense")
+    proto = onnx.load(path)
+    said = {p.key: p.value for p in proto.metadata_props if p.key != field} | (
+        {field: value} if value is not None else {}
+    )
+    del proto.metadata_props[:]
+    onnx.helper.set_model_props(proto, said)
+    onnx.save(proto, path)
+    for command in (["describe"], ["verify", "--trials", "2"], ["audit"], ["reduce", "--out", str(tmp_path / "r")]):
+        if field == "widths" and value == "[]":
+            continue  # of a network without hidden layers
+        assert main([command[0], str(path), *command[1:]]) == 2
+        assert f"the description in the file is damaged: {field}" in capsys.readouterr().err

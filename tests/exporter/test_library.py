@@ -94,7 +94,17 @@ def test_weights_of_a_net_and_of_its_file_are_the_same(tmp_path: Path) -> None:
         (lambda: exporter.median(3)([0.1, np.nan, 0.2]), "finite"),
         (lambda: exporter.median(3)([0.1, 1e300, 0.2]), "finite in float32"),
         (lambda: exporter.median(3)(["a", "b", "c"]), "vectors of numbers"),
+        (lambda: exporter.median(3)([[0.1], [0.1, 0.2]]), "different lengths"),
         (lambda: exporter.load("nowhere.onnx"), "no such file"),
+        (lambda: exporter.load(5), "a path is a string or a Path, not 5"),  # type: ignore[arg-type]
+        (lambda: exporter.median(3).save(None), "a path is a string or a Path, not None"),  # type: ignore[arg-type]
+        (lambda: exporter.median(3).save(ROOT), "is a directory: name a file in it"),
+        (lambda: exporter.rank(9, None), "rank must be a whole number, not None"),  # type: ignore[arg-type]
+        (lambda: exporter.quantile(9, None), "quantile must be a number, not None"),  # type: ignore[arg-type]
+        (lambda: exporter.rank(9, 2, rank=3), "leave rank out"),
+        (lambda: exporter.maximum(9, op="min"), "leave op out"),
+        (lambda: exporter.median(9, quantile=0.1), "leave quantile out"),
+        (lambda: exporter.export_model(9, out=ROOT / "README.md"), "README.md: it is a file, not a directory"),
     ],
 )
 def test_errors_are_in_the_words_of_the_library(call: object, words: str) -> None:

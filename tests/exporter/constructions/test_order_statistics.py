@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 import pytest
 
+from exporter.build import build, to_onnx
+from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from tests.exporter.constructions.exactness import all_inputs, answers, data, numpy_quantile
+from tests.running import run
 
 SIZES = [1, 2, 3, 5, 9, 25, 64, 100]
 METHODS = ["linear", "lower", "higher", "midpoint", "nearest"]
@@ -138,3 +144,19 @@ def test_certificates_prove_the_answer(construction: str, d: int) -> None:
         value = np.sort(x, axis=1)[:, [k - 1]]
         assert np.array_equal(got[:, 1 + 2 * i], (x < value).sum(axis=1))
         assert np.array_equal(got[:, 2 + 2 * i], (x <= value).sum(axis=1))
+
+
+@pytest.mark.parametrize("profile", ["structured", "fused"])
+@pytest.mark.parametrize(("bits", "dtype"), [(24, "float32"), (8, "float32"), (40, "float64"), (52, "float64")])
+@pytest.mark.parametrize("q", [0.25, 63 / 512, 2**-12, 2**-30, 1 - 2**-40, 1e-13, 0.1, 1 / 3])
+def test_an_interpolation_is_as_near_as_stated(q: float, bits: int, dtype: Any, profile: str) -> None:
+    """Against rational numbers: weights that are multiples of powers of two round too, and may be all but 0 or 1."""
+    grid, d = Grid(bits=bits), 4
+    model = build(tasks.quantile(d, [q]), Options("batcher", grid=grid, dtype=dtype, profile=profile, inputs="grid"))
+    x = np.concatenate([data(family, 20, d, grid, dtype) for family in UNITS])
+    low, part = divmod(Fraction(q if q != 1 / 3 else Fraction(1, 3)) * (d - 1), 1)
+    k = int(low)
+    allowed = Fraction(0 if model.exact_on_grid else model.grid_error or 0)
+    for row, got in zip(np.sort(x, axis=1).astype(np.float64), run(to_onnx(model), x)[:, 0], strict=True):
+        between = Fraction(row[k]) * (1 - part) + Fraction(row[min(k + 1, d - 1)]) * part
+        assert abs(Fraction(float(got)) - between) <= allowed

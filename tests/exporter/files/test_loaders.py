@@ -15,7 +15,7 @@ from exporter.errors import UserError
 from exporter.files.model_file import decode
 from exporter.files.profiles import prove_profile
 from exporter.files.session import Session
-from exporter.library import export_model, file_name
+from exporter.library import checked_all, export_model, file_name, question, requests
 from exporter.options import Options
 from exporter.question.grid import Grid
 from exporter.question.task import median
@@ -53,6 +53,28 @@ def test_file_names_tell_the_choice() -> None:
     assert file_name(median(5), options) == "median-batcher-d5-matmul-batch1.onnx"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"quantile": [0.1234567]}, {"quantile": [0.12345678]}),
+        ({"quantile": [k / 100 for k in range(100)]}, {"quantile": [0, *[k / 101 for k in range(2, 101)]]}),
+        ({"rank": [1, 2, 3, 4, 5]}, {"rank": [1, 6, 7, 8, 9]}),
+        ({"domain": (0, 1000000.5)}, {"domain": (0, 1000001)}),
+        ({"construction": "compact", "failure": 0.001000001}, {"construction": "compact", "failure": 0.001000002}),
+        ({"construction": "compact", "width": 12345678}, {"construction": "compact", "width": 12345679}),
+    ],
+)
+def test_no_two_choices_share_a_name(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """So that an export never replaces another; and a name fits a file system."""
+    names = set()
+    for given in (dict(one), dict(other)):
+        construction = given.pop("construction", "batcher")
+        task = question(64, given)
+        names |= {file_name(task, wanted) for wanted in requests(task, [construction], checked_all(given))}
+    assert len(names) == 2
+    assert max(map(len, names)) < 200
+
+
 @pytest.mark.parametrize(("bits", "dtype"), [(16, "float32"), (40, "float64")])
 def test_the_description_names_the_precision_it_needs(bits: int, dtype: str, tmp_path: Path) -> None:
     about = decode(onnx.load(export_model(9, "batcher", tmp_path, bits=bits)))
@@ -69,7 +91,7 @@ def test_the_command_line_takes_both(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_batch_of_none_is_refused() -> None:
-    with pytest.raises(UserError, match="--batch must be 1 or more, not 0"):
+    with pytest.raises(UserError, match="--batch must be from 1 to 2147483647, not 0"):
         Options("radix", batch=0)
 
 

@@ -1,0 +1,119 @@
+"""Which descriptions can be read: every field that a reader relies on, and what must be true of it.
+
+A file may come from anywhere, and metadata is text that anybody can edit: what is damaged is refused here, by one check, so
+that no reader has to mistrust a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+Test = Callable[[Any], bool]
+
+
+def _number(low: float, high: float = float("inf")) -> Test:
+    return lambda v: isinstance(v, int | float) and not isinstance(v, bool) and isfinite(v) and low <= v <= high
+
+
+def _whole(low: int, high: int = 2**62) -> Test:
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high
+
+
+def _or_none(test: Test) -> Test:
+    return lambda v: v is None or test(v)
+
+
+def _list(test: Test, least: int = 1) -> Test:
+    return lambda v: isinstance(v, list) and len(v) >= least and all(map(test, v))
+
+
+def _text(v: Any) -> bool:
+    return isinstance(v, str)
+
+
+def _switch(v: Any) -> bool:
+    return isinstance(v, bool)
+
+
+def _domain(v: Any) -> bool:
+    return _list(_number(-float("inf")))(v) and len(v) == 2 and v[0] < v[1]
+
+
+def _output(v: Any) -> bool:
+    return (
+        isinstance(v, dict)
+        and _text(v.get("name"))
+        and _list(_whole(1))(v.get("ranks"))
+        and _list(_number(0, 1))(v.get("weights"))
+        and len(v["ranks"]) == len(v["weights"])
+    )
+
+
+def _origin(v: Any) -> bool:
+    return isinstance(v, dict) and {"file", "d", "rank", "mode"} <= set(v)
+
+
+NEEDED: dict[str, Test] = {
+    "construction": _text,
+    "theorem": _text,
+    "op": _text,
+    "d": _whole(1),
+    "even": _text,
+    "outputs": _list(_output),
+    "ranks": _list(_whole(1)),
+    "bits": _whole(1, 52),
+    "step": _number(5e-324),
+    "domain": _domain,
+    "dtype": lambda v: v in ("float32", "float64"),
+    "profile": _text,
+    "batch": _or_none(_whole(1)),
+    "exact_on_grid": _switch,
+    "certificate": _switch,
+    "epsilon": _or_none(_number(0)),
+    "failure_bound": _number(0, 1),
+    "mantissa_bits": _or_none(_number(0)),
+    "depth": _whole(1),
+    "width": _whole(0),
+    "size": _whole(0),
+    "widths": _list(_whole(0), least=0),
+    "nnz": _or_none(_whole(0)),
+    "max_weight": _or_none(_number(0)),
+}
+OPTIONAL: dict[str, Test] = {
+    "grid_error": _or_none(_number(0)),
+    "off_grid_error": _or_none(_number(0)),
+    "failure_law": lambda v: v in (None, "file", "seeds"),
+    "ties": lambda v: v in ("exact", "capacity", "distinct"),
+    "inputs": lambda v: v in ("any", "grid", "uniform"),
+    "guard_layers": _or_none(_whole(0)),
+    "run_width": _or_none(_whole(0)),
+    "reduced_from": _origin,
+}
+
+
+def damage(about: dict[str, Any], d: int, dtype: str) -> str | None:
+    """What is wrong with the description of a graph that takes d numbers of a dtype; None: nothing."""
+    for name, value in about.items():
+        if isinstance(value, bytes):
+            return f"{name} = {_short(value)}"
+    for name, test in NEEDED.items():
+        if name not in about:
+            return f"{name} is missing"
+        if not test(about[name]):
+            return f"{name} = {_short(about[name])}"
+    for name, test in OPTIONAL.items():
+        if name in about and not test(about[name]):
+            return f"{name} = {_short(about[name])}"
+    if about["d"] != d or about["dtype"] != dtype:
+        return f"it says {about['d']} numbers of {about['dtype']}, and the graph takes {d} of {dtype}"
+    asked = {r for o in about["outputs"] for r in o["ranks"]}
+    if sorted(asked) != about["ranks"] or max(asked) > d:
+        return f"ranks = {_short(about['ranks'])}, of outputs with {_short(sorted(asked))}"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
