@@ -114,11 +114,10 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def tests_of(path: Path) -> list[str]:
-    """The tests parallel to a module: those of its name first, then the others of its folder."""
+    """The tests parallel to a module: the file of its name, or those of its folder."""
     folder = ROOT / "tests" / path.parent
     named = folder / f"test_{path.stem}.py"
-    others = sorted(p for p in folder.glob("test_*.py") if p != named)
-    return [str(p.relative_to(ROOT)) for p in ([named] if named.exists() else []) + others]
+    return [str(p.relative_to(ROOT)) for p in ([named] if named.exists() else sorted(folder.glob("test_*.py")))]
 
 
 def modules(paths: list[Path]) -> list[Path]:

@@ -95,16 +95,16 @@ def test_half_steps_are_half_way() -> None:
 
 def test_close_ones_are_close_and_last_digits_closer() -> None:
     grid = Grid(5, 6, 12)
-    for name, steps in (("off-grid-close", 2.0), ("last-digits", 1e-6)):
+    for name, steps, most in (("off-grid-close", 2.0, 0.95), ("last-digits", 1e-6, 1.0)):
         x = OFF_GRID[name](np.random.default_rng(0), N, 9, grid, np.dtype("float64"))
         near = np.abs(x - np.median(x, axis=1, keepdims=True)) <= steps * grid.step
-        assert near.mean() > 0.75
+        assert 0.75 < near.mean() <= most
         assert (np.array([len(np.unique(row)) for row in x]) > 2).mean() > 0.9
 
 
 def test_last_digits_are_about_0_where_the_domain_holds_it() -> None:
     x = OFF_GRID["last-digits"](np.random.default_rng(0), N, 9, Grid(-1, 1, 10), np.dtype("float32"))
-    assert (np.abs(x[::2]) < 1e-40).all()
+    assert set(np.unique(x[::2] / np.finfo(np.float32).smallest_subnormal)) == set(range(-3, 4))
     assert (np.abs(x[1::2]) > 1e-40).all()
 
 

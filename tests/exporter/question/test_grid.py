@@ -74,6 +74,8 @@ def test_the_bound_grows_where_a_float_has_no_digit_left() -> None:
     assert Grid(0, 1, 24).rounding_error(24) == 0.5 * 2.0**-24
     assert Grid(-1, 1, 24).rounding_error(24) == 0.75 * 2.0**-23
     assert Grid(-1, 1, 20).rounding_error(24) == (0.5 + 2.0**-5) * 2.0**-19
+    assert Grid(-1, 255, 8).rounding_error(24) == 0.5 + 2.0**-17
+    assert Grid(-1, 256, 9).rounding_error(24) == 0.5 + 2.0**-16, "one cell more takes one bit more"
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_names() -> None:
 
 
 def test_which_sums_may_round() -> None:
+    assert not sort(4).rounds
     assert not median(4).rounds
     assert not quantile(5, [0.3125]).rounds
     assert quantile(4, [0.1]).rounds
