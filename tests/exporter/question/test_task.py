@@ -59,7 +59,7 @@ def test_ends_ranks_and_sorting(d: int) -> None:
 @pytest.mark.parametrize("method", get_args(Method))
 @pytest.mark.parametrize("d", SIZES)
 def test_quantiles(d: int, method: Method) -> None:
-    quantiles = [0, 0.05, 0.1, 0.25, 1 / 3, 0.5, 0.625, 0.9, 1]
+    quantiles = [0, 0.001, 0.05, 0.1, 0.25, 1 / 3, 0.5, 0.625, 0.9, 1]
     x = rows(d)
     same(quantile(d, quantiles, method), x, np.quantile(x, quantiles, axis=1, method=method).T)
 
