@@ -7,7 +7,7 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
-.PHONY: setup demo test lint types tests torture runtimes versions models browser clean
+.PHONY: setup demo test lint types tests torture mutants runtimes versions models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -39,6 +39,10 @@ tests: $(SETUP)
 # TORTURE_SEED=... repeats a run.
 torture: $(SETUP)
 	TORTURE_SECONDS=$${TORTURE_SECONDS:-80} timeout 900 $(BIN)/pytest -q tests/service/torture
+
+# Small changes of the code that no test notices, as many as fit in ten minutes; PATHS=... and ARGS="--seconds 60 --seed 1".
+mutants: $(SETUP)
+	$(BIN)/python -m tests.mutants $(PATHS) $(ARGS)
 
 # The conformance matrix over other runtimes, in an environment of its own: models/RUNTIMES.md and models/runtimes.json.
 runtimes: $(SETUP) $(HEAVY)/.installed browser

@@ -63,7 +63,7 @@ def eight_bit(rng: np.random.Generator, n: int, d: int, cells: int) -> Units:
 
 
 def clustered(rng: np.random.Generator, n: int, d: int, cells: int) -> Units:
-    """Half of the entries within a few grid steps of the median, the others anywhere."""
+    """Half of the entries within a few grid steps of one value, the others anywhere."""
     centre = rng.integers(0, cells, (n, 1), endpoint=True)
     near = np.clip(centre + rng.integers(-3, 4, (n, d)), 0, cells)
     return np.where(rng.random((n, d)) < 0.5, near, grid(rng, n, d, cells))

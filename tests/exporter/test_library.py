@@ -113,10 +113,7 @@ def test_errors_are_in_the_words_of_the_library(call: object, words: str) -> Non
     assert "--" not in str(caught.value)
 
 
-def test_one_command_for_both_packages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_what_the_exporter_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 0
     assert main(["describe", str(tmp_path / "median-batcher-d3.onnx")]) == 0
     assert "median of 3 numbers" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stop:
-        main(["serve", "--help"])
-    assert stop.value.code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.console import main
 from service import NEEDED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,14 @@ def test_commands_name_the_extra(hidden: str, command: list[str], tmp_path: Path
     assert done.returncode == 2
     assert done.stderr == f"error: the service needs {hidden}: pip install 'onnx-median[service]'\n"
     assert not done.stdout
+
+
+@pytest.mark.parametrize(("command", "option"), [("serve", "--max-batch"), ("client", "--concurrency")])
+def test_with_it_one_command_has_both_packages(command: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert option in capsys.readouterr().out
 
 
 def test_so_does_the_library(tmp_path: Path) -> None:
