@@ -24,7 +24,7 @@ from exporter.readings.evaluate import evaluate
 BITS = 12
 CASES = [
     # overlapping blocks made this one fail twice as often as stated
-    ("compact", Goal(d=20, low=1, high=1, failure=0.002, depth=7), (879,), 300_000),
+    ("compact", Goal(d=20, low=1, high=1, failure=0.002, depth=7), (879,), 100_000),
     ("compact", Goal(d=20, low=10, high=10, failure=0.05, depth=7), (0, 1, 2), 20_000),
     ("compact", Goal(d=33, low=17, high=17, failure=0.02, depth=7), (3, 4), 20_000),
     ("compact", Goal(d=64, low=20, high=20, failure=0.05, depth=9), (5, 6), 10_000),
@@ -51,8 +51,8 @@ def test_one_file_fails_no_more_often_than_stated(name: str, goal: Goal, seeds: 
 
 
 def test_what_has_more_rounds_says_that_it_averages_over_seeds() -> None:
-    assert schedule("linear22", Goal(d=256, low=128, high=129, failure=0.05)).failure_law == "seeds"
-    assert schedule("compact", Goal(d=256, low=128, high=129, failure=0.05, depth=13)).failure_law == "seeds"
+    assert schedule("linear22", Goal(d=64, low=32, high=33, failure=0.05)).failure_law == "seeds"
+    assert schedule("compact", Goal(d=64, low=32, high=33, failure=0.05, depth=13)).failure_law == "seeds"
 
 
 @pytest.mark.parametrize(("d", "size", "blocks"), [(20, 10, 3), (64, 17, 5), (65, 64, 8), (7, 3, 7)])

@@ -24,10 +24,10 @@ from exporter.constructions.scheduled import schedule
 from exporter.planning.goal import Goal
 from exporter.build import to_onnx
 from exporter.question.task import median
-print(schedule("depth5", Goal(d=256, low=128, high=129)), schedule("linear-max", Goal(d=256, low=256, high=256)))
-print(schedule("linear46", Goal(d=64, low=30, high=30)), schedule("depth5", Goal(d=4096, low=2048, high=2049, gamma=0.1)))
+print(schedule("depth5", Goal(d=128, low=64, high=65)), schedule("linear-max", Goal(d=128, low=128, high=128)))
+print(schedule("linear46", Goal(d=32, low=15, high=15)), schedule("depth5", Goal(d=4096, low=2048, high=2049, gamma=0.1)))
 for name in ("compact", "linear22"):
-    model = to_onnx(build(median(64), Options(name, failure=1e-2)))
+    model = to_onnx(build(median(32), Options(name, failure=1e-2)))
     print(hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest())
 """
 

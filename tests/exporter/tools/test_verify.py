@@ -23,8 +23,8 @@ from exporter.tools.reduce import reduce_file
 from exporter.tools.verify import FamilyResult, Verification, verify
 
 
-def written(tmp_path: Path, task: tasks.Task, *args: Any, **options: Any) -> Path:
-    return export(task, Options(*args, **options), tmp_path).path
+def written(tmp_path: Path, task: tasks.Task, construction: str, grid: Grid = Options.grid, **options: Any) -> Path:
+    return export(task, Options(construction, grid=grid, **options), tmp_path).path
 
 
 def row(promise: str, kept: bool | None, exact: float = 1.0) -> FamilyResult:
