@@ -160,9 +160,9 @@ def test_memory_that_runs_out_and_comes_back(
 
     Two workers: a process that the system refuses memory in the wrong place ends, and its parent starts another one.
     """
-    options = ("--max-vectors", "200000", "--queue", "1000000", "--log-level", "error")
+    options = ("--max-vectors", "200000", "--queue", "1000000")
     server = serve(models, "--workers", "2", "--drain-s", "0", *options, TMPDIR=str(tmp_path)).wait()
-    until(lambda: len(workers_of(server)) == 2)
+    until(lambda: server.said("serving") == 2)
     health, tally, limits = Health(server), Tally(), [0]
 
     def large(own: Rng) -> tuple[bytes, wire.Judge]:
@@ -190,7 +190,7 @@ def test_memory_that_runs_out_and_comes_back(
 
     asyncio.run(scenario())
     assert tally.right > 0
-    until(lambda: len(workers_of(server)) == 2)
+    until(lambda: len(workers_of(server)) == 2, what=lambda: server.log[-2000:])
     figures(f"{limits[0]} limits, {tally}; {health.assert_restored()}")
     finish(server)
 
