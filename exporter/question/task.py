@@ -48,7 +48,7 @@ class Task:
 
     @property
     def may_round(self) -> bool:
-        """Whether an interpolation weight is no power of two: its product may round, not the last sum alone."""
+        """Whether a weight is neither 1 nor 1/2: its product may round, not the last sum alone."""
         return any(w not in (1, Fraction(1, 2)) for out in self.outputs for w in out.weights)
 
     def answers(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

@@ -78,11 +78,12 @@ def test_names() -> None:
     }
 
 
-def test_which_sums_may_round() -> None:
-    assert not sort(4).rounds
-    assert not median(4).rounds
-    assert not quantile(5, [0.3125]).rounds
-    assert quantile(4, [0.1]).rounds
+def test_which_products_may_round() -> None:
+    assert not sort(4).may_round
+    assert not median(4).may_round
+    assert not quantile(5, [0.125]).may_round
+    assert quantile(5, [0.3125]).may_round
+    assert quantile(4, [0.1]).may_round
     assert quantile(4, [0.1]).outputs[0].weights == (Fraction(7, 10), Fraction(3, 10))
 
 

@@ -65,8 +65,17 @@ class Health:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.work(64)
-        self.before = self.usage()
+        self.before = self.at_rest()
         self.peak = 0
+
+    def at_rest(self) -> tuple[int, int, int, int]:
+        """What is used once nothing starts any more: a worker may answer while another one is not there yet."""
+        usage, since = self.usage(), time.monotonic()
+        while time.monotonic() < since + 1:
+            time.sleep(0.1)  # nothing tells that nothing will happen
+            if self.usage()[1:] != usage[1:]:
+                usage, since = self.usage(), time.monotonic()
+        return usage
 
     def work(self, count: int) -> None:
         """Right answers, large and small, and readiness."""
