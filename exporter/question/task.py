@@ -21,6 +21,7 @@ from exporter.question.grid import shown
 Even = Literal["mean", "lower", "upper"]
 Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
 OPS = ("median", "max", "min", "sort")
+MOST = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -132,3 +133,5 @@ def _joined(numbers: Sequence[float]) -> str:
 def _check_d(d: int) -> None:
     if d < 1:
         raise UserError(f"d = {d}: a network needs at least one input, so --d must be 1 or more")
+    if d > MOST:
+        raise UserError(f"d = {d}: networks are built up to d = {MOST}, beyond which float32 cannot count entries")

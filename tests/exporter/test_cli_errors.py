@@ -20,6 +20,7 @@ from exporter.net import load
 
 BAD = {
     "d = 0": (["--d", "0"], "d = 0"),
+    "d = 1e9": (["--d", "1000000000", "--op", "max", "--construction", "tree-max"], "up to d = 16777216"),
     "d < 0": (["--d", "-5"], "d = -5"),
     "d no number": (["--d", "many"], "--d must be a whole number, not 'many'"),
     "no d": ([], "--d"),
