@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.update(settings.to_env())
         if not ensure_models(settings) or not port_is_free(settings) or not enough_files(settings.max_connections):
             return 2
+        stopping.heed_signals()
         uvicorn.run(
             "service.worker:application",
             factory=True,

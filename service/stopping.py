@@ -11,6 +11,7 @@ import sys
 from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+_asked: list[int] = []
 
 
 def handle_signals() -> None:
@@ -21,7 +22,15 @@ def handle_signals() -> None:
         signal.signal(signal.SIGHUP, _hang_up)
 
 
+def heed_signals() -> None:
+    """End now if a signal asked for it: what ran then, a callback from native code perhaps, may have taken the SystemExit
+    for an error of its own."""
+    if _asked:
+        sys.exit(0)
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
+    _asked.append(number)
     for each in ENDING:  # what is left to do is cleaning up, which nothing should interrupt
         signal.signal(each, signal.SIG_IGN)
     sys.exit(0)

@@ -25,7 +25,7 @@ EXPORTER = [
     "library", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
-    "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http", "life",
+    "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http", "life",
     "app", "stopping", "worker", "client", "demo",
 ]  # fmt: skip
 

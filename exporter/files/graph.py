@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Graph:
     dtype: np.dtype[Any]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    _: KW_ONLY
     once: bool = False  # what was computed before is not computed again
     prefix: str = ""  # of the names, in a graph that others have named things in
     _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)

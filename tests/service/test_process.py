@@ -211,7 +211,7 @@ def test_two_workers_without_a_scratch_folder_are_one_clear_line(models: Path) -
 def test_a_start_that_fails_says_why_and_is_no_success(serve: Serve, models: Path, workers: int) -> None:
     """More threads than the address space has room for."""
     limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))}
-    server = serve(models, "--workers", str(workers), "--threads", "100000", how=limit)
+    server = serve(models, "--workers", str(workers), "--threads", "1000", how=limit)
     assert server.process.wait(120) != 0
     line = next(line for line in server.log.splitlines() if "cannot start" in line)
     assert "ran out of threads" in json.loads(line)["error"]

@@ -12,11 +12,14 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from exporter.build import build
 from exporter.cli import main
 from exporter.errors import UserError
 from exporter.files.gemm_chain import chain_of, layer_widths
 from exporter.files.model_file import decode, encode, load
-from exporter.question.task import Output, extremum, median, quantile, rank
+from exporter.options import Options
+from exporter.question.grid import Grid
+from exporter.question.task import Output, Task, extremum, median, quantile, rank
 from exporter.tools import lower_bounds as lb
 from exporter.tools.audit import audit, audit_lines
 from exporter.tools.describe import describe, describe_lines
@@ -61,11 +64,10 @@ def chain(path: Path, *arrays: np.ndarray, matmul: bool = False) -> Path:
     return path
 
 
-def described(path: Path, **about: object) -> None:
-    """Give a file a description like ours."""
+def described(path: Path, task: Task, grid: Grid) -> None:
+    """Give a file the description of one of ours."""
     proto = load(path)
-    about = {"producer": "onnx-median", **about}
-    helper.set_model_props(proto, encode(about))
+    helper.set_model_props(proto, encode(build(task, Options("batcher", grid=grid, dtype="float64")).description()))
     onnx.save(proto, path)
 
 
@@ -201,8 +203,7 @@ def test_what_is_exact_on_a_grid_may_be_ruled_out_on_reals(tmp_path: Path) -> No
     found = audit(path)
     assert not found["exact_on_reals"]
     assert not found["can_be_exact"]  # it promises no grid
-    outputs = [{"name": "median", "ranks": [3], "weights": [1.0]}]
-    described(path, op="median", domain=[0.0, 1.0], step=0.5, outputs=outputs)
+    described(path, median(5), Grid(bits=1))
     found = audit(path)
     assert not found["exact_on_reals"]
     assert found["can_be_exact"]
@@ -211,9 +212,7 @@ def test_what_is_exact_on_a_grid_may_be_ruled_out_on_reals(tmp_path: Path) -> No
 
 def test_the_witness_lies_in_the_domain_of_the_file(tmp_path: Path) -> None:
     path = narrow(tmp_path / "narrow.onnx", np.r_[1.0, -1.0, 0.0, 0.0])
-    described(
-        path, op="max", domain=[-30.0, -10.0], step=1.0, outputs=[{"name": "max", "ranks": [4], "weights": [1.0]}]
-    )
+    described(path, extremum(4, "max"), Grid(-30, -10, 5))
     x = np.array(audit(path)["witness"]["inputs"])
     assert x.min() >= -30
     assert x.max() <= -10
