@@ -48,13 +48,13 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "number"),
+    [(1, signal.SIGTERM), (1, signal.SIGINT), (1, signal.SIGHUP), (2, signal.SIGTERM), (2, signal.SIGINT)],
+)
 def test_a_signal_ends_it_with_0_and_leaves_nothing(
     serve: Serve, models: Path, scratch: Path, workers: int, number: int
 ) -> None:
-    if workers > 1 and number == signal.SIGHUP:
-        pytest.skip("uvicorn replaces its workers then")
     server = serve(models, "--drain-s", "0", "--workers", str(workers), TMPDIR=str(scratch)).wait()
     family = psutil.Process(server.process.pid).children(recursive=True)
     ask(server)
@@ -63,6 +63,16 @@ def test_a_signal_ends_it_with_0_and_leaves_nothing(
     assert server.process.wait(30) == 0
     assert not ours(scratch)
     assert not psutil.wait_procs(family, timeout=10)[1]
+    assert "Traceback" not in server.log
+
+
+def test_several_workers_are_replaced_on_sighup(serve: Serve, models: Path) -> None:
+    server = serve(models, "--drain-s", "0", "--workers", "2").wait()
+    until(lambda: server.said("serving") == 2)
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: server.said("serving") == 4)
+    ask(server)
+    assert server.stop() == 0
     assert "Traceback" not in server.log
 
 
