@@ -83,11 +83,12 @@ class Engine:
         answer.total_s = time.perf_counter() - started
         return answer
 
-    def begin(self, request: Question, deliver: Callable[[Answer | None], None]) -> bool:
+    def begin(self, request: Question, deliver: Callable[[Answer | None], None], lone: bool) -> bool:
         """Answer a request without waiting, if it is small, in order, and its model free; else say no, and do nothing.
 
-        The answer is delivered by the lane's next call, shared with what comes in the same turn of the loop. None says
-        that the request has to take the ordinary way after all: the call failed, or counting refuted the model.
+        The answer is delivered by the lane's next call, shared with what comes in the same turn of the loop, or at once
+        to a `lone` client, the only one there is. None says that the request has to take the ordinary way after all: the
+        call failed, or counting refuted the model.
         """
         started = time.perf_counter()
         values, options = request.groups[0].values, request.options
@@ -118,7 +119,8 @@ class Engine:
             answer.total_s = time.perf_counter() - started
             return answer
 
-        lane.submit(scaled.rows.reshape(-1, use.model.d), use.layout.columns, finish)
+        rows = scaled.rows.reshape(-1, use.model.d)
+        (lane.run_now if lone and len(rows) <= lane.limit else lane.submit)(rows, use.layout.columns, finish)
         return True
 
     def _choose(self, group: Bundle, options: MedianOptions) -> ModelUse:

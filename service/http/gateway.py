@@ -71,7 +71,7 @@ class Gateway:
             exchange.route = getattr(scope.get("route"), "path", exchange.route)
             exchange.end()
 
-    def begin(self, head: Head, body: bytes, finish: Callable[[Reply | None], None]) -> bool:
+    def begin(self, head: Head, body: bytes, finish: Callable[[Reply | None], None], lone: bool) -> bool:
         """Answer a POST /median that is here as a whole without a task of its own, if nothing stands in the way.
 
         Whatever is not plain success takes the ordinary way: False says so at once, `finish(None)` later. It is the one
@@ -98,7 +98,7 @@ class Gateway:
             exchange.authorise()
             exchange.hold(len(body))
             question = at_once(exchange.prepare(body))
-            if question is not None and self.engine.begin(question, deliver):
+            if question is not None and self.engine.begin(question, deliver, lone):
                 return True
         except (ProblemError, NotFiniteError):
             pass

@@ -146,7 +146,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         if plain is None:
             return False
         self.pending, self.due = data, inf
-        if self.gateway.begin(*plain, self._finish) or self.pending is None:
+        if self.gateway.begin(*plain, self._finish, len(self.connections) == 1) or self.pending is None:
             return True
         self.pending = None
         return False

@@ -80,10 +80,10 @@ class Connection:
         self.protocol.connection_made(self.wire)
 
     def send(self, *pieces: bytes) -> bool:
-        """Whether what was sent is now on the short way."""
+        """Whether what was sent is on the short way, or answered there."""
         for piece in pieces:
             self.protocol.data_received(piece)
-        return self.protocol.pending is not None
+        return self.protocol.pending is not None or bool(self.wire.written)
 
     async def answer(self) -> bytes:
         async with asyncio.timeout(20):

@@ -54,6 +54,25 @@ def test_a_plain_request_takes_the_short_way(play: Play) -> None:
     play(scenario, **PLENTY)
 
 
+def test_the_only_client_does_not_wait_for_company(play: Play) -> None:
+    async def scenario(gateway: Gateway) -> None:
+        first = Connection(gateway)
+        assert first.send(request(vector(0)))
+        assert right(first.wire.written, 0), "before the loop turns"
+        await first.answer()
+        second = Connection(gateway)
+        for connection in (first, second):
+            assert connection.send(request(vector(1)))
+            assert not connection.wire.written, "the other might ask in the same turn"
+        for connection in (first, second):
+            assert right(await connection.answer(), 1)
+        second.protocol.connection_lost(None)
+        first.send(request(vector(2)))
+        assert right(first.wire.written, 2)
+
+    play(scenario, **PLENTY)
+
+
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(gateway: Gateway) -> None:
         idle, busy = Connection(gateway), Connection(gateway)
@@ -230,7 +249,7 @@ def test_both_ways_say_the_same_without_a_model(play: Play, tmp_path: Any) -> No
 
 def test_a_shutdown_is_told_and_counted_alike(play: Play) -> None:
     async def scenario(gateway: Gateway) -> None:
-        last = Connection(gateway)
+        _, last = Connection(gateway), Connection(gateway)
         assert last.send(request(vector(1)))
         last.protocol.shutdown()
         assert not last.wire.closed
@@ -284,7 +303,7 @@ def test_a_wrong_answer_of_a_model_goes_the_ordinary_way(play: Play, monkeypatch
     run = LoadedModel.run
 
     async def scenario(gateway: Gateway) -> None:
-        connection = Connection(gateway)
+        _, connection = Connection(gateway), Connection(gateway)
         monkeypatch.setattr(
             LoadedModel, "run", lambda model, rows: (np.array(run(model, rows)) + (model.d == D) * 0.25).tolist()
         )
@@ -309,7 +328,7 @@ def test_an_answer_that_cannot_be_written_is_given_on_the_ordinary_way(
 
     async def scenario(gateway: Gateway) -> None:
         monkeypatch.setitem(FORMATS, "raw", replace(raw, write=write))
-        connection = Connection(gateway)
+        _, connection = Connection(gateway), Connection(gateway)
         assert connection.send(request(vector(1), "X-Request-ID: failing\r\n"))
         assert right(await connection.answer(), 1)
         assert not failures
