@@ -206,7 +206,7 @@ class Lane:
 
     def run_now(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> None:
         """Rows that are prompt, of the only client there is: as nobody could share their call, it does not wait for the
-        loop's next turn. (That turn is 7 to 13 % of a round trip, docs/service.md.)"""
+        loop's next turn. (Measured in docs/service.md.)"""
         job = Job(rows, columns, deliver)
         job.taken = len(rows)
         pieces = [(job, 0, job.taken)]
