@@ -98,17 +98,21 @@ class Health:
         return (
             sum(each.memory_info().rss for each in family),
             sum(each.num_threads() for each in family),
-            sum(each.num_fds() for each in family),
+            len(self.open_files()),
             len(family),
         )
 
     def open_files(self) -> list[str]:
-        """What each process holds open, for the message of a failure."""
+        """What each process holds open, but for onnxruntime's own database, which it opens and closes when it likes."""
         held = []
         for each in self.processes():
-            with contextlib.suppress(OSError):
-                held += [f"{each.pid} {os.readlink(entry)}" for entry in Path(f"/proc/{each.pid}/fd").iterdir()]
-        return sorted(held)
+            entries: list[str] = []
+            with contextlib.suppress(FileNotFoundError):  # the process has ended meanwhile
+                entries = os.listdir(f"/proc/{each.pid}/fd")
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # the file was closed
+                    held.append(f"{each.pid} {os.readlink(f'/proc/{each.pid}/fd/{entry}')}")
+        return sorted(name for name in held if "/.onnxruntime/" not in name)
 
     def watch(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
