@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Barrier
@@ -35,6 +35,7 @@ Use = tuple[ModelUse, bool]  # and whether the very elements are wanted
 
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
+LENGTHS = 16  # of one request that are begun in one turn of the event loop
 VECTOR = 64  # numbers that can be prepared in the time a vector takes beside its own
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
 
@@ -73,11 +74,15 @@ class Engine:
         """All medians of a request, every one certified."""
         started = time.perf_counter()
         answer = Answer.blank(request.count, request.groups[0].values.dtype)
-        work = [(group, self._choose(group, request.options)) for group in request.groups]
+        work = []
+        for group in request.groups:
+            work.append((group, self._choose(group, request.options)))
+            if len(work) % LENGTHS == 0:
+                await asyncio.sleep(0)
         ticket = self.gate.admit(sum(len(group.values) * len(choice.layout.rows) for group, choice in work))
-        solve = [self._solve(group, choice, request.options, answer, ticket) for group, choice in work]
+        solve = (self._solve(group, choice, request.options, answer, ticket) for group, choice in work)
         try:
-            await (solve[0] if len(solve) == 1 else _all(solve))
+            await (next(solve) if len(work) == 1 else _all(solve))
         finally:
             ticket.close()
         answer.total_s = time.perf_counter() - started
@@ -327,11 +332,13 @@ def _uncertified(model: LoadedModel, vector: int) -> ProblemError:
     )
 
 
-async def _all(tasks: list[Any]) -> None:
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run them together; the first failure cancels the rest and is raised as itself, not wrapped in a group."""
     try:
         async with asyncio.TaskGroup() as group:
-            for task in tasks:
-                group.create_task(task)
+            for number, each in enumerate(work, 1):
+                group.create_task(each)
+                if number % LENGTHS == 0:
+                    await asyncio.sleep(0)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
