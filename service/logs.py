@@ -153,7 +153,11 @@ def write_requests(requests: list[dict[str, object]]) -> None:
     """One line for each request, in the same form. Written directly: a log record costs more than a median."""
     common = {"time": moment(), "level": "info", "logger": "service", "message": "request"}
     for fields in requests:
-        _writer.write(long(common | fields, ESCAPED * sum(len(str(value)) for value in fields.values())) + b"\n")
+        size = ESCAPED * sum(len(str(value)) for value in fields.values())
+        try:
+            _writer.write(long(common | fields, size) + b"\n")
+        except MemoryError:  # a line that cannot be made is lost, like one that cannot be written
+            _writer.lost += 1
 
 
 def configure(level: str) -> None:

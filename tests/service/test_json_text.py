@@ -45,6 +45,28 @@ def test_a_lack_of_memory_is_an_error(which: str) -> None:
     assert lacking > 0
 
 
+LOST = """
+import resource
+from service import logs
+logs.configure("info")
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (4 << 20), resource.RLIM_INFINITY))
+logs.write_requests([{"path": "x" * 200000}, {"path": "short"}])
+logs.flush()
+print(logs.lost())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of address space are Linux's")
+def test_a_line_that_finds_no_room_is_lost_and_counted() -> None:
+    """The lines after it are written."""
+    told = subprocess.run(
+        [sys.executable, "-c", LOST], capture_output=True, check=False, env={**os.environ, "PYTHONPATH": "."}
+    )
+    assert (told.returncode, told.stdout) == (0, b"1\n"), told.stderr
+    assert b'"path":"short"' in told.stderr
+
+
 def test_what_is_written_can_be_read() -> None:
     document = {"text": 'é"\udc80\n', "numbers": [1, -0.5, 1e300], "none": None}
     assert json.loads(json_text.short(document)) == document
