@@ -17,7 +17,7 @@ from exporter.files.manifest import entry_of, replace_files, writable
 
 MOST_ROWS = 64  # in one run of the model
 CACHE_BYTES = 1 << 20  # two layers of a run should stay in it: one is read while the next is written
-TYPES = {TensorProto.FLOAT: ("TYPE_FP32", 4), TensorProto.DOUBLE: ("TYPE_FP64", 8)}
+TYPES: dict[int, tuple[str, int]] = {TensorProto.FLOAT: ("TYPE_FP32", 4), TensorProto.DOUBLE: ("TYPE_FP64", 8)}
 
 
 def write_repository(
