@@ -26,7 +26,7 @@ EXPORTER = [
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http",
-    "life", "app", "stopping", "worker", "client", "demo",
+    "life", "app", "stopping", "worker", "retries", "client", "demo",
 ]  # fmt: skip
 
 
