@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +94,8 @@ class Board:
     """What replicas tell each other. A new board has a new mark: should the old one be lost, with a reload that not all had
     heard of, they reload once more."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
         self.current = secrets.randbits(60)
         self.reports: dict[str, Heard] = {}
         self.gone = b""
@@ -104,7 +106,7 @@ class Board:
     def report(self, replica: str, figures: bytes, ready: bool) -> int:
         """Take what a replica says; returns the mark of the last reload."""
         self.reports.pop(replica, None)
-        self.reports[replica] = Heard(figures, ready, time.monotonic())  # the latest is the last
+        self.reports[replica] = Heard(figures, ready, self.now())  # the latest is the last
         silent = [name for name, report in self.reports.items() if not self._is_live(report)]
         for name in silent[: max(0, len(silent) - REMEMBERED)]:
             self.gone = metrics.total([(self.gone, False), (self.reports.pop(name).figures, False)])
@@ -119,4 +121,4 @@ class Board:
         return metrics.total([(self.gone, False), *((r.figures, self._is_live(r)) for r in reports)], states)
 
     def _is_live(self, report: Heard) -> bool:
-        return time.monotonic() - report.at < SILENT_S
+        return self.now() - report.at < SILENT_S
