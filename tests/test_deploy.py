@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import fields
@@ -19,6 +22,8 @@ from service.settings import PREFIX, Settings
 from tests.service.test_container import STAGES, environment
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)(?: (\w+))?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 DEPLOY = ROOT / "deploy"
 VERSIONS = ("1.31", "1.37")  # of Kubernetes, the oldest and the newest that is checked
 IMAGES = {name: how for how, name in re.findall(r"docker build (.*)-t (\S+) \.", (ROOT / "Dockerfile").read_text())}
@@ -196,3 +201,38 @@ def test_ray_serves_the_same_in_both_files() -> None:
     assert [CLUSTER["rayVersion"]] == pinned
     room = CLUSTER["workerGroupSpecs"][0]["maxReplicas"] * int(container("ray worker")["resources"]["limits"]["cpu"])
     assert room >= settings.max_replicas * settings.replica_cpus
+
+
+def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+    """Those that need nothing but this package; tests/scale runs those of Ray, and no test those of a cluster."""
+    assert {(language, note) for language, note, _ in BLOCKS} == {("sh", ""), ("sh", "ray"), ("sh", "cluster")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    for _, note, text in BLOCKS:
+        if not note:
+            subprocess.run(["bash", "-euc", text], cwd=tmp_path, env=variables, check=True)
+    assert (tmp_path / "repository" / "median-radix-d2048-fused" / "config.pbtxt").exists()
+
+
+def test_the_commands_for_a_cluster_name_what_is_there() -> None:
+    commands = [line for _, note, text in BLOCKS if note == "cluster" for line in text.splitlines()]
+    built = {name: how for line in commands for how, name in re.findall(r"^docker build (.*)-t (\S+) \.$", line)}
+    assert built == IMAGES
+    applied = {found for line in commands for found in re.findall(r"apply -f (\S+)", line)}
+    assert applied == {"deploy/kubernetes/", "deploy/kserve/", "deploy/ray/ray-service.yaml"}
+    assert all((ROOT / each).exists() for each in applied)
+    secret = next(each for each in container("kubernetes")["env"] if each["name"] == "MEDIAN_API_KEY")
+    wanted = secret["valueFrom"]["secretKeyRef"]
+    (created,) = [line for line in commands if "create secret" in line]
+    assert created == f"kubectl create secret generic {wanted['name']} --from-literal={wanted['key']}=KEY"
+
+
+def test_the_page_has_the_defaults() -> None:
+    rows = re.findall(r"^\| `--([\w-]+)` \| (\S+) \|", PAGE, re.MULTILINE)
+    assert len(rows) == 4
+    assert all(str(getattr(Settings(), name.replace("-", "_"))) == value for name, value in rows)
+    for target in re.findall(r"\]\(([^)#]+)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+    for path in re.findall(r"`((?:tests|deploy)/[\w./-]+)`", PAGE):
+        assert (ROOT / path).exists(), path
+    assert f"Kubernetes {VERSIONS[0]} and {VERSIONS[1]}" in " ".join(PAGE.split())
