@@ -4,6 +4,7 @@
 #   docker run --rm -p 8000:8000 --read-only --tmpfs /tmp onnx-median
 #
 # Every option is an environment variable: -e MEDIAN_WORKERS=2 -e MEDIAN_API_KEY=...
+# For a Ray cluster (docs/deploy.md): docker build --build-arg EXTRAS=service,fast,ray -t onnx-median-ray .
 
 FROM python:3.11.13-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -13,7 +14,8 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY exporter exporter
 COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
-RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation '.[service,fast]'
+ARG EXTRAS
+RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation ".[${EXTRAS:-service,fast}]"
 RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models \
  && /opt/median/bin/python -m exporter --d 2049 --construction radix --profile fused --tune latency --out /models
 # Serving needs no builder, no installer, no tests and no sources of compiled code.
@@ -26,7 +28,7 @@ COPY --from=build /opt/median /opt/median
 COPY --from=build /models /models
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin median
 USER 10001
-ENV PYTHONDONTWRITEBYTECODE=1 MEDIAN_MODELS=/models MEDIAN_HOST=0.0.0.0 MEDIAN_PORT=8000
+ENV PATH=/opt/median/bin:$PATH PYTHONDONTWRITEBYTECODE=1 MEDIAN_MODELS=/models MEDIAN_HOST=0.0.0.0 MEDIAN_PORT=8000
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s CMD ["/opt/median/bin/python", "-c", "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + os.environ['MEDIAN_PORT'] + '/readyz', timeout=3)"]

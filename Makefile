@@ -7,7 +7,8 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
-.PHONY: setup demo test lint types tests torture mutants runtimes versions models browser clean
+SCALE := .venv-scale
+.PHONY: setup demo test lint types tests torture mutants runtimes scale versions models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -57,6 +58,18 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 	ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix $(HEAVY) --no-package-lock --no-audit --no-fund --silent
 	@touch $@
 
+# What goes beyond one machine, on a simulated cluster, in an environment of its own.
+scale: $(SCALE)/.installed
+	$(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale
+
+# kserve for its schemas alone: what it depends on contradicts ours
+$(SCALE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SCALE)
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt setuptools
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation -e '.[dev,ray]'
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-deps kserve
+	@touch $@
+
 # onnxruntime-web beside the page models/browser/index.html, from npm's package
 browser: $(HEAVY)/.installed
 	mkdir -p models/browser/ort
@@ -76,4 +89,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) $(SCALE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

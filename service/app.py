@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from exporter.version import __version__
-from service import life, logs, metrics
+from service import life, logs
 from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
@@ -20,6 +20,7 @@ from service.http import protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
 from service.http.routes import PlainRoute
+from service.peers import Peers, peers_of
 from service.requests.formats import BINARY, FORMATS
 from service.requests.json_body import Body
 from service.settings import Settings
@@ -42,11 +43,12 @@ def median_handler(engine: Engine) -> Callable[[Request], Awaitable[Reply]]:
     return median
 
 
-def create_app(settings: Settings | None = None) -> Gateway:
+def create_app(settings: Settings | None = None, peers: Peers | None = None) -> Gateway:
     """The application over the models of `settings` (from the environment when uvicorn starts a worker)."""
     settings = settings or Settings.from_env()
     logs.configure(settings.log_level)
-    engine = Engine(settings, registry.load(settings.folders))
+    peers = peers or peers_of(settings)  # a reload that is asked for while models are loaded is heard of
+    engine = Engine(settings, registry.load(settings.folders), peers=peers)
     app = FastAPI(
         title="onnx-median",
         version=__version__,
@@ -104,7 +106,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> PlainRoute:
     async def reload() -> schemas.ModelList:
         """Read the manifest again. Requests under way finish on the models they started with."""
         await life.reload_models(engine)
-        life.tell_workers(engine)
+        await engine.peers.tell()
         return _model_list(engine)
 
     @app.get("/models/{name}", tags=["models"], responses=schemas.problems(401, 404))
@@ -155,7 +157,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> PlainRoute:
     async def metrics_text() -> Response:
         """Counters and histograms for Prometheus."""
         engine.record()
-        text, media_type = metrics.exposition()
+        text, media_type = await engine.peers.figures()
         return Response(text, headers={"Content-Type": media_type})
 
     return median

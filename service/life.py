@@ -6,21 +6,16 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
-import secrets
 import signal
 from collections.abc import AsyncIterator
 from multiprocessing import parent_process
-from pathlib import Path
 from types import FrameType
 
 from service import logs
 from service.compute import registry
 from service.compute.engine import Engine
-from service.errors import ProblemError
 
 log = logging.getLogger("service")
-FOLLOW_S = 0.25  # how often a worker looks whether another was asked to reload
 RETRY_S = 5.0  # how long it waits at most before it tries a reload again that failed
 
 
@@ -31,46 +26,11 @@ async def reload_models(engine: Engine) -> None:
     log.info("models loaded", extra={"fields": {"models": sorted(fresh.models), "left_out": fresh.left_out}})
 
 
-def tell_workers(engine: Engine) -> None:
-    """Other workers share nothing but a folder: they look several times a second at the time of a file in it.
-
-    The time is a random one, so that no clock matters, and setting it needs no room on the disk. uvicorn's own way, a
-    SIGHUP to its parent process, starts every worker again instead: it closes kept connections, has fewer workers while
-    each loads all models, also those that did not change, is not there with one worker, and ends the service when the
-    folder has become unusable. Here the old models serve on until the new ones are loaded.
-    """
-    flag = _flag(engine)
-    if flag is None:
-        return
-    mark = secrets.randbits(60)
-    try:
-        flag.parent.mkdir(parents=True, exist_ok=True)  # a cleaner of temporary files may have been here
-        flag.touch()
-        os.utime(flag, ns=(mark, mark))
-    except OSError as error:
-        raise ProblemError(
-            500, f"This worker has reloaded; the others could not be told: {error.strerror}. Restart the service."
-        ) from None
-
-
-def _flag(engine: Engine) -> Path | None:
-    """The file, if there are others to tell."""
-    settings = engine.settings
-    return Path(settings.runtime_dir) / "reload" if settings.runtime_dir and settings.workers > 1 else None
-
-
-def _mark(flag: Path) -> int:
-    try:
-        return flag.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-async def follow_reloads(engine: Engine, flag: Path) -> None:
+async def follow_reloads(engine: Engine) -> None:
     """Reload when another worker was asked to. What goes wrong is logged, and tried again."""
-    seen = _mark(flag)
+    peers = engine.peers
     parent = parent_process()
-    pause = FOLLOW_S
+    pause = peers.pause_s
     while True:
         await asyncio.sleep(pause)
         if parent is not None and not parent.is_alive():
@@ -78,11 +38,11 @@ async def follow_reloads(engine: Engine, flag: Path) -> None:
             signal.raise_signal(signal.SIGTERM)
             return
         try:
-            now = _mark(flag)
-            if now != seen:
+            now = await peers.mark()
+            if now != peers.seen:
                 await reload_models(engine)
-                seen = now
-            pause = FOLLOW_S
+                peers.seen = now
+            pause = peers.pause_s
         except Exception as error:
             pause = min(RETRY_S, 2 * pause)
             fields = {"error": f"{type(error).__name__}: {error}", "again_in_s": pause}
@@ -92,8 +52,7 @@ async def follow_reloads(engine: Engine, flag: Path) -> None:
 @contextlib.asynccontextmanager
 async def lifespan(engine: Engine) -> AsyncIterator[None]:
     """Follow reloads asked of other workers, and let readiness drop before the port closes."""
-    flag = _flag(engine)
-    follower = None if flag is None else asyncio.create_task(follow_reloads(engine, flag))
+    follower = asyncio.create_task(follow_reloads(engine)) if engine.peers.several else None
     _drain_on_sigterm(engine)
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})

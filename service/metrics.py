@@ -7,7 +7,7 @@ PROMETHEUS_MULTIPROC_DIR before this module is imported, which is when the libra
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from service import logs, sharing
 
@@ -23,6 +23,8 @@ from prometheus_client import (  # noqa: E402, it opens its files when it is imp
     generate_latest,
     multiprocess,
 )
+from prometheus_client.core import Metric  # noqa: E402
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 SECONDS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -121,3 +123,44 @@ def exposition() -> tuple[bytes, str]:
         except (OSError, ValueError) as error:  # the folder is gone: what this worker knows is better than nothing
             log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+
+
+class Total:
+    """Metrics added up, as prometheus_client collects them."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, tuple[str, str]] = {}
+        self.sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+
+    def add(self, text: bytes, live: bool) -> None:
+        """Ours of one process; a gauge says how things are now, so that only of one that is alive."""
+        for family in text_string_to_metric_families(text.decode()):
+            if family.name.startswith("median_") and not family.name.endswith("_created"):
+                if family.type == "gauge" and not live:
+                    continue
+                self.kinds.setdefault(family.name, (family.documentation, family.type))
+                sums = self.sums.setdefault(family.name, {})
+                for sample in family.samples:
+                    key = sample.name, tuple(sample.labels.items())
+                    sums[key] = sums.get(key, 0.0) + sample.value
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, kind) in self.kinds.items():
+            metric = Metric(name, text, kind)
+            for (sample, labels), value in self.sums[name].items():
+                metric.add_sample(sample, dict(labels), value)
+            yield metric
+
+
+def total(texts: Iterable[tuple[bytes, bool]], replicas: Mapping[str, int] | None = None) -> bytes:
+    """The expositions of several processes, each with whether it is alive, as one; and how many `replicas` are ready."""
+    registry = CollectorRegistry()
+    sums = Total()
+    for text, live in texts:
+        sums.add(text, live)
+    registry.register(sums)
+    if replicas is not None:
+        gauge = Gauge("median_replicas", "Replicas that report, by readiness.", ["ready"], registry=registry)
+        for ready, count in replicas.items():
+            gauge.labels(ready).set(count)
+    return generate_latest(registry)

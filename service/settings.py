@@ -30,7 +30,12 @@ class Settings:
     models: Path = _option(MODELS, "folder with manifest.json and the .onnx files")  # noqa: RUF009, a frozen default
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8000, "port to listen on; 0 takes a free one")
-    workers: int = _option(1, "worker processes")
+    engine: str = _option("uvicorn", "what runs the application: uvicorn, on this machine, or ray, on a cluster")
+    workers: int = _option(1, "worker processes; with --engine ray there are replicas instead")
+    replicas: int = _option(1, "replicas that --engine ray always runs")
+    max_replicas: int = _option(8, "replicas that --engine ray runs at most, when many requests wait")
+    replica_requests: int = _option(16, "requests per replica, waiting ones too, above which --engine ray adds another")
+    replica_cpus: float = _option(1.0, "processors that --engine ray sets aside for a replica, which are its threads")
     threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers")
     build: bool = _option(True, "build the default model, and its odd-length companion, when they are missing")
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
@@ -56,6 +61,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name, least in (
             ("workers", 1),
+            ("replicas", 1),
+            ("max_replicas", self.replicas),
+            ("replica_requests", 1),
             ("max_connections", 1),
             ("max_batch", 1),
             ("queue", 1),
@@ -64,7 +72,7 @@ class Settings:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s"):
+        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s", "replica_cpus"):
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} must be finite and not negative")
         for name in ("timeout_s", "head_timeout_s", "idle_s", "max_body_mib", "max_bodies_mib", "max_head_kib"):
@@ -77,6 +85,10 @@ class Settings:
             raise ValueError("api_key must be printable, with no space around it: a header could not carry it")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be 0 to 65535, not {self.port}; 0 takes a free one")
+        if self.engine not in ("uvicorn", "ray"):
+            raise ValueError(f"engine must be uvicorn or ray, not {self.engine!r}")
+        if self.engine == "ray" and self.workers > 1:
+            raise ValueError("workers are those of one machine: with the engine ray, set replicas and max_replicas")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
 
@@ -98,6 +110,8 @@ class Settings:
     @property
     def inference_threads(self) -> int:
         """Threads per worker: as asked, or a fair share of the processors this process may use."""
+        if self.engine == "ray":
+            return self.threads or max(1, int(self.replica_cpus))
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
 
     @classmethod

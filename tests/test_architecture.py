@@ -25,8 +25,9 @@ EXPORTER = [
     "library", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
-    "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http",
-    "life", "app", "stopping", "worker", "retries", "client", "demo",
+    "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "scaling", "requests",
+    "compute", "http", "building",
+    "life", "app", "stopping", "worker", "ray_app", "retries", "client", "demo",
 ]  # fmt: skip
 
 
@@ -111,7 +112,8 @@ def test_packages_import_what_they_declare() -> None:
     """The base install runs the exporter, the extra `service` the service (fastapi brings starlette and pydantic)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    base, service, plot = project["dependencies"], extras["service"], extras["plot"]
+    base, service = project["dependencies"], extras["service"]
+    optional = {module(each) for name in ("plot", "ray") for each in extras[name]}
     for package, declared in (("exporter", base), ("service", base + service)):
         used = {
             name.partition(".")[0]
@@ -120,7 +122,7 @@ def test_packages_import_what_they_declare() -> None:
             for name in imported(node)
         } - {"exporter", "service", *sys.stdlib_module_names}
         known = {module(each) for each in declared}
-        assert used - {module(each) for each in plot} - {"starlette", "pydantic"} <= known, package
+        assert used - optional - {"starlette", "pydantic"} <= known, package
     assert {module(each) for each in service} == set(NEEDED)
 
 

@@ -22,6 +22,7 @@ from service.compute.registry import LoadedModel, ModelUse, Registry
 from service.errors import BadInputError, ProblemError
 from service.layout import Layout, all_columns
 from service.metrics import settle, tally
+from service.peers import Peers
 from service.requests.answer import Answer
 from service.requests.bodies import Bundle, MedianOptions, Question
 from service.requests.json_body import BodyLimits, Reading
@@ -48,6 +49,7 @@ class Engine:
     registry: Registry
     draining: bool = False
     record: Callable[[], None] = settle  # counts and logs what was answered
+    peers: Peers = field(default_factory=Peers)
     lanes: dict[LoadedModel, Lane] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
-from service import life, logs
+from service import logs
 from service.compute import registry
 from tests.service import toy_models
 from tests.service.conftest import InProcess, Server, until
@@ -289,10 +289,10 @@ def test_the_follower_of_reloads_survives_what_goes_wrong(
         return real(*arguments)
 
     monkeypatch.setattr(registry, "load", load)
-    life.tell_workers(client.engine)  # as another worker would
+    client.wait(client.engine.peers.tell())  # as another worker would
     until(lambda: sorted(client.engine.registry.models) == ["first", "second"])
     assert not failures
     shared.rename(tmp_path / "elsewhere")
     toy_models.write(folder, "third", toy_models.description(7))
-    life.tell_workers(client.engine)
+    client.wait(client.engine.peers.tell())
     until(lambda: len(client.engine.registry.models) == 3)

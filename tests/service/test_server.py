@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from exporter.library import export_model
-from service import __main__
+from service import building
 from service.compute import registry
 from service.settings import Settings
 from tests.service import toy_models
@@ -205,15 +205,15 @@ def test_the_companion_of_an_even_model_is_built_and_announced(serve: Serve, tmp
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(__main__, "DEFAULT_D", 8)
+    monkeypatch.setattr(building, "DEFAULT_D", 8)
     # not even root can make a folder there
     settings = Settings(models=Path("/proc/onnx-median"), runtime_dir=str(tmp_path))
-    assert __main__.ensure_models(settings)
+    assert building.ensure_models(settings)
     assert sorted(registry.load(settings.folders).models) == [
         "median-radix-d8-latency-fused",
         "median-radix-d9-latency-fused",
     ]
-    assert not __main__.ensure_models(Settings(models=Path("/proc/onnx-median")))
+    assert not building.ensure_models(Settings(models=Path("/proc/onnx-median")))
 
 
 @pytest.mark.parametrize("shape", ["(True, True)", "(1 is 1, 1)", "(1if 1else 1, 1)"])

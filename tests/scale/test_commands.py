@@ -1,0 +1,225 @@
+"""The commands of docs/deploy.md that need Ray, run as the page has them, on ports and folders of the test's own; and the
+files they read, by the schemas of those who read them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from exporter.library import export_model
+from service.client import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+BLOCKS = re.findall(r"^```sh ray\n(.*?)^```$", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
+(ALONE,), (START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
+KEY = "sesame"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], Any], seconds: float = 120, what: Callable[[], str] = lambda: "in vain") -> Any:
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
+    return value
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "MEDIAN_API_KEY": KEY, **more}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for d in (32, 33):
+        export_model(d, "batcher", folder)
+    return folder
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name, as the sockets of Ray need it."""
+    folder = Path(tempfile.mkdtemp(prefix="median-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(url + "/readyz", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def answers(url: str) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 33))
+    with Client(url, api_key=KEY) as client:
+        assert (client.median(x, exact=True).medians == np.median(x, axis=1)).all()
+    assert httpx.post(url + "/median", json={"vector": [1]}).status_code == 401
+
+
+def ours(text: str, port: int, models: Path) -> list[str]:
+    return shlex.split(text.replace("8000", str(port)).replace("models/", str(models)))
+
+
+def test_the_page_starts_what_it_says() -> None:
+    assert ALONE.startswith("python -m service --engine ray ")
+    assert START == "ray start --head --block"
+    assert FROM_FILE == "serve deploy deploy/ray/serve.yaml"
+
+
+def test_python_m_service_on_ray(models: Path, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [*ours(ALONE, port, models), "--replica-cpus", "0.25", "--no-build"]
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, env=environment(RAY_ADDRESS="local"), stderr=stream, stdout=stream)
+    try:
+        until(lambda: process.poll() is not None or is_ready(url), what=log.read_text)
+        assert process.poll() is None, log.read_text()
+        answers(url)
+        again = subprocess.run(
+            command, env=environment(RAY_ADDRESS="local"), capture_output=True, text=True, check=False
+        )
+        assert again.returncode == 2
+        assert "cannot listen there" in again.stderr
+        assert "Traceback" not in again.stderr
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(90) == 0
+        gone, left = psutil.wait_procs(children, 30)
+        assert gone
+        assert not left
+        assert "Traceback" not in log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def test_serve_run_status_and_deploy(models: Path, short: Path) -> None:
+    port, gcs, dashboard = free_port(), free_port(), free_port()
+    url = f"http://127.0.0.1:{port}"
+    more = ["--port", str(gcs), "--dashboard-port", str(dashboard), "--temp-dir", str(short), "--num-cpus", "4"]
+    more += ["--object-store-memory", str(80 * 2**20), "--ray-client-server-port", str(free_port())]
+    variables = environment(RAY_ADDRESS=f"127.0.0.1:{gcs}", RAY_DASHBOARD_ADDRESS=f"http://127.0.0.1:{dashboard}")
+    with (short / "log").open("w") as stream:
+        head = subprocess.Popen([*shlex.split(START), *more], env=environment(), stdout=stream, stderr=stream)
+
+    def run(text: str, *beside: str) -> str:
+        command = [*ours(text, port, models), *beside]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr + (short / "log").read_text()
+        return done.stdout
+
+    try:
+        until(lambda: "Ray runtime started" in (short / "log").read_text(), what=(short / "log").read_text)
+        shown = ""
+        for line in ON_CLUSTER:
+            shown = run(line, *(["replica_cpus=0.25", "build=no"] if " run " in line else []))
+        until(lambda: is_ready(url))
+        answers(url)
+        status = yaml.safe_load(shown)["applications"]["median"]
+        assert status["status"] == "RUNNING"
+        assert {name: each["status"] for name, each in status["deployments"].items()} == {
+            "median": "HEALTHY", "board": "HEALTHY",
+        }  # fmt: skip
+        config = yaml.safe_load((ROOT / "deploy" / "ray" / "serve.yaml").read_text())
+        config["http_options"].update(port=port, host="127.0.0.1")
+        config["applications"][0]["args"] |= {"models": str(models), "replica_cpus": 0.25, "max_batch": 9}
+        own = short / "serve.yaml"
+        own.write_text(yaml.safe_dump(config))
+        run(FROM_FILE.replace("deploy/ray/serve.yaml", str(own)))
+
+        def deployed() -> bool:
+            told = yaml.safe_load(run("serve status"))["applications"]["median"]
+            assert told["status"] != "DEPLOY_FAILED", told
+            return told["status"] == "RUNNING"
+
+        until(deployed)
+        answers(url)
+        config["applications"][0]["args"] = {"model": "x"}
+        own.write_text(yaml.safe_dump(config))
+        run(FROM_FILE.replace("deploy/ray/serve.yaml", str(own)))
+        until(lambda: "unknown option 'model': did you mean 'models'?" in run("serve status"))
+    finally:
+        children = psutil.Process(head.pid).children(recursive=True)
+        head.terminate()
+        head.wait(60)
+        for left in psutil.wait_procs(children, 20)[1]:
+            left.kill()
+
+
+def test_the_serve_file_is_valid() -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    config = yaml.safe_load((ROOT / "deploy" / "ray" / "serve.yaml").read_text())
+    ServeDeploySchema.model_validate(config)
+    config["applications"][0]["import_pth"] = config["applications"][0].pop("import_path")
+    with pytest.raises(ValueError, match="import_p"):
+        ServeDeploySchema.model_validate(config)
+
+
+def test_options_in_a_config_file_are_checked() -> None:
+    from service import ray_app
+
+    with pytest.raises(ValueError, match="unknown option 'replica': did you mean 'replicas'"):
+        ray_app.app({"replica": 3})
+    with pytest.raises(ValueError, match="environment only, as MEDIAN_API_KEY"):
+        ray_app.app({"api_key": "secret"})
+    with pytest.raises(ValueError, match="MEDIAN_REPLICAS='two' is not a valid int"):
+        ray_app.app({"replicas": "two"})
+
+
+def _kserve(name: str) -> Any:
+    """A class of kserve.models by its path: the package around them imports a server."""
+    package = importlib.util.find_spec("kserve")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    path = Path(package.submodule_search_locations[0]) / "models" / f"{name}.py"
+    text = path.read_text()
+    found = re.search(r"    attribute_map = (\{.*?\n    \})", text, re.DOTALL)
+    types = re.search(r"    openapi_types = (\{.*?\n    \})", text, re.DOTALL)
+    assert found is not None
+    assert types is not None
+    import ast
+
+    names, kinds = ast.literal_eval(found[1]), ast.literal_eval(types[1])
+    return {names[key]: kinds[key] for key in names}
+
+
+def test_the_inference_service_has_the_fields_of_kserves_own_models() -> None:
+    document = yaml.safe_load((ROOT / "deploy" / "kserve" / "inference-service.yaml").read_text())
+    assert document["apiVersion"] == "serving.kserve.io/v1beta1"
+    assert set(document) <= set(_kserve("v1beta1_inference_service"))
+    assert set(document["spec"]) <= set(_kserve("v1beta1_inference_service_spec"))
+    known = _kserve("v1beta1_predictor_spec")
+    plain = {"int": int, "str": str, "bool": bool}
+    for key, value in document["spec"]["predictor"].items():
+        assert key in known
+        assert isinstance(value, plain.get(known[key], dict | list)), key
