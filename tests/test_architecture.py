@@ -26,7 +26,7 @@ EXPORTER = [
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http",
-    "life", "app", "stopping", "worker", "client", "demo",
+    "life", "app", "stopping", "worker", "client", "demo", "batch",
 ]  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_packages_import_what_they_declare() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     base, service, plot = project["dependencies"], extras["service"], extras["plot"]
-    for package, declared in (("exporter", base), ("service", base + service)):
+    for package, declared in (("exporter", base), ("service", base + service + extras["tables"] + extras["ray"])):
         used = {
             name.partition(".")[0]
             for _, path in modules(package)
