@@ -38,7 +38,7 @@ class Tally:
     passes: list[dict[str, float]] | None = None
 
 
-def run(options: BatchOptions) -> Tally:
+def run(options: BatchOptions, workers: Workers | None = None) -> Tally:
     """Answer what is asked; an interrupted run goes on, a finished one is done at once."""
     sources = find(options.input)
     schemas = [schema(source) for source in sources]
@@ -54,7 +54,7 @@ def run(options: BatchOptions) -> Tally:
     asked = Asked(
         options.out.absolute(), columns, dtype, tuple(options.statistics), options.nan, options.empty, options.largest
     )
-    workers = engine(options.engine, options.workers, options.processes)
+    workers = workers or engine(options.engine, options.workers, options.processes)
     try:
         match per:
             case "row":
