@@ -7,7 +7,8 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
-.PHONY: setup demo test lint types tests torture mutants runtimes versions models browser clean
+SCALE := .venv-scale
+.PHONY: setup demo test lint types tests torture mutants runtimes scale versions models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -57,6 +58,19 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 	ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix $(HEAVY) --no-package-lock --no-audit --no-fund --silent
 	@touch $@
 
+# Clusters simulated on one machine, tables against other engines, and every command of docs/scale.md; about ten minutes.
+scale: $(SCALE)/.installed
+	$(SCALE)/bin/python -m pytest -q tests/scale
+	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --rows 100000 --groups 10000
+	$(SCALE)/bin/python tests/benchmarks/bench_vector.py --entries 1000000
+
+$(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
+	$(PYTHON) -m venv $(SCALE)
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt setuptools
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -r tests/scale/requirements.txt \
+	  --no-build-isolation -e '.[service,tables,ray]'
+	@touch $@
+
 # onnxruntime-web beside the page models/browser/index.html, from npm's package
 browser: $(HEAVY)/.installed
 	mkdir -p models/browser/ort
@@ -76,4 +90,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) $(SCALE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from service.batch.engines import Item, Result, Task
 from service.batch.options import BatchOptions, parsed
 from service.batch.run import Tally, run
 
-FAMILIES = {
+FAMILIES: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "normal": lambda rng, n: rng.normal(size=n),
     "few": lambda rng, n: rng.integers(0, 3, n) * 1.0,
     "scales": lambda rng, n: rng.normal(size=n) * 10.0 ** rng.integers(-44, 38, n),

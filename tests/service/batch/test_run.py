@@ -255,7 +255,7 @@ def test_counts_of_parts_add_up(data: Path) -> None:
 
     todo = [piece for source in find([str(data)]) for piece in pieces(source)]
     task = CountTask({"x": Round("float32", 8, (-(2**31),), 24)}, "error")
-    assert (sum(task([piece])["x"] for piece in todo) == task(todo)["x"]).all()
+    assert (np.sum([task([piece])["x"] for piece in todo], axis=0) == task(todo)["x"]).all()
     assert len(todo) == 8
 
 

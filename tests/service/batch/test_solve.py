@@ -61,7 +61,7 @@ def test_the_ladder_serves_every_rank(folder: Path) -> None:
     """Padding brings each rank of each length to a column of the model, for any quantile."""
     for q in (0.0, 1e-9, 0.001, 0.29, 0.5, 0.7, 0.999, 1 - 2.0**-53, 1.0):
         for method in ("linear", "higher", "nearest"):
-            one = Statistic(q, method)  # type: ignore[arg-type]
+            one = Statistic(q, method)
             n = np.arange(1, 4097)
             low, high, _ = one.ends(n)
             d = np.array([models.rung(int(k)) for k in n])
