@@ -58,15 +58,19 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 	ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix $(HEAVY) --no-package-lock --no-audit --no-fund --silent
 	@touch $@
 
-# What goes beyond one machine, on a simulated cluster, in an environment of its own.
+# What goes beyond one machine: clusters simulated on one, tables against other engines, and every command of docs/scale.md and
+# docs/deploy.md, in an environment of its own; a quarter of an hour.
 scale: $(SCALE)/.installed
 	$(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale
+	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --rows 100000 --groups 10000
+	$(SCALE)/bin/python tests/benchmarks/bench_vector.py --entries 1000000
 
 # kserve for its schemas alone: what it depends on contradicts ours
-$(SCALE)/.installed: pyproject.toml constraints.txt
+$(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
 	$(PYTHON) -m venv $(SCALE)
 	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt setuptools
-	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation -e '.[dev,ray]'
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -r tests/scale/requirements.txt \
+	  --no-build-isolation -e '.[dev,ray]'
 	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-deps kserve
 	@touch $@
 

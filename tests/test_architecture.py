@@ -27,7 +27,7 @@ EXPORTER = [
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "scaling", "requests",
     "compute", "http", "building",
-    "life", "app", "stopping", "worker", "ray_app", "retries", "client", "demo",
+    "life", "app", "stopping", "worker", "ray_app", "retries", "client", "demo", "batch",
 ]  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_packages_import_what_they_declare() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     base, service = project["dependencies"], extras["service"]
-    optional = {module(each) for name in ("plot", "ray") for each in extras[name]}
+    optional = {module(each) for name in ("plot", "ray", "tables") for each in extras[name]}
     for package, declared in (("exporter", base), ("service", base + service)):
         used = {
             name.partition(".")[0]

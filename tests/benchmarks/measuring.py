@@ -1,0 +1,71 @@
+"""Time and memory of a command and all its processes, and the peers a table is measured against."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Measured:
+    seconds: float
+    each: float  # peak GB of the largest process
+    all: float  # peak GB of all processes together
+    printed: str
+
+
+def measured(command: list[str]) -> Measured:
+    """Run a command; memory is what is resident, looked at 20 times a second, without pages of files."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    each = together = 0.0
+    while process.poll() is None:
+        sizes = [_resident(one) for one in _family(process.pid)]
+        each, together = max(each, *sizes, 0.0), max(together, sum(sizes))
+        time.sleep(0.05)
+    seconds = time.perf_counter() - started
+    printed = process.communicate()[0]
+    if process.returncode:
+        sys.exit(f"{' '.join(command)[:300]}\n{printed}")
+    return Measured(seconds, each, together, printed)
+
+
+def _family(pid: int) -> list[Any]:
+    try:
+        first = psutil.Process(pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _resident(process: Any) -> float:
+    try:
+        about = process.memory_info()
+        return float(about.rss - about.shared) / 1e9
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def ours(*arguments: Any) -> Measured:
+    return measured([sys.executable, "-m", "service.batch", "--quiet", *map(str, arguments)])
+
+
+def peer(code: str) -> Measured:
+    return measured([sys.executable, "-c", code])
+
+
+def line(name: str, one: Measured, to: Measured | None = None) -> None:
+    ratio = (
+        f"   ours takes {to.seconds / one.seconds:6.2f} x its time, {to.all / one.all:6.2f} x its memory" if to else ""
+    )
+    print(
+        f"  {name:34} {one.seconds:8.2f} s   {one.each:6.2f} GB a process, {one.all:6.2f} GB in all{ratio}", flush=True
+    )
