@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from onnx import TensorProto
 
 from exporter.files.graph import Graph
+from exporter.files.model_file import ELEMENT
 from exporter.images.planes import Plane
 from exporter.images.windows import Selection
+from exporter.options import Border
 
-Border = Literal["edge", "reflect", "zero", "valid"]
 END = np.iinfo(np.int64).max
-TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "uint8": TensorProto.UINT8}
 ROWS, COLUMNS = 2, 3  # axes of an image [n, c, h, w]
 
 
@@ -57,10 +56,10 @@ class Form:
 
 def lower(selection: Selection, weights: dict[int, float], form: Form) -> Graph:
     """The weighted sum of the ranks of every window, or of all frames, as a graph from x to y."""
-    return _Lowering(selection, form).write(weights)
+    return _Emission(selection, form).write(weights)
 
 
-class _Lowering:
+class _Emission:
     def __init__(self, selection: Selection, form: Form) -> None:
         self.selection, self.form = selection, form
         self.graph = Graph(np.dtype(form.dtype), once=True)
@@ -69,7 +68,7 @@ class _Lowering:
 
     def write(self, weights: dict[int, float]) -> Graph:
         form, graph = self.form, self.graph
-        x = graph.add("Cast", ["x"], to=TYPES[form.dtype]) if form.cast else "x"
+        x = graph.add("Cast", ["x"], to=ELEMENT[form.dtype]) if form.cast else "x"
         self._inputs(x)
         program = self.selection.program
         for at in program.live(self.selection.outputs):
@@ -77,15 +76,13 @@ class _Lowering:
             if node.args:
                 a, b = (self._read(arg, self.beyond[at]) for arg in node.args)
                 self.names[at] = self._low(a, b) if node.op == "low" else self._high(a, b)
-        parts = [
-            self._affine(self._read(self.selection.ranks[rank], (0, 0)), weight) for rank, weight in weights.items()
-        ]
-        y = parts[0] if len(parts) == 1 else graph.add("Add", parts)
-        y = self._affine(y, 1.0, self._moved)
+        parts = {rank: self._read(self.selection.ranks[rank], (0, 0)) for rank in weights}
+        alike = len(set(weights.values())) == 1  # a mean is one sum, halved, as in numpy
+        terms = [part if alike else self._affine(part, weights[rank]) for rank, part in parts.items()]
+        y = terms[0] if len(terms) == 1 else graph.add("Add", terms)
+        y = self._affine(y, weights[min(weights)] if alike else 1.0, self._moved)
         if form.cast:
-            y = graph.add("Cast", [y], to=TYPES[form.cast])
-        if y == "x":
-            y = graph.add("Identity", [y])
+            y = graph.add("Cast", [y], to=ELEMENT[form.cast])
         graph.finish(y)
         return graph
 
@@ -145,7 +142,7 @@ class _Lowering:
         return x
 
     def _beside(self, x: str, axis: int, n: int, before: bool) -> str:
-        """n lines of border. Reflected ones repeat (line, mirrored line) as often as the smallest image needs, and are cut."""
+        """n lines of border. Reflected ones repeat lines and mirrored lines as often as one pixel needs, and are cut."""
         if n == 0:
             return ""
         if self.form.border == "edge":
@@ -192,7 +189,9 @@ class _Lowering:
                 if start or rest:
                     name = self._conv(name, {axis: (start, start + rest + 1)})
             return name
-        cuts = {axis: (start, -rest or END) for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)) if start or rest}
+        cuts = {
+            axis: (start, -rest or END) for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)) if start or rest
+        }
         return self._slice(name, cuts) if cuts else name
 
     def _low(self, a: str, b: str) -> str:
@@ -242,7 +241,9 @@ class _Lowering:
         kernel[:, 0, place[0], place[1]] = factor
         bias = [self.graph.constant(np.full(channels, offset))] if offset else []
         about: dict[str, Any] = {"pads": list(pads)} if any(pads) else {}
-        return self.graph.add("Conv", [x, self.graph.constant(kernel), *bias], group=channels, kernel_shape=size, **about)
+        return self.graph.add(
+            "Conv", [x, self.graph.constant(kernel), *bias], group=channels, kernel_shape=size, **about
+        )
 
 
 def _pads(axis: int, before: int, after: int) -> tuple[int, int, int, int]:

@@ -29,7 +29,7 @@ class Plane(NamedTuple):
         return Plane(self.node, self.down + down, self.right + right)
 
 
-class Node(NamedTuple):
+class Operation(NamedTuple):
     """Operands are ordered, and moved so that the smallest shift in each direction is 0."""
 
     op: Op
@@ -41,11 +41,11 @@ class Program:
     """Nodes in an order in which each comes after its operands; the first `inputs` of them are input planes."""
 
     inputs: int = 1
-    nodes: list[Node] = field(default_factory=list)
-    _known: dict[Node, int] = field(default_factory=dict)
+    nodes: list[Operation] = field(default_factory=list)
+    _known: dict[Operation, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.nodes.extend(Node("input", ()) for _ in range(self.inputs))
+        self.nodes.extend(Operation("input", ()) for _ in range(self.inputs))
 
     def low(self, a: Plane, b: Plane) -> Plane:
         return self._add("low", a, b)
@@ -56,7 +56,7 @@ class Program:
     def _add(self, op: Op, a: Plane, b: Plane) -> Plane:
         a, b = min(a, b), max(a, b)
         down, right = min(a.down, b.down), min(a.right, b.right)
-        node = Node(op, (a.moved(-down, -right), b.moved(-down, -right)))
+        node = Operation(op, (a.moved(-down, -right), b.moved(-down, -right)))
         if node not in self._known:
             self._known[node] = len(self.nodes)
             self.nodes.append(node)
