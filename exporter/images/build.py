@@ -184,7 +184,7 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
     """Settle profile and dtype, or raise UserError with the reason and the nearest that works."""
     profile: Any = "minmax" if options.profile == "auto" else options.profile
     floats = IMAGE_PROFILES[profile].floats
-    halves = len(task.outputs[0].ranks) > 1
+    between = len(task.outputs[0].ranks) > 1
     for name in ("bits", "domain", "inputs"):
         if getattr(options, name) is not None and (floats or options.dtype == "uint8"):
             why = NOT_WITHOUT_GRID[name] if floats else "its values are 0 to 255"
@@ -193,7 +193,7 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
             )
             other = "; --profile structured, fused and conv have a grid" if floats else ""
             raise UserError(f"{what}: {why}, so leave --{name} out{other}")
-    if halves and options.dtype == "uint8":
+    if between and options.dtype == "uint8":
         raise UserError(
             "an answer between two pixels is not uint8: take --even lower or upper, --method lower, higher or nearest, or "
             "another --dtype"
@@ -209,7 +209,11 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
             "--inputs any rounds data by the digits of its type, and runtimes compute float16 in wider ones: "
             "leave it out, or take --dtype float32"
         )
-    dtype, grid = _settled(options, floats, halves)
+    if profile == "conv" and options.dtype == "float64":
+        raise UserError(
+            "few runtimes have Conv in float64, and onnxruntime has none: take --dtype float32, or --profile fused"
+        )
+    dtype, grid = _settled(options, profile, between and not task.may_round)
     if options.border == "zero" and options.window and not floats and not grid.low <= 0 <= grid.high:
         raise UserError(
             f"--border zero has zeros beyond the image, and --domain {shown(grid.lo)} {shown(grid.hi)} has none"
@@ -223,16 +227,17 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
     )  # fmt: skip
 
 
-def _settled(options: ImageOptions, floats: bool, halves: bool) -> tuple[Any, Grid]:
+def _settled(options: ImageOptions, profile: str, halves: bool) -> tuple[Any, Grid]:
     """The type of the file and the grid on which it is exact; without a grid, one to draw test images from."""
     if options.dtype == "uint8":
         return "uint8", PIXELS
     small = options.dtype == "float16"
     lo, hi = options.domain or (0.0, 255.0)
-    grid = Grid(lo, hi, options.bits or (8 if small else Grid.bits))
+    grid = Grid(lo, hi, options.bits or (8 if small else Grid.bits - halves))
+    widest: tuple[FloatType, ...] = ("float32",) if profile == "conv" else ("float32", "float64")
     reason = ""
-    for dtype in ("float32", "float64") if options.dtype == "auto" else (options.dtype,):
-        if floats or not (reason := _misfit(grid, dtype, halves)):
+    for dtype in widest if options.dtype == "auto" else (options.dtype,):
+        if IMAGE_PROFILES[profile].floats or not (reason := _misfit(grid, dtype, halves)):
             return dtype, grid
     raise ContractError(reason)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 
 from exporter.images.planes import Cost, Plane, Program, merged, rank_of_two
@@ -36,12 +36,14 @@ class Selection:
         return self.program.cost(self.outputs)
 
 
-def window(height: int, width: int, ranks: Sequence[int]) -> Selection:
+@lru_cache(64)
+def window(height: int, width: int, ranks: tuple[int, ...]) -> Selection:
     """The given ranks of every height x width window."""
     return min(_windows(height, width, ranks), key=lambda s: s.cost)
 
 
-def frames(count: int, ranks: Sequence[int]) -> Selection:
+@lru_cache(64)
+def frames(count: int, ranks: tuple[int, ...]) -> Selection:
     """The given ranks of as many planes, the inputs 0, 1, ... of the program: no window shares work with another."""
     return min(_frames(count, ranks), key=lambda s: s.cost)
 
@@ -82,7 +84,7 @@ class Lines:
 
 def _windows(height: int, width: int, ranks: Sequence[int]) -> Iterator[Selection]:
     splits = (_halves, _middle)
-    for turned, split, other, direct in product((False, True), splits, splits, (False, True)):
+    for turned, split, other, direct in product((False, True)[: 1 + (height != width)], splits, splits, (False, True)):
         for scheme in (_merge, _tableau):
             h, w = (width, height) if turned else (height, width)
             down = Lines(Program(), (0, 1) if turned else (1, 0), split, direct)
