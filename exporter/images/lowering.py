@@ -132,34 +132,31 @@ class _Emission:
             if form.profile == "conv":
                 return self._conv(x, {}, pads=(up, left, down, right))
             pads = self.graph.shape([0, 0, up, left, 0, 0, down, right])
-            return self.graph.add("Pad", [x, pads, self.graph.constant(0.0)])
+            return self.graph.add("Pad", [x, pads])
         for axis, (before, after) in sizes.items():
             if form.profile == "conv":
                 x = self._grown(x, axis, before, after)
+            elif form.border == "edge":
+                first, last = self._slice(x, {axis: (0, 1)}), self._slice(x, {axis: (-1, END)})
+                x = self.graph.add("Concat", [first] * before + [x] + [last] * after, axis=axis)
             else:
-                ends = [self._beside(x, axis, before, True), x, self._beside(x, axis, after, False)]
-                x = self.graph.add("Concat", [e for e in ends if e], axis=axis)
+                x = self._reflected(x, axis, before, after)
         return x
 
-    def _beside(self, x: str, axis: int, n: int, before: bool) -> str:
-        """n lines of border. Reflected ones repeat lines and mirrored lines as often as one pixel needs, and are cut."""
-        if n == 0:
-            return ""
-        if self.form.border == "edge":
-            line = self._slice(x, {axis: (0, 1) if before else (-1, END)})
-            return self.graph.add("Concat", [line] * n, axis=axis) if n > 1 else line
-        lines = self._slice(x, {axis: (0, n) if before else (-n, END)})
-        mirrored = self.graph.add(
-            "Slice", [lines, *(self.graph.shape([v]) for v in (-1, -END, axis, -1))]
-        )  # fmt: skip
-        period = [lines, mirrored] if before else [mirrored, lines]
-        if n == 1:
-            return lines
-        found = self.graph.add("Concat", period * ((n + 1) // 2), axis=axis)
-        return self._slice(found, {axis: (-n, END) if before else (0, n)})
+    def _reflected(self, x: str, axis: int, before: int, after: int) -> str:
+        """A line on each side at a time: the next one lies as far inside the image, grown so far, as it will outside.
+
+        An image that is smaller than its border is reflected again and again, and no line is read that is not there.
+        """
+        for t in range(before):
+            lines = [self._slice(x, {axis: (2 * t, 2 * t + 1)}), x]
+            if t < after:
+                lines.append(self._slice(x, {axis: (-2 * t - 1, -2 * t or END)}))
+            x = self.graph.add("Concat", lines, axis=axis)
+        return x
 
     def _grown(self, x: str, axis: int, before: int, after: int) -> str:
-        """The same by Conv, a line on each side at a time: lines moved onto the border, and cleared everywhere else.
+        """Both by Conv: lines are moved onto the border, a line on each side at a time, and cleared everywhere else.
 
         Clearing is relu(v - top m) with m = 1 on the image and 0 on the border, for values v in [0, top].
         """
