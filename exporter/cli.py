@@ -16,7 +16,17 @@ from tqdm import tqdm
 
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
-from exporter.library import Exported, checked_all, export, question, requests
+from exporter.images.build import asks_for_images
+from exporter.library import (
+    Exported,
+    checked_all,
+    export,
+    export_filter,
+    filter_question,
+    no_vector,
+    question,
+    requests,
+)
 from exporter.options import OPTIONS, nearest, whole_number
 from exporter.readings.promise import TIES, promise
 from exporter.tools.atlas import TABLE, atlas, redraw
@@ -37,6 +47,10 @@ examples:
       a 5 x 5 median filter on 8-bit pixels: one Gemm/Relu chain, models/median-batcher-d25-b8-from0to255-dense.onnx
   python -m exporter --d 101 --quantile 0.25 --quantile 0.5 --quantile 0.75 --construction radix --out models/
       quartiles: three outputs in one file, models/q0.25-0.5-0.75-radix-d101.onnx
+  python -m exporter --op median --window 5x5 --dtype uint8 --out models/
+      a median filter for 8-bit images of any size, models/median-window5x5-uint8.onnx
+  python -m exporter --frames 9 --out models/
+      the background of a scene: the median of 9 frames, models/median-frames9.onnx
   python -m exporter --d 25 --out models/
       every construction that can be built at d = 25, as models/median-NAME-d25.onnx
   python -m exporter verify models/median-batcher-d25-b8-from0to255-dense.onnx
@@ -46,6 +60,7 @@ examples:
 """
 GROUPS = {
     "what": "what is computed",
+    "image": "filters for images",
     "data": "the data",
     "file": "the file",
     "plan": "schedules of the sampled networks",
@@ -114,7 +129,8 @@ def _export_parser() -> argparse.ArgumentParser:
     wide = max(map(len, [*CONSTRUCTIONS, *COMMANDS]))
     parser = _Parser(
         prog="python -m exporter",
-        usage="python -m exporter --d D --out DIR [options]\n       python -m exporter COMMAND ... [options]",
+        usage="python -m exporter --d D --out DIR [options]\n       python -m exporter --window HxW --out DIR [options]\n"
+        "       python -m exporter COMMAND ... [options]",
         description="Write ReLU networks that compute medians and other order statistics as ONNX files.\n"
         "Names in brackets are the constructions that take an option; every other option is for all of them.",
         epilog=EXPORT.format(
@@ -122,7 +138,7 @@ def _export_parser() -> argparse.ArgumentParser:
             constructions="\n".join(f"  {c.name:{wide}}  {c.summary}" for c in CONSTRUCTIONS.values()),
         ),
     )
-    parser.add_argument("--d", type=_number, required=True, metavar="D", help="how many numbers go in")
+    parser.add_argument("--d", type=_number, metavar="D", help="how many numbers go in")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(
         "--construction", action="append", metavar="NAME",
@@ -138,6 +154,8 @@ def _export_parser() -> argparse.ArgumentParser:
             about |= {"action": "store_true"}
         elif option.choices:
             about |= {"metavar": f"{{{','.join(option.choices)}}}"}
+        elif option.size:
+            about |= {"metavar": option.metavar}
         else:
             about |= {"type": _number, "metavar": option.metavar}
         if option.pair:
@@ -149,8 +167,13 @@ def _export_parser() -> argparse.ArgumentParser:
 
 
 def _export(args: Sequence[str]) -> int:
-    parsed = vars(_export_parser().parse_args(args))
+    parser = _export_parser()
+    parsed = vars(parser.parse_args(args))
     given = checked_all({name: value for name, value in parsed.items() if name in OPTIONS})
+    if asks_for_images(given):
+        return _export_filter(parsed, given)
+    if "d" not in parsed:
+        parser.error("the following arguments are required: --d (or --window, or --frames)")
     task = question(whole_number("d", parsed["d"]), given)
     named = parsed.get("construction")
     wanted = requests(task, named, given)
@@ -178,6 +201,25 @@ def _export(args: Sequence[str]) -> int:
     order = list(CONSTRUCTIONS)
     written.sort(key=lambda w: order.index(w.model.options.construction))
     _report(written, [skipped[name] for name in order if name in skipped], "json" in parsed)
+    return 0
+
+
+def _export_filter(parsed: dict[str, Any], given: dict[str, Any]) -> int:
+    for name in ("d", "construction"):
+        if name in parsed:
+            raise UserError(no_vector(given, name))
+    task, options = filter_question(given)
+    with tqdm([options], desc="exporting", unit="model", disable=None, leave=False) as bar:
+        for each in bar:
+            path, entry = export_filter(task, each, parsed["out"], bar.set_postfix_str)
+    if "json" in parsed:
+        print(json.dumps({"written": [entry], "skipped": []}, indent=1))
+        return 0
+    about = entry["description"]
+    print(
+        f"{path}  {entry['bytes'] / 1024:.0f} kB  {about['comparators']} comparators a pixel  "
+        f"{about['dtype']}  {about['profile']}  {promise(about)}{', grid only' * (about['inputs'] == 'grid')}"
+    )
     return 0
 
 

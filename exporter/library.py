@@ -13,8 +13,16 @@ from exporter.constructions import CONSTRUCTIONS, default, fastest, lookup, own,
 from exporter.errors import UserError
 from exporter.files.manifest import write
 from exporter.files.triton import write_repository
+from exporter.images.build import (
+    ImageOptions,
+    asks_for_images,
+    build_filter,
+    filter_name,
+    filter_to_onnx,
+    image_options,
+)
 from exporter.net import Net, of_model
-from exporter.options import OPTIONS, Options, checked, in_python, nearest, whole_number
+from exporter.options import OPTIONS, Options, checked, in_python, nearest, refuse_images, whole_number
 from exporter.question import task as tasks
 from exporter.question.grid import Grid, shown
 from exporter.question.task import Task
@@ -63,6 +71,17 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
     return Exported(path, entry, model)
 
 
+def export_filter(
+    task: Task, options: ImageOptions, out: Path, on_stage: Callable[[str], None] = lambda stage: None
+) -> tuple[Path, dict[str, Any]]:
+    """The same for images: the path and the manifest's entry."""
+    on_stage("building")
+    model = build_filter(task, options)
+    on_stage("writing")
+    path = out / filter_name(task, options)
+    return path, write(filter_to_onnx(model), path, model.description())
+
+
 def export_model(
     d: int | None = None,
     construction: str | None = None,
@@ -75,6 +94,7 @@ def export_model(
     `options` are those of the command line by name (`python -m exporter --help`), with the same checks: op, rank, quantile,
     method, even, bits, domain, failure, profile and so on; None is an option not given. d is 2048 by default. A `task`
     (exporter.question.task) is a question of its own, in place of d, op, rank, quantile, method and even.
+    `export_model(window=(5, 5), out="models")` and `frames=9` are filters for images, without d and construction.
     """
     try:
         if not isinstance(out, str | os.PathLike):
@@ -82,6 +102,10 @@ def export_model(
         if not isinstance(task, Task | None):
             raise UserError(f"task must be one of exporter.question.task, such as median(9), not {task!r}")
         given = checked_all(options)
+        if asks_for_images(given):
+            if named := [n for n, v in (("d", d), ("construction", construction), ("task", task)) if v is not None]:
+                raise UserError(no_vector(given, named[0]))
+            return export_filter(*filter_question(given), Path(out))[0]
         if task is None:
             task = question(2048 if d is None else whole_number("d", d), given)
         elif asked := [name for name in ("op", "rank", "quantile", "method", "even") if name in given]:
@@ -99,7 +123,23 @@ def checked_all(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if name not in OPTIONS:
             raise UserError(f"unknown option {name!r}{nearest(name, OPTIONS)} (there are {', '.join(OPTIONS)})")
-    return {name: checked(name, value) for name, value in options.items() if value is not None and value is not False}
+    given = {name: checked(name, value) for name, value in options.items() if value is not None and value is not False}
+    if not asks_for_images(given):
+        refuse_images(given)
+    return given
+
+
+def filter_question(given: Mapping[str, Any]) -> tuple[Task, ImageOptions]:
+    """What is computed of every window or of all frames, and how."""
+    options = image_options(given)
+    return question(options.d, given), options
+
+
+def no_vector(given: Mapping[str, Any], name: str) -> str:
+    """Why an option of vectors is none of images."""
+    return (
+        f"--{'window' if 'window' in given else 'frames'} says what goes in and how it is compared: leave --{name} out"
+    )
 
 
 def question(d: int, given: Mapping[str, Any]) -> Task:
@@ -238,6 +278,8 @@ def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: 
         given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
         if "layout" in given:
             raise UserError("--layout says how an export writes its files: leave it out, or call export_model")
+        if asks_for_images(given):
+            raise UserError("filters for images are files: export_model(window=(5, 5), out=...) writes one")
         task = question(whole_number("d", d), given)
         (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
         return of_model(build(task, wanted), file_name(task, wanted))

@@ -17,6 +17,7 @@ from exporter.files.gemm_chain import chain_of
 from exporter.files.manifest import replace_file, writable
 from exporter.files.model_file import decode
 from exporter.files.model_file import load as load_proto
+from exporter.files.profiles import takes_images
 from exporter.files.session import Session
 from exporter.formula.network import weights
 from exporter.readings.promise import beyond_the_grid, promise, without_grid
@@ -140,6 +141,8 @@ def load(path: str | Path) -> Net:
     proto = load_proto(where)
     if not decode(proto):
         raise UserError(f"{where} has no description of ours: run it with onnxruntime itself")
+    if takes_images(proto):
+        raise UserError(f"{where} is a filter for images: run it with onnxruntime itself, on [n, c, h, w]")
     return Net(proto, name=where.name)
 
 

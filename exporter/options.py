@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from exporter.errors import UserError
-from exporter.files.profiles import PROFILES
+from exporter.files.profiles import IMAGE_PROFILES, PROFILES
 from exporter.planning.goal import Blocks, Goal, Numbers, Objective
 from exporter.question.grid import Grid
 from exporter.question.task import OPS, Even, Method
@@ -25,18 +25,21 @@ from exporter.question.task import OPS, Even, Method
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Tune = Literal["throughput", "latency", "depth", "width"]
 Layout = Literal["files", "triton"]
+Border = Literal["edge", "reflect", "zero", "valid"]
+VECTOR_TYPES = ("auto", "float32", "float64")
+LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `choices` are its words; without, it is a number (`whole` or not), or two (`pair`), or a flag.
+    """One option. `choices` are its words; without, it is a number (`whole` or not), two (`pair`), HxW (`size`) or a flag.
 
     `rule` and `holds` are what must be true of a value of its type; what depends on other options is checked where it is
     used. `many`: it can be given several times.
     """
 
     name: str
-    group: Literal["what", "data", "file", "plan"]
+    group: Literal["what", "image", "data", "file", "plan"]
     help: str
     metavar: str = ""
     _: KW_ONLY
@@ -44,6 +47,7 @@ class Option:
     whole: bool = False
     flag: bool = False
     pair: bool = False
+    size: bool = False
     many: bool = False
     rule: str = ""
     holds: Callable[[Any], bool] = lambda value: True
@@ -70,9 +74,31 @@ OPTIONS: dict[str, Option] = {
             "certificate", "what",
             "two more outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer", flag=True,
         ),
-        Option("bits", "data", "values are told apart on a grid of 2^B steps (default: 24)", "B", whole=True),
         Option(
-            "domain", "data", "the range of the data (default: 0 1); it goes in and comes out as it is", pair=True,
+            "window", "image",
+            "a filter for images [n, c, h, w] of any size, in place of --d: the statistic of every window of H x W pixels",
+            "HxW", size=True, rule="must have from 2 to 441 pixels", holds=lambda v: 2 <= v[0] * v[1] <= LARGEST_WINDOW,
+        ),
+        Option(
+            "border", "image",
+            "what windows see beyond the image, as scipy.ndimage means it: its edge (default), the image reflected (c b a | "
+            "a b c), zeros; valid: the output is smaller", choices=get_args(Border),
+        ),
+        Option(
+            "frames", "image", "the statistic of N images [N, c, h, w], pixel by pixel: [1, c, h, w], in place of --d", "N",
+            whole=True, rule="must be from 2 to 441", holds=lambda v: 2 <= v <= LARGEST_WINDOW,
+        ),
+        Option(
+            "channels", "image", "how many channels c a filter of --profile conv has, which must know (default: 3)", "C",
+            whole=True, rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
+        ),
+        Option(
+            "bits", "data",
+            "values are told apart on a grid of 2^B steps (default: 24; of images in float16: 8)", "B", whole=True,
+        ),
+        Option(
+            "domain", "data",
+            "the range of the data (default: 0 1, of images: 0 255); it goes in and comes out as it is", pair=True,
         ),
         Option(
             "inputs", "data",
@@ -86,14 +112,15 @@ OPTIONS: dict[str, Option] = {
             "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
         ),
         Option(
-            "dtype", "file", "auto: the smallest that is exact at these bits (default)",
-            choices=("auto", "float32", "float64"),
+            "dtype", "file",
+            "auto: the smallest that is exact at these bits (default); of images also float16 and uint8, in and out",
+            choices=(*VECTOR_TYPES, "float16", "uint8"),
         ),
         Option(
             "profile", "file",
-            "; ".join(f"{p.name}: {p.operators}, for {p.purpose}" for p in PROFILES.values())
-            + "; auto: dense where it is small and as exact, else structured (default)",
-            choices=("auto", *PROFILES),
+            "; ".join(f"{p.name}: {p.operators}, for {p.purpose}" for p in {**PROFILES, **IMAGE_PROFILES}.values())
+            + "; auto: dense where it is small and as exact, else structured (default); of images minmax",
+            choices=("auto", *{**PROFILES, **IMAGE_PROFILES}),
         ),
         Option(
             "tune", "file", "for large batches (default), single vectors, few layers or few neurons a layer",
@@ -166,6 +193,7 @@ class Options:
         for name, value in vars(self).items():
             if name in OPTIONS and value is not None:
                 checked(name, value)
+        refuse_images(vars(self))
 
     def given(self) -> dict[str, Any]:
         """The options that are not what they are by default."""
@@ -185,6 +213,17 @@ class Options:
             d=d, low=low, high=high, failure=failure, schedule=self.schedule, objective=self.objective,
             blocks=self.blocks, gamma=self.gamma, depth=self.depth, width=self.width,
         )  # fmt: skip
+
+
+def refuse_images(given: Mapping[str, Any]) -> None:
+    """Refuse what only image filters have; `given` says nothing of a window or frames."""
+    found = [f"--{name}" for name in given if name in OPTIONS and OPTIONS[name].group == "image"]
+    if given.get("dtype", "auto") not in VECTOR_TYPES:
+        found.append(f"--dtype {given['dtype']}")
+    if given.get("profile", "auto") not in ("auto", *PROFILES):
+        found.append(f"--profile {given['profile']}")
+    if found:
+        raise UserError(f"{found[0]} is of image filters: it needs a --window or --frames")
 
 
 def checked(name: str, value: Any) -> Any:
@@ -220,6 +259,15 @@ def _one(option: Option, value: Any) -> Any:
         if len(ends) != 2:
             raise UserError(f"--{name} takes two numbers LO HI, not {_shown(value)}")
         return tuple(_number(name, end) for end in ends)
+    if option.size:
+        sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
+        pair = [int(side) for side in sides.groups()] if sides else [] if isinstance(value, str) else _listed(value)
+        if len(pair) != 2:
+            raise UserError(f"--{name} must be two sizes {option.metavar}, such as 5x5, not {_shown(value)}")
+        size = tuple(whole_number(name, side) for side in pair)
+        if min(size) < 1 or not option.holds(size):
+            raise UserError(f"--{name} {option.rule}, not {size[0]}x{size[1]}")
+        return size
     number = whole_number(name, value) if option.whole else _number(name, value)
     if option.rule and not (isfinite(number) and option.holds(number)):
         raise UserError(f"--{name} {option.rule}, not {_shown(value)}")

@@ -6,8 +6,8 @@ that no reader has to mistrust a field.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Sequence
+from math import isfinite, prod
 from typing import Any
 
 Test = Callable[[Any], bool]
@@ -66,20 +66,32 @@ NEEDED: dict[str, Test] = {
     "bits": _whole(1, 52),
     "step": _number(5e-324),
     "domain": _domain,
-    "dtype": lambda v: v in ("float32", "float64"),
+    "dtype": lambda v: v in ("float32", "float64", "float16", "uint8"),
     "profile": _text,
     "batch": _or_none(_whole(1)),
     "exact_on_grid": _switch,
     "certificate": _switch,
     "epsilon": _or_none(_number(0)),
     "failure_bound": _number(0, 1),
-    "mantissa_bits": _or_none(_number(0)),
     "depth": _whole(1),
+}
+VECTOR: dict[str, Test] = {
+    "mantissa_bits": _or_none(_number(0)),
     "width": _whole(0),
     "size": _whole(0),
     "widths": _list(_whole(0), least=0),
     "nnz": _or_none(_whole(0)),
     "max_weight": _or_none(_number(0)),
+}
+IMAGE: dict[str, Test] = {
+    "window": _or_none(lambda v: _list(_whole(1, 4096), least=2)(v) and len(v) == 2),
+    "frames": _or_none(_whole(2)),
+    "border": lambda v: v in (None, "edge", "reflect", "zero", "valid"),
+    "channels": _or_none(_whole(1)),
+    "comparators": _whole(1),
+    "operations": _whole(1),
+    "grid_error": _number(0),
+    "inputs": lambda v: v in ("any", "grid", "floats"),
 }
 OPTIONAL: dict[str, Test] = {
     "grid_error": _or_none(_number(0)),
@@ -93,12 +105,13 @@ OPTIONAL: dict[str, Test] = {
 }
 
 
-def damage(about: dict[str, Any], d: int, dtype: str) -> str | None:
-    """What is wrong with the description of a graph that takes d numbers of a dtype; None: nothing."""
+def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None:
+    """What is wrong with the description of a graph whose input has these sizes (0: any) and type; None: nothing."""
+    images = len(dims) == 4
     for name, value in about.items():
         if isinstance(value, bytes):
             return f"{name} = {_short(value)}"
-    for name, test in NEEDED.items():
+    for name, test in {**NEEDED, **(IMAGE if images else VECTOR)}.items():
         if name not in about:
             return f"{name} is missing"
         if not test(about[name]):
@@ -106,6 +119,14 @@ def damage(about: dict[str, Any], d: int, dtype: str) -> str | None:
     for name, test in OPTIONAL.items():
         if name in about and not test(about[name]):
             return f"{name} = {_short(about[name])}"
+    if images:
+        d = prod(about["window"] or [about["frames"] or 0])
+        if (about["window"] is None) == (about["frames"] is None) or about["frames"] not in (None, dims[0]):
+            return f"window = {about['window']} and frames = {about['frames']} of images {_short(list(dims))}"
+        if (about["border"] is None) == (about["window"] is not None) or about["channels"] != (dims[1] or None):
+            return f"border = {about['border']} and channels = {about['channels']} of images {_short(list(dims))}"
+    else:
+        d = dims[1] if len(dims) == 2 else 0
     if about["d"] != d or about["dtype"] != dtype:
         return f"it says {about['d']} numbers of {about['dtype']}, and the graph takes {d} of {dtype}"
     asked = {r for o in about["outputs"] for r in o["ranks"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,31 @@ from exporter.files.graph import Graph
 from exporter.version import __version__
 
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need
-ELEMENT = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
+ELEMENT = {
+    "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "uint8": TensorProto.UINT8,
+}  # fmt: skip
+Dims = Sequence[int | str]
 
 
 def assemble(
     graph: Graph, d: int, p: int, name: str, description: dict[str, Any], fixed_batch: int | None = None
 ) -> onnx.ModelProto:
     """Lowered nodes as a model from d numbers to p that follows our conventions and passes the full check."""
-    element = ELEMENT[str(graph.dtype)]
     batch = fixed_batch or "batch_size"
+    return assembled(graph, name, description, ([batch, d], [batch, p]), str(graph.dtype))
+
+
+def assembled(
+    graph: Graph, name: str, description: dict[str, Any], shapes: tuple[Dims, Dims], dtype: str
+) -> onnx.ModelProto:
+    """The same from tensors of one shape to those of another, which are of a type that may differ from the graph's."""
+    element = ELEMENT[dtype]
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
             name,
-            [helper.make_tensor_value_info("x", element, [batch, d])],
-            [helper.make_tensor_value_info("y", element, [batch, p])],
+            [helper.make_tensor_value_info("x", element, shapes[0])],
+            [helper.make_tensor_value_info("y", element, shapes[1])],
             list(graph.initializers.values()),
         ),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -63,7 +73,8 @@ def decode(proto: onnx.ModelProto) -> dict[str, Any]:
         i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}
     ).type.tensor_type
     dtype = {element: name for name, element in ELEMENT.items()}.get(kind.elem_type, "another type")
-    if wrong := damage(out, kind.shape.dim[1].dim_value if len(kind.shape.dim) == 2 else 0, dtype):
+    dims = [dim.dim_value for dim in kind.shape.dim]
+    if wrong := damage(out, dims, dtype):
         raise UserError(f"the description in the file is damaged: {wrong}; export it again")
     return out
 

@@ -5,6 +5,7 @@
     structured   Relu is the only non-linear node; every product has a constant factor
     fused        structured, and Clip with constant bounds, ReduceMax
     minmax       Max and Min, what moves entries, and the mean of two
+    conv         of image filters alone: Conv with constant kernels, Relu, Add, Sub
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
 """
@@ -17,6 +18,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
+from exporter.errors import UserError
 from exporter.files.comparators import comparator_graph
 from exporter.files.graph import Graph
 from exporter.files.lowering import dense_graph, structured_graph
@@ -24,8 +26,10 @@ from exporter.formula.network import Network, weights
 
 AFFINE = {
     "Add", "Sub", "Mul", "MatMul", "Gemm", "Reshape", "Slice", "Concat", "Transpose", "Expand", "ReduceSum", "Gather",
+    "Pad",
 }  # fmt: skip
 PRODUCTS = {"Mul", "MatMul", "Gemm"}
+WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", "Pad", "Conv"}
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,18 @@ class ProfileReport:
 def prove_profile(model: onnx.ModelProto) -> ProfileReport:
     ops = dict(sorted(Counter(n.op_type for n in model.graph.node).items()))
     reasons: dict[str, str] = {}
-    for profile in PROFILES.values():
+    for profile in (IMAGE_PROFILES if takes_images(model) else PROFILES).values():
         reason = _not_single(model) or profile.why_not(model)
         if reason is None:
             return ProfileReport(profile.name, reasons, ops)
         reasons[profile.name] = reason
     return ProfileReport(None, reasons, ops)
+
+
+def takes_images(model: onnx.ModelProto) -> bool:
+    """Whether the input of a graph is of the kind [n, c, h, w]."""
+    stored = {t.name for t in model.graph.initializer}
+    return [len(i.type.tensor_type.shape.dim) for i in model.graph.input if i.name not in stored] == [4]
 
 
 def _not_single(model: onnx.ModelProto) -> str | None:
@@ -123,9 +133,24 @@ def _not_minmax(model: onnx.ModelProto) -> str | None:
     return _not_affine(model, {"Max", "Min"})
 
 
+def _not_conv(model: onnx.ModelProto) -> str | None:
+    allowed = ("Conv", "Relu", "Add", "Sub")
+    other = [n.op_type for n in model.graph.node if n.op_type not in allowed and not _type_of_ends(model, n)]
+    return f"{other[0]} is none of {', '.join(allowed)}" if other else _not_affine(model, {"Relu", "Conv"})
+
+
+def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+    """Whether a node does no more than give x or y another type."""
+    return node.op_type == "Cast" and (
+        node.input[0] == model.graph.input[0].name or node.output[0] == model.graph.output[0].name
+    )
+
+
 def _not_affine(model: onnx.ModelProto, nonlinear: set[str]) -> str | None:
     fixed = {t.name for t in model.graph.initializer} | {""}
     for node in model.graph.node:
+        if _type_of_ends(model, node):
+            continue
         if node.op_type not in AFFINE | nonlinear:
             return f"{node.op_type} is neither affine nor {' or '.join(sorted(nonlinear))}"
         moving = [name for name in node.input if name not in fixed]
@@ -134,7 +159,7 @@ def _not_affine(model: onnx.ModelProto, nonlinear: set[str]) -> str | None:
             continue
         if node.op_type in PRODUCTS and len(moving) > 1 and not (node.op_type == "Gemm" and _bias_only(node, fixed)):
             return f"{node.op_type} {node.name} multiplies two values that depend on the input"
-        if node.op_type in ("Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip") and moving != [node.input[0]]:
+        if node.op_type in WITH_PARAMETERS and moving != [node.input[0]]:
             return f"{node.op_type} {node.name} has parameters that depend on the input"
     return None
 
@@ -169,3 +194,19 @@ PROFILES = {
         ),
     )
 }  # fmt: skip
+
+
+def _no_vectors(net: Network, dtype: str) -> Graph:
+    raise UserError("--profile conv is of image filters: it needs a --window")
+
+
+# those of image filters (exporter.images), which are lowered there; from the strictest to the most permissive
+IMAGE_PROFILES = {
+    p.name: p
+    for p in (
+        Profile(
+            "conv", "Conv with constant kernels, Relu, Add and Sub", "image filters on NPUs", _not_conv, _no_vectors
+        ),
+        *(PROFILES[name] for name in ("structured", "fused", "minmax")),
+    )
+}

@@ -64,7 +64,7 @@ def without_grid(d: dict[str, Any]) -> bool:
 def _right(d: dict[str, Any]) -> str:
     """What a right answer on the grid is."""
     if without_grid(d):
-        return "exact on every float"
+        return "exact on every image" if d["dtype"] == "uint8" else "exact on every float"
     if not interpolates(d):
         return "exact on the grid"
     return f"exact order statistics on the grid, interpolated with an error of at most {at_most(d['grid_error'])}"
@@ -73,6 +73,8 @@ def _right(d: dict[str, Any]) -> str:
 def beyond_the_grid(d: dict[str, Any]) -> str:
     """What a file promises of data that is not on its grid, or not in its domain."""
     kind, (lo, hi) = kind_of_promise(d), map(shown, d["domain"])
+    if d["dtype"] == "uint8":
+        return "there is none: what is compared are the 256 values of uint8"
     if without_grid(d):
         return "no grid and no domain: infinities and subnormals are numbers like others; NaN may give anything"
     if kind == "mse":

@@ -44,15 +44,13 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
             for o in d["outputs"][:8]
         )
         lines += [
-            f"  computes     {d['op']} of {d['d']} numbers: {outputs}",
+            f"  computes     {d['op']} of {_numbers(d)}: {outputs}",
             f"  construction {d['construction']} ({d['theorem']})",
             *([_origin(d["reduced_from"])] if "reduced_from" in d else []),
             f"  contract     {promise(d)}: {_grid(d)}{d['dtype']}",
             f"  other data   {beyond_the_grid(d)}",
             *([f"  ties         {TIES[d['ties']]}"] if "ties" in d else []),
-            f"  network      {depth(d)}, width {d['width']}, size {d['size']}"
-            + (f", {d['nnz']} weights, largest {d['max_weight']:g}" if d["nnz"] is not None else ""),
-            f"  widths       {_widths(d['widths'])}",
+            *_network(d),
         ]
     ops = ", ".join(f"{n} {op}" for op, n in about["ops"].items())
     proved = about["proved_profile"] or f"no profile of ours: {'; '.join(about['why_not_stricter'].values())}"
@@ -61,6 +59,23 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
         f"  input        {about['inputs']}   output {about['outputs']}   opset {about['opset']}",
         f"  operators    {ops}",
         f"  proved       {proved}",
+    ]
+
+
+def _numbers(d: dict[str, Any]) -> str:
+    if d.get("window"):
+        return f"every window of {d['window'][0]} x {d['window'][1]} pixels, border {d['border']}"
+    return f"{d['d']} frames" if d.get("frames") else f"{d['d']} numbers"
+
+
+def _network(d: dict[str, Any]) -> list[str]:
+    if "comparators" in d:
+        count = f"{d['comparators']} comparators a pixel, for {d['operations']} minima and maxima"
+        return [f"  network      {count}; depth {d['depth']}"]
+    weights = f", {d['nnz']} weights, largest {d['max_weight']:g}" if d["nnz"] is not None else ""
+    return [
+        f"  network      {depth(d)}, width {d['width']}, size {d['size']}{weights}",
+        f"  widths       {_widths(d['widths'])}",
     ]
 
 

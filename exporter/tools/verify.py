@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from exporter.errors import UserError
+from exporter.files.model_file import decode, load
+from exporter.files.profiles import takes_images
 from exporter.files.session import Session
+from exporter.images.running import ImageSession
 from exporter.question.families import FLOATS, OFF_GRID, UNITS
 from exporter.question.grid import Grid, at_most
 from exporter.question.task import Output, Task, median
@@ -104,7 +108,7 @@ def verify(
     """Run every family and compare with numpy on the data itself, clamped to the domain."""
     if trials < 1:
         raise UserError(f"--trials must be 1 or more, not {trials}")
-    session = Session(path)
+    session = ImageSession(path) if _of_images(path) else Session(path)
     about = session.description
     task = task_of(about, session.d)
     grid = Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
@@ -113,17 +117,23 @@ def verify(
     # a foreign file has no domain that it could clamp to
     names = [
         *UNITS,
-        *(name for name in OFF_GRID if about or name != "outside"),
-        *(FLOATS if without_grid(about) else ()),
+        *(name for name in OFF_GRID if session.dtype.itemsize >= 4 and (about or name != "outside")),
+        *(FLOATS if without_grid(about) and session.dtype.kind == "f" else ()),
     ]
-    for name in progress(iter(names)):
+
+    def draw(name: str, n: int, d: int) -> npt.NDArray[Any]:
         if name in UNITS:
-            x = grid.values(UNITS[name](rng, trials, session.d, grid.cells)).astype(session.dtype)
-        elif name in FLOATS:
-            x = FLOATS[name](rng, trials, session.d, session.dtype)
+            return grid.values(UNITS[name](rng, n, d, grid.cells)).astype(session.dtype)
+        if name in FLOATS:
+            return FLOATS[name](rng, n, d, session.dtype)
+        return OFF_GRID[name](rng, n, d, grid, session.dtype)
+
+    for name in progress(iter(names)):
+        if isinstance(session, ImageSession):
+            x, got = session.sample(partial(draw, name), trials)
         else:
-            x = OFF_GRID[name](rng, trials, session.d, grid, session.dtype)
-        got = session.run(x)
+            x = draw(name, trials, session.d)
+            got = session.run(x)
         p = len(task.outputs)
         if got.shape[1] < p:
             raise UserError(f"{path}: it returns {got.shape[1]} columns where {p} are needed")
@@ -134,6 +144,11 @@ def verify(
             breaches += _false_certificates(about, task, grid, name, x, got)
     contract = f"{promise(about)}; other data: {beyond_the_grid(about)}" if about else "none stated"
     return Verification(path.name, contract, results, breaches)
+
+
+def _of_images(path: Path) -> bool:
+    proto = load(path)
+    return takes_images(proto) and bool(decode(proto))
 
 
 def _result(
