@@ -142,7 +142,8 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(
         "--construction", action="append", metavar="NAME",
-        help="which network, repeatable (default: every one that can be built at this d); "
+        help="which network, repeatable (default: every one that can be built at this d, those for uniform inputs only "
+        "excepted); "
         "`fastest`: the exact one that onnxruntime runs fastest at this d",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
@@ -193,7 +194,8 @@ def _export(args: Sequence[str]) -> int:
                     raise
                 skipped[name] = str(error)
                 for option in given:
-                    if (who := takers(option)) and set(who) <= set(skipped):
+                    who = [name for name in takers(option) if not CONSTRUCTIONS[name].uniform]
+                    if who and set(who) <= set(skipped):
                         reasons = "; ".join(skipped[name] for name in who)
                         raise UserError(f"nothing that can be built here takes --{option} ({reasons})") from None
     if not written:

@@ -55,7 +55,8 @@ def file_name(task: Task, options: Options) -> str:
     """`median-radix-d2048.onnx` for the defaults; every other choice adds a readable suffix."""
     given = options.given()
     suffixes = [text.format(_suffix(given[name])) for name, text in SUFFIXES.items() if name in given]
-    return "-".join([task.label, options.construction, f"d{task.d}", *suffixes]) + ".onnx"
+    law = ["uniform"] * lookup(options.construction).uniform
+    return "-".join([task.label, options.construction, *law, f"d{task.d}", *suffixes]) + ".onnx"
 
 
 def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Exported:
@@ -170,16 +171,18 @@ def question(d: int, given: Mapping[str, Any]) -> Task:
 def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) -> list[Options]:
     """What to build: the named constructions, each with all that was given, or every one with what it takes of it.
 
-    Without names, those that take most of the options come first, and an option that nothing built can take is refused.
+    Without names, those that take most of the options come first, and an option that nothing built can take is refused;
+    what is for uniform inputs only must be named.
     """
     if names is not None:
         return list(dict.fromkeys(_named(task, name, given) for name in names))
-    able = [c for c in CONSTRUCTIONS.values() if c.cannot(task.d, task.ranks) is None]
+    known = [c for c in CONSTRUCTIONS.values() if not c.uniform]
+    able = [c for c in known if c.cannot(task.d, task.ranks) is None]
     for option in given:
         if (who := takers(option)) and not any(option in c.takes for c in able):
-            reasons = [f"{name}: {CONSTRUCTIONS[name].cannot(task.d, task.ranks)}" for name in who]
+            reasons = [f"{c.name}: {c.cannot(task.d, task.ranks)}" for c in known if c.name in who]
             raise UserError(f"nothing that can be built here takes --{option} ({'; '.join(reasons)})")
-    ordered = sorted(CONSTRUCTIONS.values(), key=lambda c: -len(set(c.takes) & set(given)))
+    ordered = sorted(known, key=lambda c: -len(set(c.takes) & set(given)))
     return [_options(c.name, own(c, given)) for c in ordered]
 
 

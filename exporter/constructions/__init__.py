@@ -63,7 +63,8 @@ class Construction:
     its windows and capacities. Every other construction is as right on ties as without. `op` is what it is measured on.
     `counted`: where it is too large to run it can still be counted. `everywhere`: the bare network is within one step on
     every real input. `comparators`: it is made of comparators (without options that say otherwise), which are Max and Min.
-    `dense_bits`: a small dense chain of it is exact in float32 at so many bits.
+    `dense_bits`: a small dense chain of it is exact in float32 at so many bits. `uniform`: it is made for entries that are
+    independent and uniform in the domain, and promises nothing of others; it is built when it is named.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Construction:
     everywhere: bool = False
     comparators: bool = False
     dense_bits: int | None = None
+    uniform: bool = False
 
 
 def default(op: str) -> str:
@@ -281,6 +283,26 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
             claims=Claims(9),
+        ),
+        Construction(
+            "window5",
+            "ours: a window of constants, block ending",
+            "uniform inputs only: depth 5, width d^(1 + o(1)), about 41 d where Theorem 3.2 has d^(5/3)",
+            _planned("window5"),
+            _few_ranks,
+            takes=("failure", "objective", "width"),
+            claims=Claims(5, 1.0),
+            uniform=True,
+        ),
+        Construction(
+            "window6",
+            "ours: a window that follows a count, block ending",
+            "uniform inputs only: depth 6, about 12 d",
+            _planned("window6"),
+            _few_ranks,
+            takes=("failure", "objective", "width"),
+            claims=Claims(6, 1.0),
+            uniform=True,
         ),
         Construction(
             "linear-max",

@@ -7,6 +7,7 @@ they share the failure probability evenly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -17,6 +18,7 @@ from exporter.constructions.depth5 import depth5
 from exporter.constructions.linear22 import linear22
 from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
+from exporter.constructions.window import window5, window6
 from exporter.formula.linear import Scalar
 from exporter.formula.network import network
 from exporter.formula.trace import LayerNames, Node, stack, vector
@@ -29,17 +31,20 @@ from exporter.planning.linear_max import max_plans
 from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
 from exporter.planning.tree_max import tree_plans
+from exporter.planning.window import window5_plans, window6_plans
 
 
 class Planned(NamedTuple):
     """The plans for a goal, the network of one, and what there is where no plan is.
 
-    A formula takes (input, plan, δ, seed, whether index offsets tell equal entries apart).
+    A formula takes (input, plan, δ, seed, whether index offsets tell equal entries apart). `gridded`: a plan depends on the
+    number of grid steps.
     """
 
     plans: Callable[[Goal], Iterator[Schedule]]
     formula: Callable[[Node, Any, Scalar, int, bool], Node]
     nearest: Callable[[Goal], str] = lambda goal: "radix is exact"
+    gridded: bool = False
 
 
 PLANNED = {
@@ -47,6 +52,8 @@ PLANNED = {
     "linear46": Planned(partial(linear_plans, "linear46"), linear46, partial(linear_nearest, "linear46")),
     "linear22": Planned(partial(linear_plans, "linear22"), linear22, partial(linear_nearest, "linear22")),
     "compact": Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
+    "window5": Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
+    "window6": Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
     "linear-max": Planned(
         max_plans, lambda u, plan, delta, seed, _: sampled_max(u, plan, delta, seed), lambda goal: "tree-max is exact"
     ),
@@ -92,7 +99,8 @@ def scheduled(
     laws: set[FailureLaw] = set()
     parts = runs(ranks)
     for low, high in parts:
-        plan = schedule(name, options.goal(d, low, high, options.failure / len(parts)))
+        goal = options.goal(d, low, high, options.failure / len(parts))
+        plan = schedule(name, replace(goal, cells=options.grid.cells) if PLANNED[name].gridded else goal)
         values = formula(name, u, plan, options.delta(d), options.seed, offsets)
         bounds.append(Decimal(repr(plan.failure_bound)))
         if plan.failure_bound:
@@ -101,5 +109,5 @@ def scheduled(
             names.add(level, layer.module)
         found.update({r: values.take([r - low]) for r in range(low, high + 1)})
     # what holds for every file holds over the seeds as well
-    law: FailureLaw | None = "seeds" if "seeds" in laws else "file" if laws else None
+    law: FailureLaw | None = "seeds" if "seeds" in laws else next(iter(laws), None)
     return stack([found[r] for r in ranks]), Failure(min(1.0, float(sum(bounds))), law), names

@@ -96,7 +96,7 @@ IMAGE: dict[str, Test] = {
 OPTIONAL: dict[str, Test] = {
     "grid_error": _or_none(_number(0)),
     "off_grid_error": _or_none(_number(0)),
-    "failure_law": lambda v: v in (None, "file", "seeds"),
+    "failure_law": lambda v: v in (None, "file", "seeds", "uniform"),
     "ties": lambda v: v in ("exact", "capacity", "distinct"),
     "inputs": lambda v: v in ("any", "grid", "uniform", "floats"),
     "guard_layers": _or_none(_whole(0)),

@@ -18,6 +18,7 @@ class Goal:
 
     Of the plans within `depth` and `width` (None: any) the planner looks for one whose `objective` is small. `blocks` are
     the building blocks, None for the construction's own. With `schedule` "paper" or a `gamma` the numbers are the paper's.
+    `cells` are the steps of the data's grid: only networks for uniform inputs, whose windows are grid values, read it.
     """
 
     d: int
@@ -30,6 +31,7 @@ class Goal:
     gamma: float | None = None
     depth: int | None = None
     width: int | None = None
+    cells: int = 1 << 24
 
     def __post_init__(self) -> None:
         """Refuse what no planner can do, in the user's words."""

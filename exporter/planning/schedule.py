@@ -4,6 +4,7 @@
     ├── Depth5Schedule      blocks and the window of ranks kept in each
     ├── LinearSchedule      linear46 and linear22: FirstSample, HardRound, SoftRound ..., HashEnding
     ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockSample
+    ├── WindowSchedule      windows of constants for uniform inputs: window4, window5, window6
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima
 
@@ -17,6 +18,8 @@ sum, and `failure_law` says what it is a probability over:
             stand mostly where round 1 did not sample, and the file's own blocks may or may not be even there.
     file    all rounds share one permutation, and a seed only renames the inputs: the bound holds for every fixed input
             over the seeds, and just as well for every single file over inputs in random order.
+    uniform nothing is drawn: the bound holds over inputs whose entries are independent and uniform in the domain, and for
+            no others.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Literal, NamedTuple
 
 from exporter.planning.portable import outward
 
-FailureLaw = Literal["seeds", "file"]
+FailureLaw = Literal["seeds", "file", "uniform"]
 
 
 class Failure(NamedTuple):

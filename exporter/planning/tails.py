@@ -10,6 +10,8 @@ into the weights. A set of n live entries, however it came about, then stands at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -132,6 +134,29 @@ def _binomial_terms(n: Ints, p: Floats, least: Ints) -> Floats:
         term, x = term * ratio, x + 1
     ratio = ratio * (1 + 1e-15)
     return np.asarray(np.minimum(1.0, body + term / np.maximum(1 - ratio, 1e-300)), dtype=np.float64)
+
+
+def log_multinomial(counts: Sequence[ArrayLike], chances: Sequence[ArrayLike]) -> Floats:
+    """log of n!/(c_1! c_2! ...) p_1^c_1 p_2^c_2 ..., never below the truth; n the sum of the counts, all chances above 0.
+
+    The chances may be upper bounds that add up to more than 1: the term then is a bound for every law within them.
+    """
+    c = np.broadcast_arrays(*(np.asarray(v, np.int64) for v in counts))
+    n = np.sum(c, axis=0, dtype=np.int64)
+    f = _log_factorials(int(n.max(initial=0)))
+    value, slack = f[n].copy(), f[n] + MORE + n
+    for count, chance in zip(c, chances, strict=True):
+        part = count * portable.log(np.asarray(chance, np.float64))
+        value += part - f[count]
+        slack += np.abs(part)
+    return np.asarray(value + SLACK * slack, dtype=np.float64)
+
+
+def binomial_upper_tail(trials: ArrayLike, chance: ArrayLike, least: ArrayLike) -> Floats:
+    """A bound of P(Bin(trials, p) >= least) for every p up to `chance`; 1 where `least` is within 1 of the mean."""
+    n, p = np.asarray(trials, np.int64), np.minimum(np.asarray(chance, np.float64), 1.0)
+    k = np.asarray(least, np.int64)
+    return np.where(k <= 0, 1.0, independent_upper_tail(n, n * p, k))
 
 
 def largest_lower_cut(total: int, marked: int, drawn: int, probability: float) -> int:

@@ -9,6 +9,7 @@ from exporter.question.grid import at_most, shown
 LAWS = {
     "file": "of all inputs in random order",
     "seeds": "of the seeds, for any one input; on inputs in random order the seeds differ, and fail that often on average",
+    "uniform": "of inputs that are independent and uniform in the domain, and nothing is promised of other data",
 }
 
 
@@ -35,6 +36,11 @@ def kind_of_promise(d: dict[str, Any]) -> Literal["mse", "rate", "exact", "error
     if d.get("exact_on_grid"):
         return "exact"
     return "error" if interpolates(d) else None
+
+
+def uniform_only(d: dict[str, Any]) -> bool:
+    """Whether a file is made for uniform inputs and promises nothing of others."""
+    return d.get("failure_law") == "uniform"
 
 
 def interpolates(d: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """The small reference models: `python -m exporter.tools.reference DIR` writes them all, byte for byte as they are committed.
 
-Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; those made of
-comparators at d = 9 and 25 as Max and Min, which need no grid. For verifiers the
-exact ones as bare dense chains too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with
+Every construction for any data at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; those
+made of comparators at d = 9 and 25 as Max and Min, which need no grid. For verifiers the exact ones as bare dense chains
+too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with
 VNN-LIB properties beside them: these speak of real numbers inside the domain, where such layers do nothing. What would be
 larger than LARGEST is left out.
 """
@@ -35,6 +35,8 @@ LARGEST = 80_000  # bytes
 def reference_models() -> Iterator[tuple[Task, Options]]:
     """What is asked for; a construction that cannot be built at a size is left out."""
     for name, construction in CONSTRUCTIONS.items():
+        if construction.uniform:
+            continue
         bits = construction.dense_bits
         for d in SIZES:
             task = extremum(d, "max") if construction.op == "max" else median(d)

@@ -21,13 +21,21 @@ from exporter.images.running import ImageSession
 from exporter.question.families import FLOATS, OFF_GRID, UNITS
 from exporter.question.grid import Grid, at_most
 from exporter.question.task import Output, Task, median
-from exporter.readings.promise import beyond_the_grid, interpolates, kind_of_promise, promise, without_grid
+from exporter.readings.promise import (
+    beyond_the_grid,
+    interpolates,
+    kind_of_promise,
+    promise,
+    uniform_only,
+    without_grid,
+)
 
 # families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
 RANDOM = {
     "exact": {"uniform", "grid", "ties", "two-values", "8-bit", "clustered", "range-ends", *OFF_GRID},
     "capacity": {"uniform", "grid", "off-grid"},
 }
+EVEN = {"uniform", "grid", "off-grid"}  # entries independent and uniform in the domain
 CHANCE = 1e-9  # of calling a true failure bound broken by bad luck, on one family
 
 
@@ -176,7 +184,7 @@ def _result(
         right = "exact" if bit_exact else f"error <= {at_most(allowed, 4)}"
         if kind != "rate":
             promised, kept = right, not wrong.any()
-        elif family in RANDOM[about.get("ties", "capacity")]:
+        elif family in (EVEN if uniform_only(about) else RANDOM[about.get("ties", "capacity")]):
             seeds = " on average over seeds" * (about.get("failure_law") == "seeds")
             promised = f"{right} but for {at_most(about['failure_bound'])}{seeds}"
             kept = bool(binom.sf(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)

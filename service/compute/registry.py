@@ -23,6 +23,7 @@ import onnxruntime as ort
 from exporter.files.manifest import MANIFEST
 from exporter.files.model_file import encode
 from exporter.question.task import Even
+from exporter.readings.promise import uniform_only
 from service.compute.counting import OUTPUT, with_counting
 from service.compute.entries import (
     CheckedFile,
@@ -125,8 +126,13 @@ class Registry:
     def choose(
         self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
     ) -> ModelUse:
-        """The smallest model that yields `target` of n values; probabilistic ones only for those who ask."""
+        """The smallest model that yields `target` of n values; probabilistic ones only for those who ask.
+
+        One that is made for uniform inputs is never taken for data that nobody vouches for: it must be named.
+        """
         pool = [self.get(name)] if name is not None else list(self.models.values())
+        if name is None and construction is None:
+            pool = [model for model in pool if not uniform_only(model.description)]
         if construction is not None:
             pool = [model for model in pool if model.description["construction"] == construction]
             if not pool:
@@ -146,6 +152,8 @@ class Registry:
     def _misfit(self, n: int, pool: Sequence[LoadedModel], asked: str | None) -> str:
         longest = max((model.d for model in pool), default=0)
         who = f"model or construction {asked!r}" if asked else "the models loaded here"
+        if not pool and self.models:
+            return "The models loaded here are for uniform inputs only: one of them serves a request that names it."
         if n > longest:
             return f"{n} values are too long: {who} take at most {longest}."
         return f"A vector of {n} values does not fit {who}: no padding gives its median. Leave the choice open."

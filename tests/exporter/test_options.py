@@ -33,6 +33,8 @@ SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("linear22", "objective"): [{"d": 20}, {"d": 20, "failure": 1e-6}, {"d": 256, "rank": 20}],
     ("linear22", "blocks"): [{"blocks": "paper"}],
     ("linear22", "depth"): [{"depth": 21}],
+    ("window5", "objective"): [{"d": 20, "failure": 1e-2}],
+    ("window6", "objective"): [{"d": 20, "failure": 1e-2}],
     ("tree-max", "depth"): [{"depth": 5}],
     ("tree-max", "width"): [{"width": 300}],
     **{(name, "width"): [{"width": 64}] for name in ("linear46", "linear22", "linear-max")},  # refused: too narrow

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from exporter.cli import main
-from exporter.library import export
+from exporter.library import export, export_model
 from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import OFF_GRID, UNITS
@@ -162,3 +162,12 @@ def test_an_interpolation_keeps_its_promise(tmp_path: Path, task: tasks.Task, co
     found = verify(written(tmp_path, task, construction, grid, profile="fused"), 30)
     assert found.kept, found.breaches
     assert "interpolated with an error" in found.contract
+
+
+def test_a_network_for_uniform_inputs_is_judged_on_those_only(tmp_path: Path) -> None:
+    path = export_model(64, "window6", tmp_path, failure=0.05)
+    found = verify(path, trials=60)
+    assert found.kept
+    assert "independent and uniform in the domain" in found.contract
+    assert {f.family for f in found.families if f.promise} == {"uniform", "grid", "off-grid"}
+    assert any(f.wrong == 1 for f in found.families if not f.promise), "which is why nothing is promised there"

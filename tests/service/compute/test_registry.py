@@ -173,3 +173,13 @@ def test_models_of_any_domain_are_fed_their_own_grid(
     assert all(answer["certified"])
     assert not any(answer["fallback"])
     assert (error <= np.array(answer["error_bound"])).all()
+
+
+def test_a_model_for_uniform_inputs_serves_only_those_who_name_it(tmp_path: Path) -> None:
+    path = export_model(16, "window5", tmp_path, failure=0.2, inputs="grid")
+    assert path.name == "median-window5-uniform-d16-grid-only-p0.2.onnx"
+    found = registry.load([tmp_path])
+    with pytest.raises(ProblemError, match="for uniform inputs only"):
+        found.choose(16, median_target(16, "mean"))
+    for asked in ((path.stem, None), (None, "window5")):
+        assert found.choose(16, median_target(16, "mean"), *asked).model.name == path.stem

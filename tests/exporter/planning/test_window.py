@@ -1,0 +1,109 @@
+"""The networks for uniform inputs: what their planner proves, held against scipy and against files that really fail."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import log
+
+import numpy as np
+import pytest
+from scipy.stats import binom, multinomial
+
+from exporter.constructions.scheduled import formula, schedule
+from exporter.errors import UserError
+from exporter.formula.network import network
+from exporter.formula.trace import vector
+from exporter.planning import tails
+from exporter.planning.goal import Goal
+from exporter.planning.window import Counts, Steps
+from exporter.question.families import UNITS
+from exporter.readings.contract import structured_bits
+from exporter.readings.evaluate import evaluate
+
+HIDDEN = {"window5": 4, "window6": 5}
+# (d, lowest rank, highest rank, bits): the middle, a rank near an end, an odd d, a grid with many equal entries
+CASES = [(64, 32, 33, 24), (200, 20, 20, 24), (81, 41, 41, 24), (64, 64, 64, 24), (96, 48, 49, 9)]
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize(("d", "low", "high", "bits"), CASES)
+def test_a_file_fails_no_more_often_than_stated(name: str, d: int, low: int, high: int, bits: int) -> None:
+    plan = schedule(name, Goal(d=d, low=low, high=high, failure=0.05, cells=2**bits))
+    assert plan.failure_law == "uniform"
+    x = vector(d)
+    net = network(x, formula(name, x, plan, Fraction(1, 2**bits)))
+    assert len(net.layers) == len(plan.layers) == HIDDEN[name]
+    assert all(layer.width <= model.width for layer, model in zip(net.layers, plan.layers, strict=True))
+    assert net.width >= 0.97 * plan.width
+    assert structured_bits(net, 2.0**-bits).exact_in("float64")
+    rng, trials = np.random.default_rng(d), 4000
+    for family in ("uniform", "grid"):
+        values = UNITS[family](rng, trials, d, 2**bits) / 2.0**bits
+        out = np.concatenate([evaluate(net, part) for part in np.split(values, 8)])
+        wrong = int(np.any(out != np.sort(values, axis=1)[:, low - 1 : high], axis=1).sum())
+        assert wrong <= binom.isf(1e-6, trials, plan.failure_bound), f"{wrong} of {trials} {family} wrong"
+    for family in set(UNITS) - {"uniform", "grid"}:  # nothing is promised, but an answer lies in the range
+        out = evaluate(net, UNITS[family](rng, 30, d, 2**bits) / 2.0**bits)
+        assert 0 <= out.min() <= out.max() <= 1
+
+
+@pytest.mark.parametrize(("name", "widest"), [("window5", 42), ("window6", 25)])
+def test_widths_at_2048(name: str, widest: float) -> None:
+    """The targets at d = 2048: one rank at 1e-3."""
+    assert schedule(name, Goal(d=2048, low=1024, high=1024)).width <= widest * 2048
+
+
+def test_wider_than_asked_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="the narrowest found has width"):
+        schedule("window5", Goal(d=256, low=128, high=129, width=1000))
+
+
+def test_the_size_is_no_larger_where_it_is_the_objective() -> None:
+    narrow, small = (
+        schedule("window6", Goal(d=300, low=150, high=151, failure=1e-4, objective=objective))
+        for objective in ("width", "size")
+    )
+    assert small.size <= narrow.size
+    assert narrow.width <= small.width
+
+
+@pytest.mark.parametrize("cells", [255, 2**9, 2**24])
+def test_chances_cover_every_uniform_law(cells: int) -> None:
+    """Rounded reals, reals of a domain that is not on the grid by half a step on either side, and all grid values alike."""
+    steps, a = Steps(cells), np.unique(np.linspace(0, cells + 1, 60).astype(np.int64))
+    laws = [a / (cells + 1)]
+    for left, right in ((0, 0), (0.5, 0.5), (-0.5, -0.5), (0.5, -0.5), (-0.5, 0.5)):
+        laws.append(np.clip((a - 0.5 + left) / (cells + left + right), 0, 1))
+    for law in laws:
+        inner = (a > 0) & (a <= cells)
+        assert np.all(steps.at_least(a)[inner] <= law[inner])
+        assert np.all(law[inner] <= steps.at_most(a)[inner])
+
+
+def test_binomial_and_multinomial_bounds() -> None:
+    rng = np.random.default_rng(3)
+    n = rng.integers(1, 3000, 200)
+    p, k = rng.random(200), rng.integers(0, 3001, 200)
+    bound, truth = tails.binomial_upper_tail(n, p, k), binom.sf(k - 1, n, p)
+    assert np.all(bound >= truth * (1 - 1e-12))
+    far = (k >= n * p + 3 * np.sqrt(n * p * (1 - p)) + 2) & (truth > 1e-280)
+    assert far.sum() > 20
+    assert np.all(bound[far] <= truth[far] * 1.05)
+    for _ in range(50):
+        counts, chances = rng.integers(0, 200, 3), rng.dirichlet([1, 1, 1])
+        exact = multinomial.logpmf(counts, counts.sum(), chances)
+        assert exact - 1e-9 * abs(exact) <= float(tails.log_multinomial(list(counts), list(chances))) <= exact + 1e-6
+
+
+def test_the_window_of_a_count_is_missed_as_often_as_its_law_says() -> None:
+    """Counts.misses against draws, off centre and on both sides."""
+    d, cells, slope = 60, 2**20, 2**20 // 60
+    rng = np.random.default_rng(8)
+    for rank, centre, margin in ((30, cells // 2, 3 * slope), (12, cells // 4, 2 * slope), (50, cells // 2, 4 * slope)):
+        counts = Counts.of(d, cells, centre, 1e-9)
+        x = np.sort(np.rint(rng.random((40_000, d)) * cells), axis=1)
+        n = (x < centre).sum(axis=1)
+        missed = int((x[:, rank - 1] < centre + slope * (rank - n) - margin).sum())
+        bound = counts.misses(rank, slope, margin)
+        assert missed <= binom.isf(1e-6, len(x), min(1.0, bound)), (rank, centre)
+        assert log(bound) <= log(max(missed, 1) / len(x)) + 0.7, "and it is no idle bound"
