@@ -24,15 +24,13 @@ import uvicorn
 
 from exporter.errors import UserError
 from service import logs, sharing, worker
+from service.building import build, can_build, place
 from service.compute import registry
 from service.http.short_way import ShortWayProtocol
 from service.settings import Settings
 
 log = logging.getLogger("service")
 DEFAULT_D = 2048
-DEFAULT_CONSTRUCTION = "radix"
-DEFAULT_PROFILE = "fused"
-DEFAULT_TUNE = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
                 return 2
         settings = replace(settings, runtime_dir=scratch)
         os.environ.update(settings.to_env())
-        if not ensure_models(settings) or not port_is_free(settings) or not enough_files(settings.max_connections):
+        if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
             return 2
         stopping.heed_signals()
         uvicorn.run(
@@ -107,57 +105,38 @@ def enough_files(connections: int) -> bool:
 
 
 def ensure_models(settings: Settings) -> bool:
-    """Build the default model when there is none, and a companion of odd d when some lengths could not be served.
+    """Build the default model when there is no model of a median; others are built when a request needs them.
 
-    A model of even d answers with the mean of its two middle ranks; no padding makes that the middle of an odd number
-    of values once they fill more than half of the row. One model of d + 1 closes every gap, for all conventions.
-    Nothing to serve, because the default model cannot or must not be built, is a reason not to start.
+    One that can be used is looked for here, and the workers load them all. Nothing to serve, because the default model
+    cannot or must not be built, is a reason not to start.
     """
     log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
-    found = registry.load(settings.folders)
+    found = registry.load(settings.folders, enough=lambda model: model.is_median or not settings.build)
     if not settings.build:
         if not found.models:
-            fields = {"folder": str(settings.models), "left_out": found.left_out}
-            log.error("there is no model to serve, and --no-build forbids to build one", extra={"fields": fields})
+            said = {"folder": str(settings.models), "left_out": found.left_out}
+            log.error("there is no model to serve, and --no-build forbids to build one", extra={"fields": said})
         return bool(found.models)
-    if not found.models:
-        if not _build(settings, DEFAULT_D, "there is no model to serve"):
-            return False
-        found = registry.load(settings.folders, previous=found)
-    if missing := found.gaps():
-        d = found.largest + 1 - found.largest % 2
-        _build(settings, d, f"{len(missing)} lengths up to {found.largest} cannot be served exactly")
-    return True
-
-
-def _build(settings: Settings, d: int, reason: str) -> bool:
-    try:
-        from exporter.library import export_model  # noqa: PLC0415, the builder is loaded only when it is needed
-    except ModuleNotFoundError as error:  # the container serves and does not build
+    if any(model.is_median for model in found.models.values()):
+        return True
+    reason = "there is no model to serve"
+    if not can_build():  # the container serves and does not build
         remedy = "write models with python -m exporter where it is installed, and name their folder with --models"
-        said = {"reason": reason, "error": str(error), "remedy": remedy}
+        said = {"reason": reason, "left_out": found.left_out, "remedy": remedy}
         log.error("no model can be built here: this installation only serves", extra={"fields": said})
         return False
-    folder = settings.folders[0] if _writable(settings.folders[0]) else settings.folders[-1]
-    fields = {"construction": DEFAULT_CONSTRUCTION, "d": d, "folder": str(folder), "reason": reason}
+    fields: dict[str, object] = {"d": DEFAULT_D, "folder": str(settings.models), "reason": reason}
     log.warning("building a model", extra={"fields": fields})
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = export_model(d, DEFAULT_CONSTRUCTION, folder, profile=DEFAULT_PROFILE, tune=DEFAULT_TUNE)
+        folder = place(settings)
+        if folder is None:
+            raise UserError(f"neither {settings.models} nor a scratch folder can be written to")
+        build(folder, DEFAULT_D)
     except (UserError, OSError) as error:
         log.error("the model cannot be built", extra={"fields": {**fields, "error": str(error)}})
         return False
-    log.warning("model built", extra={"fields": {"file": str(path)}})
+    log.warning("model built", extra={"fields": {"d": DEFAULT_D, "folder": str(folder)}})
     return True
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from starlette.responses import Response, StreamingResponse
 
 from exporter.version import __version__
 from service import life, logs, metrics
+from service.building import Builder, can_build
 from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
-from service.errors import ProblemError, or_shortage
+from service.errors import MissingModelError, ProblemError, or_shortage
 from service.http import protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
@@ -28,35 +29,46 @@ log = logging.getLogger("service")
 FILE = "application/octet-stream"
 
 
-def median_handler(engine: Engine) -> Callable[[Request], Awaitable[Reply]]:
-    """POST /median in all formats."""
+def handler(engine: Engine, builder: Builder | None) -> Callable[[Request], Awaitable[Reply]]:
+    """POST /median or POST /quantile in all formats; models that are missing are built meanwhile."""
 
     async def answer(request: Request, body: Body) -> Reply:
         exchange: Exchange = request.scope["exchange"]
         question = await engine.in_steps(exchange.prepare(body))
-        return exchange.conclude(await engine.medians(question))
+        while True:
+            try:
+                return exchange.conclude(await engine.answers(question))
+            except MissingModelError as missing:
+                if builder is None:
+                    raise
+                await builder.provide(missing.d, exchange.started + engine.settings.timeout_s)
 
-    async def median(request: Request) -> Reply:
+    async def ask(request: Request) -> Reply:
         return await with_body(request, answer)
 
-    return median
+    return ask
 
 
-def create_app(settings: Settings | None = None) -> Gateway:
-    """The application over the models of `settings` (from the environment when uvicorn starts a worker)."""
+def create_app(settings: Settings | None = None, later: bool = False) -> Gateway:
+    """The application over the models of `settings` (from the environment when uvicorn starts a worker).
+
+    They are loaded now, or `later`, when it is asked already and says so.
+    """
     settings = settings or Settings.from_env()
     logs.configure(settings.log_level)
-    engine = Engine(settings, registry.load(settings.folders))
+    engine = Engine(settings, registry.Registry({}) if later else registry.load(settings.folders))
+    engine.loading = "none of them yet" if later else ""
+    builder = Builder(engine) if settings.build and can_build() else None
     app = FastAPI(
         title="onnx-median",
         version=__version__,
         description="Medians by ReLU networks, every answer certified by counting.",
-        lifespan=lambda _: life.lifespan(engine),
+        lifespan=lambda _: life.lifespan(engine, builder.close if builder else None),
         redirect_slashes=False,
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    route = _add_routes(app, engine)
+    route = _add_routes(app, engine, builder)
     app.include_router(protocol_v2.router(engine))
     return Gateway(app, engine, route)
 
@@ -74,26 +86,31 @@ async def _error(request: Request, error: Exception) -> Response:
     return exchange.refuse(ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine) -> PlainRoute:
+def _add_routes(app: FastAPI, engine: Engine, builder: Builder | None) -> PlainRoute:
     """All routes but the protocol's; returns that of POST /median."""
-    answers = {
-        "model": schemas.MedianAnswer,
-        "headers": schemas.ANSWER_HEADERS,
-        "content": {each.media_type: each.answer for each in FORMATS.values()},
-    }
-    body = {"required": True, "content": {each.media_type: each.schema for each in FORMATS.values()}}
-    median = PlainRoute(
-        "/median",
-        median_handler(engine),
-        methods=["POST"],
-        name="median",
-        response_model=None,
-        summary="Medians of vectors of any length",
-        tags=["median"],
-        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)},
-        openapi_extra={"requestBody": body, "parameters": schemas.PARAMETERS},
-    )
-    app.router.routes.append(median)
+    statuses = schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)
+    for path, form, summary in (
+        ("/quantile", schemas.QuantileAnswer, "Quantiles, or any ranks, of vectors of any length"),
+        ("/median", schemas.MedianAnswer, "Medians of vectors of any length"),
+    ):
+        answers = {
+            "model": form,
+            "headers": schemas.ANSWER_HEADERS,
+            "content": {each.media_type: each.answer(path) for each in FORMATS.values()},
+        }
+        body = {"required": True, "content": {each.media_type: each.schema(path) for each in FORMATS.values()}}
+        median = PlainRoute(
+            path,
+            handler(engine, builder),
+            methods=["POST"],
+            name=path[1:],
+            response_model=None,
+            summary=summary,
+            tags=["answers"],
+            responses={200: answers, **statuses},
+            openapi_extra={"requestBody": body, "parameters": schemas.PARAMETERS + schemas.OF_A_ROUTE[path]},
+        )
+        app.router.routes.append(median)
 
     @app.get("/models", tags=["models"], responses=schemas.problems(401))
     async def models() -> schemas.ModelList:

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from multiprocessing import parent_process
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,36 @@ from service.errors import ProblemError
 log = logging.getLogger("service")
 FOLLOW_S = 0.25  # how often a worker looks whether another was asked to reload
 RETRY_S = 5.0  # how long it waits at most before it tries a reload again that failed
+
+
+class _StoppedError(Exception):
+    """The service ends while it is loading."""
+
+
+async def load_models(engine: Engine) -> None:
+    """Load what there is for the first time, while readiness says what is being loaded. What goes wrong is tried again."""
+
+    def tell(what: str) -> None:
+        engine.loading = what
+        if engine.draining:
+            raise _StoppedError
+
+    pause = FOLLOW_S
+    while not engine.draining:
+        try:
+            fresh = await engine.in_thread(registry.load, engine.settings.folders, 1, None, tell)
+            break
+        except _StoppedError:
+            return
+        except Exception as error:
+            pause = min(RETRY_S, 2 * pause)
+            fields = {"error": f"{type(error).__name__}: {error}", "again_in_s": pause}
+            log.error("the models could not be loaded", extra={"fields": fields})
+            await asyncio.sleep(pause)
+    engine.use(fresh)
+    engine.loading = ""
+    if not fresh.models:
+        log.error("there is no model that can be used", extra={"fields": {"left_out": fresh.left_out}})
 
 
 async def reload_models(engine: Engine) -> None:
@@ -66,9 +96,8 @@ def _mark(flag: Path) -> int:
         return 0
 
 
-async def follow_reloads(engine: Engine, flag: Path) -> None:
+async def follow_reloads(engine: Engine, flag: Path, seen: int) -> None:
     """Reload when another worker was asked to. What goes wrong is logged, and tried again."""
-    seen = _mark(flag)
     parent = parent_process()
     pause = FOLLOW_S
     while True:
@@ -90,20 +119,31 @@ async def follow_reloads(engine: Engine, flag: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def lifespan(engine: Engine) -> AsyncIterator[None]:
-    """Follow reloads asked of other workers, and let readiness drop before the port closes."""
-    flag = _flag(engine)
-    follower = None if flag is None else asyncio.create_task(follow_reloads(engine, flag))
+async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
+    """Load models if that is still to be done, follow reloads asked of other workers, and let readiness drop before the
+    port closes."""
     _drain_on_sigterm(engine)
+    life = asyncio.create_task(_live(engine))
+    yield
+    engine.draining = True
+    life.cancel()
+    if end is not None:
+        await end()
+    engine.close()
+    logs.flush()  # a signal that is raised again may leave no time for it later
+
+
+async def _live(engine: Engine) -> None:
+    flag = _flag(engine)
+    seen = 0 if flag is None else _mark(flag)
+    if engine.loading:
+        await load_models(engine)
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})
     gc.collect()
     gc.freeze()  # what is here now stays: no need to look through it again and again
-    yield
-    if follower is not None:
-        follower.cancel()
-    engine.close()
-    logs.flush()  # a signal that is raised again may leave no time for it later
+    if flag is not None:
+        await follow_reloads(engine, flag, seen)
 
 
 def _drain_on_sigterm(engine: Engine) -> None:

@@ -16,8 +16,9 @@ from service.errors import BadInputError
 from service.http.gateway import Gateway
 from service.requests import formats
 from service.requests.answer import Answer
-from service.requests.bodies import Bundle, MedianOptions, Question
+from service.requests.bodies import Bundle, Question
 from service.requests.formats import FORMATS, Format
+from service.requests.options import MedianOptions
 from tests.service.connection import Connection
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "service.md"
@@ -37,7 +38,7 @@ LINES = Format(
     pack=lambda vectors, options: (
         "\n".join(",".join(map(repr, np.asarray(v, float).tolist())) for v in vectors).encode(), formats.query(options)),
     unpack=lambda content, _: np.array([float(line) for line in content.splitlines()]),
-    schema={"schema": {"type": "string"}}, answer={"schema": {"type": "string"}},
+    schema=lambda _: {"schema": {"type": "string"}}, answer=lambda _: {"schema": {"type": "string"}},
 )  # fmt: skip
 
 
