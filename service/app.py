@@ -21,6 +21,8 @@ from service.http import protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
 from service.http.routes import PlainRoute
+from service.requests.answer import Answer
+from service.requests.bodies import Question
 from service.requests.formats import BINARY, FORMATS
 from service.requests.json_body import Body
 from service.settings import Settings
@@ -29,22 +31,31 @@ log = logging.getLogger("service")
 FILE = "application/octet-stream"
 
 
-def handler(engine: Engine, builder: Builder | None) -> Callable[[Request], Awaitable[Reply]]:
-    """POST /median or POST /quantile in all formats; models that are missing are built meanwhile."""
+def answering(engine: Engine, builder: Builder | None) -> protocol_v2.Answering:
+    """What is asked, answered; models that are missing are built meanwhile, as long as the request may take."""
 
-    async def answer(request: Request, body: Body) -> Reply:
-        exchange: Exchange = request.scope["exchange"]
-        question = await engine.in_steps(exchange.prepare(body))
+    async def answer(exchange: Exchange, question: Question) -> Answer:
         while True:
             try:
-                return exchange.conclude(await engine.answers(question))
+                return await engine.answers(question)
             except MissingModelError as missing:
                 if builder is None:
                     raise
                 await builder.provide(missing.d, exchange.started + engine.settings.timeout_s)
 
+    return answer
+
+
+def handler(engine: Engine, answer: protocol_v2.Answering) -> Callable[[Request], Awaitable[Reply]]:
+    """POST /median or POST /quantile in all formats."""
+
+    async def with_numbers(request: Request, body: Body) -> Reply:
+        exchange: Exchange = request.scope["exchange"]
+        question = await engine.in_steps(exchange.prepare(body))
+        return exchange.conclude(await answer(exchange, question))
+
     async def ask(request: Request) -> Reply:
-        return await with_body(request, answer)
+        return await with_body(request, with_numbers)
 
     return ask
 
@@ -68,8 +79,9 @@ def create_app(settings: Settings | None = None, later: bool = False) -> Gateway
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    route = _add_routes(app, engine, builder)
-    app.include_router(protocol_v2.router(engine))
+    answer = answering(engine, builder)
+    route = _add_routes(app, engine, answer)
+    app.include_router(protocol_v2.router(engine, answer))
     return Gateway(app, engine, route)
 
 
@@ -86,7 +98,7 @@ async def _error(request: Request, error: Exception) -> Response:
     return exchange.refuse(ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine, builder: Builder | None) -> PlainRoute:
+def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> PlainRoute:
     """All routes but the protocol's; returns that of POST /median."""
     statuses = schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)
     for path, form, summary in (
@@ -101,7 +113,7 @@ def _add_routes(app: FastAPI, engine: Engine, builder: Builder | None) -> PlainR
         body = {"required": True, "content": {each.media_type: each.schema(path) for each in FORMATS.values()}}
         median = PlainRoute(
             path,
-            handler(engine, builder),
+            handler(engine, answer),
             methods=["POST"],
             name=path[1:],
             response_model=None,

@@ -26,7 +26,7 @@ EXPORTER = [
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "quantiles", "scaling", "requests", "compute",
-    "http", "life", "building", "app", "stopping", "worker", "client", "demo",
+    "http", "life", "building", "app", "stopping", "worker", "numbers_file", "client", "demo",
 ]  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_packages_import_what_they_declare() -> None:
     """The base install runs the exporter, the extra `service` the service (fastapi brings starlette and pydantic)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    base, service, plot = project["dependencies"], extras["service"], extras["plot"]
+    base, service, more = project["dependencies"], extras["service"], extras["plot"] + extras["tables"]
     for package, declared in (("exporter", base), ("service", base + service)):
         used = {
             name.partition(".")[0]
@@ -120,7 +120,7 @@ def test_packages_import_what_they_declare() -> None:
             for name in imported(node)
         } - {"exporter", "service", *sys.stdlib_module_names}
         known = {module(each) for each in declared}
-        assert used - {module(each) for each in plot} - {"starlette", "pydantic"} <= known, package
+        assert used - {module(each) for each in more} - {"starlette", "pydantic"} <= known, package
     assert {module(each) for each in service} == set(NEEDED)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import GeneratorType
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from service import json_text
 from service.errors import BadInputError, ProblemError
 from service.layout import EVEN
 from service.quantiles import METHODS
-from service.requests import bodies
+from service.requests import bodies, tables
 from service.requests.answer import Answer
 from service.requests.json_body import Body, BodyLimits, Reading
 from service.requests.missing import without_missing
@@ -30,6 +31,7 @@ from service.scaling import Floats
 
 Sent = tuple[bytes, dict[str, str]]
 ANSWERS = 16  # times as many answers as vectors may be asked for in one request
+TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -61,13 +63,16 @@ class Format:
             question: bodies.Question = yield from read
         else:
             question = cast(bodies.Question, read)
-        question.options.checked()
-        if question.options.nan != "error":
-            question = yield from without_missing(question)
-        if question.count * question.options.per_vector > ANSWERS * limits.vectors:
-            most = ANSWERS * limits.vectors
-            raise BadInputError(f"Too many answers: at most {most} in one request, vectors times quantiles.")
-        return question
+        return (yield from settled(question, limits))
+
+
+def settled(question: bodies.Question, limits: BodyLimits) -> Reading[bodies.Question]:
+    """A question that lacks nothing, asks for no more than can be answered, and has no numbers missing any more."""
+    options = question.options.checked()
+    if question.count * options.per_vector > ANSWERS * limits.vectors:
+        most = ANSWERS * limits.vectors
+        raise BadInputError(f"Too many answers: at most {most} in one request, vectors times quantiles.")
+    return question if options.nan == "error" else (yield from without_missing(question))
 
 
 def format_of(content_type: bytes) -> Format:
@@ -124,6 +129,10 @@ def _pack_npy(vectors: Iterable[npt.ArrayLike], options: Mapping[str, Any]) -> S
 def _pack_raw(vectors: Iterable[npt.ArrayLike], options: Mapping[str, Any]) -> Sent:
     matrix = _matrix(vectors)
     return matrix.tobytes(), query(options) | {"dtype": matrix.dtype.name, "d": str(matrix.shape[1])}
+
+
+def _pack_table(pack: Callable[[Floats], bytes], vectors: Iterable[npt.ArrayLike], options: Mapping[str, Any]) -> Sent:
+    return pack(_matrix(vectors)), query(options) | {"by": "rows", "header": "false"}
 
 
 def _matrix(vectors: Iterable[npt.ArrayLike]) -> Floats:
@@ -226,6 +235,19 @@ FORMATS = {
             "`float32` or `float64`",
             bodies.read_raw, lambda answer: answer.array.tobytes(), _pack_raw,
             lambda content, query: np.frombuffer(content, "<f8" if {"quantiles", "ranks"} & {*query} else query["dtype"]),
+        ),
+        Format(
+            "csv", "text/csv", "a table whose first line has the names of its columns (`header=false`: none)",
+            tables.read_csv, tables.write_csv, partial(_pack_table, tables.pack_csv), tables.unpack_csv,
+            schema=lambda _: TEXT, answer=lambda _: TEXT,
+        ),
+        *(
+            Format(
+                name, f"application/vnd.apache.arrow.{kind}", f"a table in Arrow's {kind} format, not compressed",
+                tables.read_arrow, partial(tables.write_arrow, file),
+                partial(_pack_table, partial(tables.pack_arrow, file)), partial(tables.unpack_arrow, file),
+            )
+            for name, kind, file in (("arrow", "stream", False), ("feather", "file", True))
         ),
     )
 }  # fmt: skip
