@@ -16,8 +16,7 @@ COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
 ARG EXTRAS
 RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation ".[${EXTRAS:-service,fast}]"
-RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models \
- && /opt/median/bin/python -m exporter --d 2049 --construction radix --profile fused --tune latency --out /models
+RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models
 # Serving needs no builder, no installer, no tests and no sources of compiled code.
 RUN /opt/median/bin/pip uninstall -y scipy setuptools pip \
  && find /opt/median -type d \( -name tests -o -path '*/onnx/backend/test' \) -prune -exec rm -r {} + \

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
                 return 2
         settings = replace(settings, runtime_dir=scratch)
         os.environ.update(settings.to_env())
-        if not ensure_models(settings) or not port_is_free(settings) or not enough_files(settings.max_connections):
+        if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
             return 2
         stopping.heed_signals()
         uvicorn.run(

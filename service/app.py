@@ -12,15 +12,18 @@ from starlette.responses import Response, StreamingResponse
 
 from exporter.version import __version__
 from service import life, logs
+from service.building import Builder, can_build
 from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
-from service.errors import ProblemError, or_shortage
+from service.errors import MissingModelError, ProblemError, or_shortage
 from service.http import protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
 from service.http.routes import PlainRoute
 from service.peers import Peers, peers_of
+from service.requests.answer import Answer
+from service.requests.bodies import Question
 from service.requests.formats import BINARY, FORMATS
 from service.requests.json_body import Body
 from service.settings import Settings
@@ -29,37 +32,58 @@ log = logging.getLogger("service")
 FILE = "application/octet-stream"
 
 
-def median_handler(engine: Engine) -> Callable[[Request], Awaitable[Reply]]:
-    """POST /median in all formats."""
+def answering(engine: Engine, builder: Builder | None) -> protocol_v2.Answering:
+    """What is asked, answered; models that are missing are built meanwhile, as long as the request may take."""
 
-    async def answer(request: Request, body: Body) -> Reply:
+    async def answer(exchange: Exchange, question: Question) -> Answer:
+        while True:
+            try:
+                return await engine.answers(question)
+            except MissingModelError as missing:
+                if builder is None:
+                    raise
+                await builder.provide(missing.d, exchange.started + engine.settings.timeout_s)
+
+    return answer
+
+
+def handler(engine: Engine, answer: protocol_v2.Answering) -> Callable[[Request], Awaitable[Reply]]:
+    """POST /median or POST /quantile in all formats."""
+
+    async def with_numbers(request: Request, body: Body) -> Reply:
         exchange: Exchange = request.scope["exchange"]
         question = await engine.in_steps(exchange.prepare(body))
-        return exchange.conclude(await engine.medians(question))
+        return exchange.conclude(await answer(exchange, question))
 
-    async def median(request: Request) -> Reply:
-        return await with_body(request, answer)
+    async def ask(request: Request) -> Reply:
+        return await with_body(request, with_numbers)
 
-    return median
+    return ask
 
 
-def create_app(settings: Settings | None = None, peers: Peers | None = None) -> Gateway:
-    """The application over the models of `settings` (from the environment when uvicorn starts a worker)."""
+def create_app(settings: Settings | None = None, peers: Peers | None = None, later: bool = False) -> Gateway:
+    """The application over the models of `settings` (from the environment when uvicorn starts a worker).
+
+    They are loaded now, or `later`, when it is asked already and says so.
+    """
     settings = settings or Settings.from_env()
     logs.configure(settings.log_level)
     peers = peers or peers_of(settings)  # a reload that is asked for while models are loaded is heard of
-    engine = Engine(settings, registry.load(settings.folders), peers=peers)
+    engine = Engine(settings, registry.Registry({}) if later else registry.load(settings.folders), peers=peers)
+    engine.loading = "none of them yet" if later else ""
+    builder = Builder(engine) if settings.build and can_build() else None
     app = FastAPI(
         title="onnx-median",
         version=__version__,
         description="Medians by ReLU networks, every answer certified by counting.",
-        lifespan=lambda _: life.lifespan(engine),
+        lifespan=lambda _: life.lifespan(engine, builder.close if builder else None),
         redirect_slashes=False,
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    route = _add_routes(app, engine)
-    app.include_router(protocol_v2.router(engine))
+    answer = answering(engine, builder)
+    route = _add_routes(app, engine, answer)
+    app.include_router(protocol_v2.router(engine, answer))
     return Gateway(app, engine, route)
 
 
@@ -76,26 +100,31 @@ async def _error(request: Request, error: Exception) -> Response:
     return exchange.refuse(ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine) -> PlainRoute:
+def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> PlainRoute:
     """All routes but the protocol's; returns that of POST /median."""
-    answers = {
-        "model": schemas.MedianAnswer,
-        "headers": schemas.ANSWER_HEADERS,
-        "content": {each.media_type: each.answer for each in FORMATS.values()},
-    }
-    body = {"required": True, "content": {each.media_type: each.schema for each in FORMATS.values()}}
-    median = PlainRoute(
-        "/median",
-        median_handler(engine),
-        methods=["POST"],
-        name="median",
-        response_model=None,
-        summary="Medians of vectors of any length",
-        tags=["median"],
-        responses={200: answers, **schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)},
-        openapi_extra={"requestBody": body, "parameters": schemas.PARAMETERS},
-    )
-    app.router.routes.append(median)
+    statuses = schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)
+    for path, form, summary in (
+        ("/quantile", schemas.QuantileAnswer, "Quantiles, or any ranks, of vectors of any length"),
+        ("/median", schemas.MedianAnswer, "Medians of vectors of any length"),
+    ):
+        answers = {
+            "model": form,
+            "headers": schemas.ANSWER_HEADERS,
+            "content": {each.media_type: each.answer(path) for each in FORMATS.values()},
+        }
+        body = {"required": True, "content": {each.media_type: each.schema(path) for each in FORMATS.values()}}
+        median = PlainRoute(
+            path,
+            handler(engine, answer),
+            methods=["POST"],
+            name=path[1:],
+            response_model=None,
+            summary=summary,
+            tags=["answers"],
+            responses={200: answers, **statuses},
+            openapi_extra={"requestBody": body, "parameters": schemas.PARAMETERS + schemas.OF_A_ROUTE[path]},
+        )
+        app.router.routes.append(median)
 
     @app.get("/models", tags=["models"], responses=schemas.problems(401))
     async def models() -> schemas.ModelList:

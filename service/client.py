@@ -1,4 +1,4 @@
-"""A client for the service, and `python -m service.client`, which compares it with numpy.median.
+"""A client for the service, and `python -m service.client`, which prints answers, or compares them with numpy's.
 
 >>> from service.client import Client
 >>> with Client("http://127.0.0.1:8000") as client:
@@ -9,16 +9,17 @@ array([2. , 2.5])
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import httpx
 import numpy as np
@@ -27,10 +28,12 @@ import orjson
 from tqdm import tqdm
 
 from exporter.question.families import FAMILIES
+from service.numbers_file import read_numbers
 from service.requests.formats import FORMATS
 from service.retries import LOST, Retries, may_pass, retry_after
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
+AT_ONCE = 1024  # vectors of a file in one request
 DURATION = re.compile(r"(\w+);dur=([\d.]+)")
 
 
@@ -57,6 +60,18 @@ class Medians:
     inference_ms: float
     total_ms: float
     attempts: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Quantiles(Medians):
+    """The same for quantiles or ranks: `quantiles` has a row for each vector."""
+
+    @property
+    def quantiles(self) -> Vector:
+        return self.medians
+
+
+Told = TypeVar("Told", bound=Medians)
 
 
 class Client:
@@ -100,23 +115,48 @@ class Client:
         construction: str | None = None,
         even: str | None = None,
         exact: bool = False,
+        nan: str | None = None,
     ) -> Medians:
-        """Medians of vectors, sent in one of the formats; npy and raw want them of one length, float32 or float64."""
-        chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None}
+        """Medians of vectors, sent in one of the formats; all but json want them of one length, float32 or float64."""
+        chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None, "nan": nan}
+        return self._answer("/median", Medians, vectors, format, chosen)
+
+    def quantile(
+        self,
+        vectors: Iterable[npt.ArrayLike] | Vector,
+        quantiles: Sequence[float] | None = None,
+        *,
+        ranks: Sequence[int] | None = None,
+        method: str | None = None,
+        format: str = "json",
+        model: str | None = None,
+        construction: str | None = None,
+        exact: bool = False,
+        nan: str | None = None,
+    ) -> Quantiles:
+        """Quantiles of vectors, as numpy.quantile has them, or ranks, which count from 1, the smallest value."""
+        wanted = {"quantiles": quantiles, "ranks": ranks}
+        listed = {name: np.asarray(some).tolist() for name, some in wanted.items() if some is not None}
+        chosen = {"model": model, "construction": construction, "exact": exact or None, "nan": nan, "method": method}
+        return self._answer("/quantile", Quantiles, vectors, format, {**listed, **chosen})
+
+    def _answer(self, path: str, kind: type[Told], vectors: Any, format: str, chosen: dict[str, Any]) -> Told:
         options = {name: value for name, value in chosen.items() if value is not None}
         form = FORMATS[format]
         vectors = np.atleast_2d(vectors) if isinstance(vectors, np.ndarray) else list(vectors)
         body, query = form.pack(vectors, options)
         content = {"content": body, "params": query, "headers": {"Content-Type": form.media_type}}
-        response, attempts = self._ask("POST", "/median", **content)
+        response, attempts = self._ask("POST", path, **content)
+        wide = next((len(options[name]) for name in ("quantiles", "ranks") if name in options), None)
+        shape = (len(vectors),) if wide is None else (len(vectors), wide)
         try:
             told = form.unpack(response.content, query)
-            answer = _from_headers(response.headers, told) if form.bare else _from_json(told)
-            answer = replace(answer, attempts=attempts)
+            parts = _from_headers(response.headers, told, shape) if form.bare else _from_json(told)
+            answer = kind(*parts, attempts)  # type: ignore[call-arg]  # as many as there are fields
         except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
             raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
-        if answer.medians.shape != (len(vectors),):
-            raise ServiceError(f"{len(vectors)} medians were asked for, {answer.medians.size} came")
+        if answer.medians.shape != shape:
+            raise ServiceError(f"{shape} answers were asked for, {answer.medians.shape} came")
         return answer
 
     def models(self) -> list[dict[str, Any]]:
@@ -158,19 +198,22 @@ def _refusal(response: httpx.Response, tries: str) -> ServiceError:
     return ServiceError(f"{said}{tries}", response.status_code, problem)
 
 
-def _from_json(content: dict[str, Any]) -> Medians:
-    medians, bound = np.array(content["medians"]), np.array(content["error_bound"])
-    served = (sum(content["fallback"]), content["batch_size"], *content["timings"].values())
-    return Medians(medians, content["models"], sum(content["certified"]), bound, *served)
+def _from_json(content: dict[str, Any]) -> tuple[Any, ...]:
+    told = next(content[name] for name in ("medians", "quantiles", "ranks") if name in content)
+    bound, models = np.array(content["error_bound"]), np.ravel(content["models"]).tolist()
+    counts = (int(np.sum(content[name])) for name in ("certified", "fallback"))
+    certified, fallback = counts
+    timings = content["timings"].values()
+    return np.array(told, np.float64), models, certified, bound, fallback, content["batch_size"], *timings
 
 
-def _from_headers(headers: httpx.Headers, medians: Vector) -> Medians:
+def _from_headers(headers: httpx.Headers, told: Vector, shape: tuple[int, ...]) -> tuple[Any, ...]:
     timing = {name: float(value) for name, value in DURATION.findall(headers["Server-Timing"])}
-    return Medians(
-        medians,
+    return (
+        np.reshape(told, shape),
         headers["X-Median-Models"].split(","),
         int(headers["X-Median-Certified"]),
-        np.full(len(medians), float(headers["X-Median-Error-Bound"])),
+        np.full(shape, float(headers["X-Median-Error-Bound"])),
         int(headers["X-Median-Fallback"]),
         int(headers["X-Median-Batch-Size"]),
         timing["queue"],
@@ -352,27 +395,50 @@ def _error_panel(axes: Any, report: Report, samples: Samples) -> None:
         axes.set(yscale="log", ylim=(shown.min() / 10, shown.max() * 10))
 
 
-def read_file(path: Path) -> list[Vector]:
-    """The user's own vectors: rows of a .npy matrix, or lines of a .csv file, which may differ in length."""
+def _read(chosen: argparse.Namespace, columns: list[str] | None = None) -> tuple[list[str] | None, list[Vector]]:
     try:
-        if path.suffix == ".npy":
-            with path.open("rb") as stream:
-                array = np.lib.format.read_array(stream, allow_pickle=False)
-            if array.ndim not in (1, 2) or array.dtype.kind not in "fiu":
-                raise ServiceError(
-                    f"{path}: one vector or a matrix of numbers is expected, not {array.dtype} {array.shape}"
-                )
-            kept = array if array.dtype == np.float32 else array.astype(np.float64)
-            return list(np.atleast_2d(kept))
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
-        return [np.array([float(cell) for cell in re.split(r"[,;\s]+", line.strip(" ,;\t"))]) for line in lines]
-    except (OSError, ValueError) as error:
-        raise ServiceError(f"{path}: {error}") from None
+        names, vectors = read_numbers(chosen.file, chosen.by, columns)
+    except (OSError, ValueError, EOFError) as error:
+        raise ServiceError(f"{chosen.file}: {error}") from None
+    if not vectors:
+        raise ServiceError(f"{chosen.file}: there is no vector in it")
+    return names, vectors
+
+
+def answers(client: Client, chosen: argparse.Namespace) -> list[str]:
+    """The answers to a file, a line for each vector, the name of its column first if it has one."""
+    columns = next(csv.reader([chosen.columns]), []) if chosen.columns else None
+    names, vectors = _read(chosen, columns)
+    options = {"format": chosen.format, "model": chosen.model, "construction": chosen.construction}
+    options |= {"exact": chosen.exact, "nan": chosen.nan}
+    lines: list[str] = []
+    at = 0
+    with tqdm(total=len(vectors), unit=" vectors", disable=None) as progress:
+        while at < len(vectors):
+            some = max(1, min(AT_ONCE, (1 << 20) // len(vectors[at])))
+            part = vectors[at : at + some]
+            if chosen.quantiles or chosen.ranks:
+                wanted = {"quantiles": chosen.quantiles, "ranks": chosen.ranks, "method": chosen.method}
+                told = client.quantile(part, **wanted, **options).quantiles.tolist()
+            else:
+                told = client.median(part, **options).medians[:, None].tolist()
+            lines += ["\t".join(map(repr, row)) for row in told]
+            at += len(part)
+            progress.update(len(part))
+    return lines if names is None else [f"{name}\t{line}" for name, line in zip(names, lines, strict=True)]
+
+
+def _listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def numbers(text: str) -> list[Any]:
+        return [kind(item) for item in text.split(",")]
+
+    return numbers
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m service.client", description="Compare the service with numpy.median."
+        prog="python -m service.client",
+        description="Print the service's answers to the numbers in a file, or compare the service with numpy.median.",
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the service is [%(default)s]")
     parser.add_argument("--d", type=int, default=2048, help="length of the vectors [%(default)s]")
@@ -383,7 +449,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--construction", help="construction of the model")
     parser.add_argument("--exact", action="store_true", help="ask for answers bit-equal to numpy.median")
     parser.add_argument("--family", choices=sorted(FAMILIES), default="uniform", help="kind of vectors [%(default)s]")
-    parser.add_argument("--file", type=Path, help="send these vectors instead: .npy, or .csv with a vector a line")
+    parser.add_argument(
+        "--in", dest="file", type=Path, metavar="FILE",
+        help="print the answers to these numbers: .npy, or .csv with a vector a line, or with columns that have names",
+    )  # fmt: skip
+    parser.add_argument("--compare", action="store_true", help="compare with numpy.median; so it is without --in")
+    parser.add_argument("--by", choices=["rows", "columns"], help="what of the file is a vector [as it looks]")
+    parser.add_argument("--columns", help="columns of the file by name, with commas between them")
+    parser.add_argument("--quantiles", type=_listed(float), help="print these instead of medians: 0.1,0.9")
+    parser.add_argument("--method", help="of numpy.quantile")
+    parser.add_argument("--ranks", type=_listed(int), help="print these instead of medians: 1 is the smallest value")
+    parser.add_argument("--nan", choices=["error", "omit", "propagate"], help="what becomes of missing numbers [error]")
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument(
         "--retries", type=int, default=Retries.count, metavar="N",
@@ -394,6 +470,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if min(chosen.d, chosen.n, chosen.concurrency) < 1 or min(chosen.seed, chosen.retries) < 0:
         parser.error("--d, --n and --concurrency must be at least 1, --seed and --retries at least 0")
+    printing = chosen.file is not None and not chosen.compare
+    if not printing and (chosen.quantiles or chosen.ranks or chosen.method or chosen.nan):
+        parser.error("--quantiles, --ranks, --method and --nan go with --in, without --compare")
     return chosen
 
 
@@ -401,10 +480,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 when every answer is within its bound, 1 when one is not, 2 when there was no comparison."""
     chosen = parse(arguments)
     try:
+        if chosen.file is not None and not chosen.compare:
+            with Client(chosen.url) as client:
+                print("\n".join(answers(client, chosen)))
+            return 0
         if chosen.file is not None:
-            vectors, source = read_file(chosen.file), chosen.file.name
-            if not vectors:
-                raise ServiceError(f"{chosen.file}: there is no vector in it")
+            vectors, source = _read(chosen)[1], chosen.file.name
         else:
             rng = np.random.default_rng(chosen.seed)
             vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
@@ -421,7 +502,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServiceError as error:
         print(f"service.client: {error}", file=sys.stderr)
         return 2
-    except (httpx.InvalidURL, OSError, ValueError, MemoryError) as error:  # of --url, --out, --plot, --n and --d
+    except (httpx.InvalidURL, OSError, ValueError, MemoryError) as error:  # of --url, --in, --out, --plot, --n and --d
         print(f"service.client: {error}", file=sys.stderr)
         return 2
     return 1 if report.beyond_bound else 0

@@ -3,6 +3,7 @@
 ProblemError         anything the service answers with a 4xx or 5xx on purpose, as RFC 9457 problem details
 ├── BadInputError    the body can be read but not answered (422); names the vector and the index at fault
 ├── BusyError        the queue is full (429); says when to come back
+├── MissingModelError  the model that a request needs is being built (503); says when to come back
 └── ShortageError    memory, threads or files ran out (503); it may pass
 
 A problem carries what a caller needs to repair the request: `vector` and `index` point at the number at fault.
@@ -49,6 +50,15 @@ class BusyError(ProblemError):
         super().__init__(
             429, f"The queue is full; repeat the request in {retry_after} s.", headers={"Retry-After": str(retry_after)}
         )
+
+
+class MissingModelError(ProblemError):
+    """No model has what is asked of n values; one of d entries would, and can be built."""
+
+    def __init__(self, n: int, d: int) -> None:
+        said = f"A model of {d} entries is needed for {n} values, and is not there yet; repeat the request."
+        super().__init__(503, said, headers={"Retry-After": "1"})
+        self.d = d
 
 
 class ShortageError(ProblemError):

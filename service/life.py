@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from multiprocessing import parent_process
 from types import FrameType
 
@@ -17,6 +17,36 @@ from service.compute.engine import Engine
 
 log = logging.getLogger("service")
 RETRY_S = 5.0  # how long it waits at most before it tries a reload again that failed
+
+
+class _StoppedError(Exception):
+    """The service ends while it is loading."""
+
+
+async def load_models(engine: Engine) -> None:
+    """Load what there is for the first time, while readiness says what is being loaded. What goes wrong is tried again."""
+
+    def tell(what: str) -> None:
+        engine.loading = what
+        if engine.draining:
+            raise _StoppedError
+
+    pause = engine.peers.pause_s
+    while not engine.draining:
+        try:
+            fresh = await engine.in_thread(registry.load, engine.settings.folders, 1, None, tell)
+            break
+        except _StoppedError:
+            return
+        except Exception as error:
+            pause = min(RETRY_S, 2 * pause)
+            fields = {"error": f"{type(error).__name__}: {error}", "again_in_s": pause}
+            log.error("the models could not be loaded", extra={"fields": fields})
+            await asyncio.sleep(pause)
+    engine.use(fresh)
+    engine.loading = ""
+    if not fresh.models:
+        log.error("there is no model that can be used", extra={"fields": {"left_out": fresh.left_out}})
 
 
 async def reload_models(engine: Engine) -> None:
@@ -50,19 +80,29 @@ async def follow_reloads(engine: Engine) -> None:
 
 
 @contextlib.asynccontextmanager
-async def lifespan(engine: Engine) -> AsyncIterator[None]:
-    """Follow reloads asked of other workers, and let readiness drop before the port closes."""
-    follower = asyncio.create_task(follow_reloads(engine)) if engine.peers.several else None
+async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
+    """Load models if that is still to be done, follow reloads asked of other workers, and let readiness drop before the
+    port closes."""
     _drain_on_sigterm(engine)
+    life = asyncio.create_task(_live(engine))
+    yield
+    engine.draining = True
+    life.cancel()
+    if end is not None:
+        await end()
+    engine.close()
+    logs.flush()  # a signal that is raised again may leave no time for it later
+
+
+async def _live(engine: Engine) -> None:
+    if engine.loading:
+        await load_models(engine)
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})
     gc.collect()
     gc.freeze()  # what is here now stays: no need to look through it again and again
-    yield
-    if follower is not None:
-        follower.cancel()
-    engine.close()
-    logs.flush()  # a signal that is raised again may leave no time for it later
+    if engine.peers.several:
+        await follow_reloads(engine)
 
 
 def _drain_on_sigterm(engine: Engine) -> None:

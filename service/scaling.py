@@ -16,7 +16,7 @@ m and at least k are not above it. No answer leaves the service without that pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import frexp, isnan, ldexp, nextafter
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from exporter.question.grid import cells_between
 from service.layout import Layout, Target, median_target
+from service.quantiles import mix
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -108,6 +109,14 @@ class Scaled:
     def bound(self) -> list[float]:
         """How far the answer for each vector may be from the true one."""
         return [frame.bound for frame in self.frames]
+
+    def bounds(self, target: Target) -> list[float]:
+        """The same for a target: what lies between two ranks is rounded more often, here and by numpy (a difference of up to
+        twice the largest entry, its product with a weight, a sum). Where all values are equal nothing is."""
+        if not target.between:
+            return self.bound
+        eps = 4 * LIMITS[self.values.itemsize][0]
+        return [f.bound and f.bound + eps * max(-f.low, f.high) for f in self.frames]
 
     def take(self, chosen: npt.NDArray[np.intp]) -> Scaled:
         """Some of the vectors."""
@@ -195,13 +204,12 @@ def _lay_out(numbers: Floats, layout: Layout, d: int, grid: FedGrid) -> Floats:
         return numbers.astype(grid.dtype, copy=False).reshape(k, 1, d)
     rows = np.empty((k, len(layout.rows), d), grid.dtype)
     for i, row in enumerate(layout.rows):
-        end = row.lowest + row.repeat * n
+        end = row.lowest + n
         if row.lowest:
             rows[:, i, : row.lowest] = grid.low
         if end < d:
             rows[:, i, end:] = grid.high
-        for start in range(row.lowest, end, n):
-            rows[:, i, start : start + n] = numbers
+        rows[:, i, row.lowest : end] = numbers
     return rows
 
 
@@ -231,21 +239,33 @@ def refuted(ends: Ends) -> bool:
 
 
 def elements(scaled: Scaled, found: Sequence[Ends], target: Target) -> list[float]:
-    """The very elements of the input behind the answers, mixed as numpy.median does: bit-equal to it.
+    """The very elements of the input behind the answers, mixed as numpy does: bit-equal to it.
 
     All values that share a grid point are one bucket; monotony makes the rank inside the bucket known.
     Where the middle is zero numpy's answer may carry either sign when both zeros occur, so there it is asked itself.
+    (For quantiles, which numpy takes all at once, see `signed`.)
     """
-    answers = np.empty(len(scaled.values), scaled.values.dtype)
+    answers = np.empty(len(scaled.values), np.float64 if target.between else scaled.values.dtype)
     start = scaled.layout.rows[0].lowest
     for i, vector in enumerate(scaled.values):
         fed = scaled.rows[i, 0, start : start + len(vector)]
         low = _element(vector, fed, found[i][0], target.low)
-        answers[i] = low if target.single else mean(low, _element(vector, fed, found[i][1], target.high))
+        if target.single:
+            answers[i] = low
+        else:
+            high = _element(vector, fed, found[i][1], target.high)
+            answers[i] = mix(low, high, target.weight) if target.between else mean(low, high)
         if answers[i] == 0 and target == median_target(len(vector)):
             answers[i] = np.median(vector)
     exact: list[float] = answers.tolist()
     return exact
+
+
+def signed(vector: Floats, answers: list[float], by_numpy: Callable[[Floats], Floats]) -> list[float]:
+    """Exact answers with the zeros that numpy gives, which sorts either of 0.0 and -0.0 before the other."""
+    if 0.0 in answers and np.signbit(vector[vector == 0]).any():
+        return [told if told == 0 else own for own, told in zip(answers, by_numpy(vector).tolist(), strict=True)]
+    return answers
 
 
 def _element(vector: Floats, fed: Floats, value: float, rank: int) -> np.floating[Any]:

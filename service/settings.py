@@ -9,6 +9,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 PREFIX = "MEDIAN_"
 MODELS = Path("models")
 MOST_THREADS = 1024  # more than any machine has use for; starting a million takes minutes
+
+MOST_LENGTH = 1 << 22  # a model for any rank has up to four times as many entries, and counts up to 2^24 are exact
 
 
 def _option(default: Any, text: str, *, flag: bool = True) -> Any:
@@ -37,7 +40,8 @@ class Settings:
     replica_requests: int = _option(16, "requests per replica, waiting ones too, above which --engine ray adds another")
     replica_cpus: float = _option(1.0, "processors that --engine ray sets aside for a replica, which are its threads")
     threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers")
-    build: bool = _option(True, "build the default model, and its odd-length companion, when they are missing")
+    build: bool = _option(True, "build models that are missing: the default one, and what long vectors need")
+    max_length: int = _option(2**20, "longest vector that models are built for; longer ones need a model that is there")
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
     batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
     inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
@@ -69,6 +73,7 @@ class Settings:
             ("queue", 1),
             ("max_vectors", 1),
             ("cache_kib", 1),
+            ("max_length", 1),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -81,6 +86,8 @@ class Settings:
         for name in ("workers", "threads"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} must be at most {MOST_THREADS}, not {getattr(self, name)}")
+        if self.max_length > MOST_LENGTH:
+            raise ValueError(f"max_length must be at most {MOST_LENGTH}, not {self.max_length}")
         if self.api_key.strip() != self.api_key or not self.api_key.isprintable():
             raise ValueError("api_key must be printable, with no space around it: a header could not carry it")
         if not 0 <= self.port <= 65535:
@@ -118,6 +125,11 @@ class Settings:
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Settings from `MEDIAN_...` variables; a value that does not parse is named."""
         source = os.environ if env is None else env
+        known = [PREFIX + option.name.upper() for option in fields(cls)]
+        if unknown := sorted(name for name in source if name.startswith(PREFIX) and name not in known):
+            near = get_close_matches(unknown[0], known, 1)
+            meant = f"; {near[0]} is meant?" if near else ""
+            raise ValueError(f"{unknown[0]} in the environment is no option{meant}")
         values: dict[str, Any] = {}
         for option in fields(cls):
             text = source.get(PREFIX + option.name.upper())

@@ -24,7 +24,7 @@ def application() -> object:
     try:
         from service.app import create_app  # noqa: PLC0415, it loads prometheus_client, which may find no room
 
-        app = create_app(settings)
+        app = create_app(settings, later=True)
     except Exception as error:
         reason = or_shortage(error)
         fields = {"error": f"{type(reason).__name__}: {reason}"}

@@ -25,9 +25,9 @@ EXPORTER = [
     "images", "net", "library", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
-    "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "scaling", "requests",
-    "compute", "http", "building",
-    "life", "app", "stopping", "worker", "ray_app", "retries", "client", "demo", "batch",
+    "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "quantiles", "scaling", "requests",
+    "compute", "http", "life", "building", "app", "stopping", "worker", "ray_app", "retries", "numbers_file", "client",
+    "demo", "batch",
 ]  # fmt: skip
 
 

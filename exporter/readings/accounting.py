@@ -27,7 +27,8 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 ALIKE: Literal["alike"] = "alike"
 ENTRIES: Literal["entries"] = "entries"
 Axes = tuple[Literal["alike", "entries"] | None, ...]
-ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once
+ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once, as long as their weights are not known
+WEIGHTS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +112,12 @@ def _merge_and_count(node: Node, groups: dict[Node, Neurons], axes: Axes) -> tup
     rows, copies = _representatives(node, axes)
     width = columns.number.size
     chunk = max(1, min(CHUNK, ENTRIES_AT_ONCE // max(1, width)))
-    nnz, largest = 0, 0.0
-    for start in range(0, len(rows), chunk):
-        matrix, _ = merged_rows(node, rows[start : start + chunk], leaves, width)
+    nnz, largest, start = 0, 0.0, 0
+    while start < len(rows):
+        some = rows[start : start + chunk]
+        matrix, _ = merged_rows(node, some, leaves, width)
+        start += chunk  # and where rows have few weights, more of them are merged at a time
+        chunk = max(chunk, min(CHUNK, WEIGHTS_AT_ONCE * len(some) // max(1, matrix.nnz)))
         matrix.eliminate_zeros()
         nnz += int(columns.number[matrix.indices].sum()) * copies
         largest = max(largest, float((np.abs(matrix.data) * columns.size[matrix.indices]).max(initial=0.0)))

@@ -9,24 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from service.compute.batching import Gate, Lane, Outcome, Ticket
 from service.compute.registry import LoadedModel, ModelUse, Registry
-from service.errors import BadInputError, ProblemError
-from service.layout import Layout, all_columns
+from service.errors import BadInputError, MissingModelError, ProblemError
+from service.layout import Layout, Target, all_columns, least_d
 from service.metrics import settle, tally
 from service.peers import Peers
 from service.requests.answer import Answer
-from service.requests.bodies import Bundle, MedianOptions, Question
+from service.requests.bodies import Bundle, Question
 from service.requests.json_body import BodyLimits, Reading
-from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale
+from service.requests.options import MedianOptions, QuantileOptions
+from service.scaling import Ends, Floats, NotFiniteError, Scaled, elements, refuted, scale, signed
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -37,8 +40,34 @@ Use = tuple[ModelUse, bool]  # and whether the very elements are wanted
 # Numbers a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
 SMALL = 32768
 LENGTHS = 16  # of one request that are begun in one turn of the event loop
+FED = 1 << 25  # numbers of padded rows that a request has in memory at a time
 VECTOR = 64  # numbers that can be prepared in the time a vector takes beside its own
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Vectors of one length, the model that has both ranks of every target wanted of them, and these targets, each with its
+    place among the answers for a vector."""
+
+    group: Bundle
+    choice: ModelUse
+    wants: list[tuple[int, Target]]
+
+    @property
+    def fed(self) -> int:
+        """Rows."""
+        return len(self.group.values) * len(self.choice.layout.rows)
+
+    def some(self, rows: npt.NDArray[np.intp]) -> Part:
+        """The same of some of the vectors."""
+        group = self.group
+        return replace(self, group=Bundle(group.values[rows], [group.positions[i] for i in rows]))
+
+    def place(self, column: int, answer: Answer) -> Place:
+        """Where the answers of one target stand."""
+        wide, positions = answer.columns, self.group.positions
+        return positions if wide is None else [position * wide + column for position in positions]
 
 
 @dataclass(eq=False)
@@ -50,6 +79,8 @@ class Engine:
     draining: bool = False
     record: Callable[[], None] = settle  # counts and logs what was answered
     peers: Peers = field(default_factory=Peers)
+    reach: int = 0  # up to this length, models that are missing can be built
+    loading: str = ""  # what is being loaded, as long as not all models were
     lanes: dict[LoadedModel, Lane] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,21 +103,30 @@ class Engine:
         self.pool.shutdown()
         self.helpers.shutdown()
 
-    async def medians(self, request: Question) -> Answer:
-        """All medians of a request, every one certified."""
+    async def answers(self, request: Question) -> Answer:
+        """All medians of a request, or all its quantiles, every one certified."""
         started = time.perf_counter()
-        answer = Answer.blank(request.count, request.groups[0].values.dtype)
-        work = []
+        options, wide = request.options, request.options.per_vector
+        answer = Answer.blank(request.count * wide, request.dtype)
+        if options.told != "medians":
+            answer.columns = wide
+        answer.told, answer.labels, answer.names = options.told, options.labels(), request.names
+        work: list[Part] = []
         for group in request.groups:
-            work.append((group, self._choose(group, request.options)))
-            if len(work) % LENGTHS == 0:
-                await asyncio.sleep(0)
-        ticket = self.gate.admit(sum(len(group.values) * len(choice.layout.rows) for group, choice in work))
-        solve = (self._solve(group, choice, request.options, answer, ticket) for group, choice in work)
+            for part in self._parts(group, options):
+                work.append(part)
+                if len(work) % LENGTHS == 0:
+                    await asyncio.sleep(0)
+        ticket = self.gate.admit(sum(part.fed for part in work))
         try:
-            await (next(solve) if len(work) == 1 else _all(solve))
+            for wave in _waves(work):
+                solve = (self._solve(part, options, answer, ticket) for part in wave)
+                await (next(solve) if len(wave) == 1 else _all(solve))
         finally:
             ticket.close()
+        if options.exact and isinstance(options, QuantileOptions) and options.quantiles:
+            for group in request.groups:
+                await self.offload(_work(group.values) * wide, _sign, group, answer, options)
         answer.total_s = time.perf_counter() - started
         return answer
 
@@ -130,26 +170,42 @@ class Engine:
         (lane.run_now if lone and len(rows) <= lane.limit else lane.submit)(rows, use.layout.columns, finish)
         return True
 
-    def _choose(self, group: Bundle, options: MedianOptions) -> ModelUse:
+    def _parts(self, group: Bundle, options: MedianOptions) -> Iterator[Part]:
+        """What is wanted of a group: one part for each pair of ranks, in pieces that are not too large when padded."""
+        n = group.values.shape[1]
         try:
-            return self.registry.median(group.values.shape[1], options.even, options.model, options.construction)
+            wanted: dict[tuple[int, int], list[tuple[int, Target]]] = {}
+            for column, target in enumerate(options.targets(n)):
+                wanted.setdefault((target.low, target.high), []).append((column, target))
+            for wants in wanted.values():
+                choice = self._choose(n, wants[0][1], options)
+                some = max(1, FED // (len(choice.layout.rows) * choice.model.d))
+                for at in range(0, len(group.values), some):
+                    yield Part(Bundle(group.values[at : at + some], group.positions[at : at + some]), choice, wants)
         except BadInputError as error:
             raise BadInputError(error.detail, vector=group.positions[0]) from None
 
-    async def _solve(
-        self, group: Bundle, choice: ModelUse, options: MedianOptions, answer: Answer, ticket: Ticket
-    ) -> None:
-        """The medians of vectors of one length, by the chosen model, or by an exact one where that missed."""
-        scaled, found = await self._run(group, choice, answer, ticket)
-        place: Place = group.positions
+    def _choose(self, n: int, target: Target, options: MedianOptions) -> ModelUse:
+        registry = self.registry
+        try:
+            if options.told == "medians":
+                return registry.median(n, options.even, options.model, options.construction)
+            return registry.choose(n, target, options.model, options.construction)
+        except BadInputError:
+            if options.named or n > self.reach:
+                raise
+            raise MissingModelError(n, least_d(n, target)) from None
+
+    async def _solve(self, part: Part, options: MedianOptions, answer: Answer, ticket: Ticket) -> None:
+        """The answers to vectors of one length, by the chosen model, or by an exact one where that missed."""
+        group = part.group
+        scaled, found = await self._run(group, part.choice, answer, ticket)
         if any(map(refuted, found)):
             misses = np.array([refuted(ends) for ends in found])
             missed, kept = np.flatnonzero(misses), np.flatnonzero(~misses)
-            await self._fall_back(
-                Bundle(group.values[missed], [group.positions[i] for i in missed]), options, choice, answer, ticket
-            )
-            scaled, found, place = scaled.take(kept), [found[i] for i in kept], [group.positions[i] for i in kept]
-        await self._finish(answer, place, scaled, found, (choice, options.exact))
+            await self._fall_back(part.some(missed), options, answer, ticket)
+            scaled, found, part = scaled.take(kept), [found[i] for i in kept], part.some(kept)
+        await self._finish(answer, part, scaled, found, options.exact)
 
     async def _run(self, group: Bundle, choice: ModelUse, answer: Answer, ticket: Ticket) -> tuple[Scaled, list[Ends]]:
         """Vectors through a model: both ends of the choice's target for each, NaN where it missed."""
@@ -165,23 +221,25 @@ class Engine:
         except NotFiniteError as error:
             raise BadInputError(f"{error}.", vector=group.positions[error.row], index=error.index) from None
 
-    async def _finish(self, answer: Answer, place: Place, scaled: Scaled, found: list[Ends], how: Use) -> None:
+    async def _finish(self, answer: Answer, part: Part, scaled: Scaled, found: list[Ends], exact: bool) -> None:
         """Write proven answers to their places: the very elements where they were asked for."""
-        medians = await self.offload(_work(scaled.values) if how[1] else 0, _medians, scaled, found, *how)
-        self._enter(answer, place, medians, scaled, how)
+        for column, target in part.wants:
+            use = ModelUse(part.choice.model, part.choice.layout, target)
+            medians = await self.offload(_work(scaled.values) if exact else 0, _medians, scaled, found, use, exact)
+            self._enter(answer, part.place(column, answer), medians, scaled, (use, exact))
 
     def _enter(self, answer: Answer, place: Place, medians: list[float], scaled: Scaled, how: Use) -> None:
         use, exact = how
-        for position, median, frame in zip(place, medians, scaled.frames, strict=True):
+        bounds = repeat(0.0) if exact else scaled.bounds(use.target)
+        for position, median, bound in zip(place, medians, bounds, strict=False):
             answer.medians[position] = median
-            answer.error_bound[position] = 0.0 if exact else frame.bound
+            answer.error_bound[position] = bound
             answer.models[position] = use.model.name
         tally(self._lane(use.model).metrics.vectors, len(place))
 
-    async def _fall_back(
-        self, group: Bundle, options: MedianOptions, failed: ModelUse, answer: Answer, ticket: Ticket
-    ) -> None:
+    async def _fall_back(self, part: Part, options: MedianOptions, answer: Answer, ticket: Ticket) -> None:
         """Answer what a model missed by an exact one; if that fails too there is no answer, rather than a wrong one."""
+        group, failed = part.group, part.choice
         tally(self._lane(failed.model).metrics.misses, len(group.values))
         log.warning("certificate missed", extra={"fields": {"model": failed.model.name, "vectors": len(group.values)}})
         others = Registry({name: model for name, model in self.registry.models.items() if model is not failed.model})
@@ -193,9 +251,11 @@ class Engine:
         scaled, found = await self._run(group, choice, answer, ticket)
         if any(map(refuted, found)):
             raise _uncertified(choice.model, group.positions[0])
-        for position in group.positions:
-            answer.fallback[position] = True
-        await self._finish(answer, list(group.positions), scaled, found, (choice, options.exact))
+        part = replace(part, choice=choice)
+        for column, _ in part.wants:
+            for position in part.place(column, answer):
+                answer.fallback[position] = True
+        await self._finish(answer, part, scaled, found, options.exact)
 
     async def columns(self, model: LoadedModel, values: Floats) -> tuple[Floats, Answer]:
         """Every output column of one model for vectors of its own length (k, d), certified: the protocol's `infer`."""
@@ -225,7 +285,8 @@ class Engine:
         own = Answer.blank(1, value.dtype)
         ticket = Ticket(self.gate)
         try:
-            await self._fall_back(Bundle(value, [0]), MedianOptions(), failed, own, ticket)
+            part = Part(Bundle(value, [0]), failed, [(0, failed.target)])
+            await self._fall_back(part, MedianOptions(), own, ticket)
         finally:
             ticket.close()
         return own.medians[0]
@@ -239,21 +300,29 @@ class Engine:
     def limits(self) -> BodyLimits:
         """What a body may hold; without a model there is nothing to read it for."""
         if not self.registry.models:
-            raise ProblemError(503, "No model is loaded.")
-        return BodyLimits(self.settings.max_vectors, self.registry.largest)
+            raise ProblemError(503, self.unready, headers={"Retry-After": "1"})
+        return BodyLimits(self.settings.max_vectors, max(self.registry.largest, self.reach))
+
+    @property
+    def unready(self) -> str:
+        """Why there is no model."""
+        return f"The service is loading its models: {self.loading}." if self.loading else "No model is loaded."
 
     async def in_steps(self, reading: Reading[Result]) -> Result:
         """The end of a reading. Others are served after every step, and few large bodies are read at a time, so that
         the steps between are few."""
         try:
-            next(reading)
+            work = next(reading)
         except StopIteration as end:
             return cast(Result, end.value)
         async with self.readers:
             while True:
-                await asyncio.sleep(0)
                 try:
-                    next(reading)
+                    if work is None:
+                        await asyncio.sleep(0)
+                        work = next(reading)
+                    else:
+                        work = reading.send(await self.in_thread(work))
                 except StopIteration as end:
                     return cast(Result, end.value)
 
@@ -269,8 +338,8 @@ class Engine:
         """Why requests should go elsewhere, or None. A model whose last call failed is tried again: it may work now."""
         if self.draining:
             return "The service is shutting down."
-        if not self.registry.models:
-            return "No model is loaded."
+        if self.loading or not self.registry.models:
+            return self.unready
         for model, lane in list(self.lanes.items()):
             if lane.failing is None or only not in (None, model):
                 continue
@@ -307,6 +376,27 @@ def _medians(scaled: Scaled, found: list[Ends], use: ModelUse, exact: bool) -> l
     return elements(scaled, found, use.target) if exact else scaled.back(found, use.target)
 
 
+def _waves(work: list[Part]) -> Iterator[list[Part]]:
+    """Parts that are worked on together, as many as memory is meant to hold."""
+    wave, fed = list[Part](), 0
+    for part in work:
+        more = part.fed * part.choice.model.d
+        if wave and fed + more > FED:
+            yield wave
+            wave, fed = [], 0
+        wave.append(part)
+        fed += more
+    if wave:
+        yield wave
+
+
+def _sign(group: Bundle, answer: Answer, options: QuantileOptions) -> None:
+    wide = options.per_vector
+    for vector, position in zip(group.values, group.positions, strict=True):
+        own = slice(position * wide, (position + 1) * wide)
+        answer.medians[own] = signed(vector, answer.medians[own], options.by_numpy)
+
+
 def _served(answer: Answer, outcome: Outcome) -> None:
     """Have an answer tell how its rows were served."""
     answer.batch_size = max(answer.batch_size, outcome.batch_rows)
@@ -321,11 +411,13 @@ def _work(values: Floats) -> int:
 
 def _ends(outcome: Outcome, layout: Layout) -> list[Ends]:
     """Both ends of the layout's target for each vector, NaN where the model missed."""
-    if len(layout.reads) == 1:
+    if layout.plain:
         return outcome.found[0]  # one read needs one row
+    if len(layout.reads) == 1:
+        return [(high, high) for _, high in outcome.found[0]]
     fed = len(layout.rows)
-    low, high = (outcome.found[j][read.row :: fed] for j, read in enumerate(layout.reads))
-    return [(first[0], second[0]) for first, second in zip(low, high, strict=True)]
+    low, high = ([ends[read.end] for ends in outcome.found[j][read.row :: fed]] for j, read in enumerate(layout.reads))
+    return list(zip(low, high, strict=True))
 
 
 def _uncertified(model: LoadedModel, vector: int) -> ProblemError:

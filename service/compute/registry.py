@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -35,10 +35,11 @@ from service.compute.entries import (
     raw_entries,
 )
 from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
-from service.layout import EVEN, Layout, Target, all_columns, layout, median_target
+from service.layout import Layout, Target, all_columns, layout, median_target
 from service.scaling import FedGrid, Floats, certify, scale
 
 log = logging.getLogger("service")
+MOST_CHOICES = 1 << 14  # that are remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,10 @@ class LoadedModel:
     def exact(self) -> bool:
         """True for a construction that is right on every grid input."""
         return self.description["failure_bound"] == 0 and bool(self.description["exact_on_grid"])
+
+    @property
+    def is_median(self) -> bool:
+        return bool(self.description["op"] == "median")
 
     @cached_property
     def told(self) -> list[slice]:
@@ -119,9 +124,17 @@ class Registry:
         key = (n, even, name, construction)
         choice = self._choices.get(key)
         if choice is None:
-            choice = self.choose(n, median_target(n, even), name, construction)
+            medians = self if name is not None else self._medians
+            choice = medians.choose(n, median_target(n, even), name, construction)
+            if len(self._choices) >= MOST_CHOICES:
+                self._choices.clear()
             self._choices[key] = choice
         return choice
+
+    @cached_property
+    def _medians(self) -> Registry:
+        """Those whose own task is a median: another, such as a maximum, is used for one by name only."""
+        return Registry({name: model for name, model in self.models.items() if model.is_median})
 
     def choose(
         self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
@@ -156,18 +169,7 @@ class Registry:
             return "The models loaded here are for uniform inputs only: one of them serves a request that names it."
         if n > longest:
             return f"{n} values are too long: {who} take at most {longest}."
-        return f"A vector of {n} values does not fit {who}: no padding gives its median. Leave the choice open."
-
-    def gaps(self) -> list[int]:
-        """Lengths up to the largest model for which some convention of the median has no exact model."""
-        missing = []
-        for n in range(1, self.largest + 1):
-            for even in EVEN:
-                target = median_target(n, even)
-                if not any(m.exact and layout(m.columns, m.d, n, target) for m in self.models.values()):
-                    missing.append(n)
-                    break
-        return missing
+        return f"A vector of {n} values does not fit {who}: no padding gives that rank. Leave the choice open."
 
 
 def _cost(choice: ModelUse) -> tuple[int, bool, float, str]:
@@ -177,8 +179,17 @@ def _cost(choice: ModelUse) -> tuple[int, bool, float, str]:
     return fed, not model.exact, model.row_seconds, model.name
 
 
-def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = None) -> Registry:
-    """Everything usable in the manifests of these folders; what is not is reported, logged and left out."""
+def load(
+    folders: Iterable[Path],
+    threads: int = 1,
+    previous: Registry | None = None,
+    tell: Callable[[str], None] | None = None,
+    enough: Callable[[LoadedModel], bool] | None = None,
+) -> Registry:
+    """Everything usable in the manifests of these folders; what is not is reported, logged and left out.
+
+    `tell` is told before each model is loaded; when one is `enough`, no more are, of the small ones first.
+    """
     models: dict[str, LoadedModel] = {}
     left_out: dict[str, str] = {}
     kept = {} if previous is None else {model.sha256: model for model in previous.models.values()}
@@ -190,20 +201,34 @@ def load(folders: Iterable[Path], threads: int = 1, previous: Registry | None = 
             left_out[MANIFEST] = str(error)
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
-        for number, raw in enumerate(found):
+        numbered = list(enumerate(found))
+        for number, raw in numbered if enough is None else sorted(numbered, key=lambda each: _size(each[1])):
+            if tell is not None:
+                tell(f"{label(raw, number)}, {number + 1} of {len(found)}")
             try:
                 entry = checked(folder, raw)
                 old = kept.get(entry.file.sha256)
                 same = old is not None and old.path == entry.file.path and old.description == entry.description
                 if old is None or not same:
-                    log.info("loading a model", extra={"fields": {"file": str(entry.file.path.name)}})
-                models[entry.file.path.stem] = old if old is not None and same else _open(entry, threads)
+                    fields = {"file": str(entry.file.path.name), "d": entry.description["d"]}
+                    log.info("loading a model", extra={"fields": fields})
+                model = old if old is not None and same else _open(entry, threads)
+                models[model.name] = model
+                if enough is not None and enough(model):
+                    return Registry(models, left_out)
             except Exception as error:  # a class that no check foresaw still costs one model, not the service
                 _raise_shortage(error, previous)
                 reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {_line(error)}"
                 left_out[label(raw, number)] = reason
                 log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
     return Registry(models, left_out)
+
+
+def _size(entry: Any) -> int:
+    """The d of an entry, where it has one."""
+    about = entry.get("description") if isinstance(entry, dict) else None
+    d = about.get("d") if isinstance(about, dict) else None
+    return d if isinstance(d, int) else 0
 
 
 def _raise_shortage(error: Exception, previous: Registry | None) -> None:

@@ -27,6 +27,7 @@ from service.requests import bodies, formats
 from service.requests.answer import Answer
 from service.requests.formats import Format
 from service.requests.json_body import Body, Reading
+from service.requests.options import MedianOptions, read_query
 
 log = logging.getLogger("service")
 Headers = dict[bytes, bytes]
@@ -50,8 +51,8 @@ class Head:
         return formats.format_of(self.headers.get(b"content-type", b"application/json"))
 
     @cached_property
-    def options(self) -> bodies.MedianOptions:
-        return bodies.read_query(self.query)
+    def options(self) -> MedianOptions:
+        return read_query(self.query, self.path)
 
 
 NO_HEAD = Head("", "", b"", {})  # of what is no request yet

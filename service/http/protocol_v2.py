@@ -3,12 +3,15 @@
 A tensor of shape [k, d] goes in, [k, columns] comes out. The numbers take the same way as in /median: scaled to the
 model's grid, certified by counting, mapped back; a client written for another server gets right answers without knowing
 about grids. Errors have the protocol's own form, {"error": "..."}.
+
+Beside the models there is one called `quantile`, for vectors of any length: what POST /quantile takes as options are its
+parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -19,10 +22,15 @@ from service import json_text
 from service.compute.engine import Engine
 from service.compute.registry import LoadedModel
 from service.errors import BadInputError, ProblemError
+from service.http.exchange import Exchange
 from service.http.gateway import with_body
 from service.http.routes import PlainRoute
 from service.requests import json_body
+from service.requests.answer import Answer
+from service.requests.bodies import Bundle, Question
+from service.requests.formats import settled
 from service.requests.json_body import REST, Body, BodyLimits, Numbers, Reading
+from service.requests.options import VECTORS, QuantileOptions, merged, numbers_of
 from service.scaling import Floats
 
 SERVER = {"name": "onnx-median", "version": __version__, "extensions": ["binary_tensor_data"]}
@@ -37,8 +45,29 @@ def _json(content: Any, status: int = 200, size: int = 0) -> Response:
     return Response(json_text.long(content, size), status, media_type="application/json")
 
 
-def router(engine: Engine) -> APIRouter:
+class Contract(NamedTuple):
+    """What a tensor must be to be taken."""
+
+    name: str
+    d: int
+    input_name: str = "x"
+    output_name: str = "y"
+    output_type: str | None = None  # that of the input
+
+
+QUANTILE = "quantile"
+CHOICES = QuantileOptions.members - VECTORS
+Answering = Callable[[Exchange, Question], Awaitable[Answer]]
+
+
+def router(engine: Engine, answering: Answering) -> APIRouter:
     """All routes of the protocol."""
+
+    def is_quantile(request: Request) -> bool:
+        """Whether that is what is asked for, and no file has the name."""
+        name, version = request.path_params["name"], request.path_params.get("version", VERSION)
+        return name == QUANTILE and name not in engine.registry.models and version == VERSION
+
     routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=PlainRoute)
 
     def model_of(request: Request) -> LoadedModel:
@@ -63,16 +92,21 @@ def router(engine: Engine) -> APIRouter:
 
     async def metadata(request: Request) -> Response:
         """Inputs and outputs of a model."""
-        return _json(model_metadata(model_of(request)))
+        return _json(QUANTILE_METADATA if is_quantile(request) else model_metadata(model_of(request)))
 
     async def model_ready(request: Request) -> Response:
         """The model is loaded and answers."""
+        if is_quantile(request):
+            is_ready = await engine.trouble() is None
+            return _json({"name": QUANTILE, "ready": is_ready}, 200 if is_ready else 503)
         model = model_of(request)
         is_ready = await engine.trouble(model) is None
         return _json({"name": model.name, "ready": is_ready}, 200 if is_ready else 503)
 
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
+        if is_quantile(request):
+            return await with_body(request, quantiles)
         model_of(request)  # an unknown model is refused before the body is read
         return await with_body(request, answer)
 
@@ -81,7 +115,8 @@ def router(engine: Engine) -> APIRouter:
         header, binary = _split(body, length)
         most = BodyLimits(engine.settings.max_vectors, model.d)
         document, found = await engine.in_steps(_read(header, most))
-        call = await engine.offload(len(body) // 16, Call, model, document, found, binary, most.vectors)
+        contract = Contract(model.name, model.d, model.input_name, model.output_name)
+        call = await engine.offload(len(body) // 16, Call, contract, document, found, binary, most.vectors)
         outputs, served = await engine.columns(model, call.values)
         parameters = {
             "certified": True,
@@ -90,6 +125,18 @@ def router(engine: Engine) -> APIRouter:
             "batch_size": served.batch_size,
         }
         return call.answer(outputs, parameters)
+
+    async def quantiles(request: Request, body: Body) -> Response:
+        header, binary = _split(body, request.headers.get(HEADER_LENGTH))
+        most = engine.limits._replace(missing=b'"nan"' in header)
+        document, found = await engine.in_steps(json_body.read(header, {DATA: most}))
+        contract, options = _of_any_length(document, most)
+        data = found.get(DATA)
+        call = await engine.offload(len(body) // 16, Call, contract, document, data, binary, most.vectors)
+        question = Question([Bundle(call.values, range(len(call.values)))], len(call.values), options)
+        served = await answering(request.scope["exchange"], await engine.in_steps(settled(question, most)))
+        parameters = {"certified": True, "error_bound": max(served.error_bound), "fallback": sum(served.fallback)}
+        return call.answer(served.array, {**parameters, "batch_size": served.batch_size})
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
     error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
@@ -142,16 +189,49 @@ def model_metadata(model: LoadedModel) -> dict[str, Any]:
         "name": model.name,
         "versions": [VERSION],
         "platform": "onnxruntime_onnx",
-        "inputs": [{"name": model.input_name, "datatype": datatype, "shape": [-1, model.d]}],
-        "outputs": [{"name": model.output_name, "datatype": datatype, "shape": [-1, len(model.columns)]}],
+        "inputs": [_tensor(model.input_name, datatype, [-1, model.d])],
+        "outputs": [_tensor(model.output_name, datatype, [-1, len(model.columns)])],
     }
+
+
+def _tensor(name: str, datatype: str, shape: list[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape}
+
+
+QUANTILE_METADATA = {
+    "name": QUANTILE,
+    "versions": [VERSION],
+    "platform": "onnxruntime_onnx",
+    "inputs": [_tensor("x", "FP64", [-1, -1])],
+    "outputs": [_tensor("y", "FP64", [-1, -1])],
+}
+
+
+def _of_any_length(document: Any, most: BodyLimits) -> tuple[Contract, QuantileOptions]:
+    """What the length of the tensor says itself, and the options among the parameters: lists, or text with commas."""
+    if not isinstance(document, dict):
+        raise BadInputError("The request must be a JSON object.")
+    match _only(document.get("inputs"), "inputs").get("shape"):
+        case [_, int(n)] if not isinstance(n, bool) and 0 < n <= most.length:
+            contract = Contract(QUANTILE, n, output_type="FP64")
+        case _:
+            raise BadInputError(f"The shape must be [rows, n] with n from 1 to {most.length}.")
+    chosen = {name: value for name, value in _parameters(document).items() if name in CHOICES}
+    for name in ("quantiles", "ranks"):
+        if isinstance(chosen.get(name), str):
+            chosen[name] = numbers_of(name, chosen[name])
+        elif name in chosen and isinstance(chosen[name], int | float):
+            chosen[name] = [chosen[name]]
+    options = merged(chosen, QuantileOptions())
+    assert isinstance(options, QuantileOptions)
+    return contract, options
 
 
 class Call:
     """One inference request, read and checked: the tensor, and how the caller wants the answer."""
 
     def __init__(
-        self, model: LoadedModel, document: Any, data: Numbers | None, binary: memoryview, max_vectors: int
+        self, model: Contract, document: Any, data: Numbers | None, binary: memoryview, max_vectors: int
     ) -> None:
         self.model = model
         if not isinstance(document, dict):
@@ -191,9 +271,10 @@ class Call:
 
     def answer(self, outputs: Floats, parameters: dict[str, Any]) -> Response:
         """The output tensor, as JSON or appended in binary."""
+        datatype = self.model.output_type or self.datatype
         tensor: dict[str, Any] = {
             "name": self.model.output_name,
-            "datatype": self.datatype,
+            "datatype": datatype,
             "shape": list(outputs.shape),
         }
         document: dict[str, Any] = {"model_name": self.model.name, "model_version": VERSION, "parameters": parameters}
@@ -203,7 +284,7 @@ class Call:
         if not self.binary:
             tensor["data"] = outputs.ravel().tolist()
             return _json(document, size=json_text.NUMBER * outputs.size)
-        data = outputs.astype(DATATYPES[self.datatype], copy=False).tobytes()
+        data = outputs.astype(DATATYPES[datatype], copy=False).tobytes()
         tensor["parameters"] = {"binary_data_size": len(data)}
         header = json_text.short(document)
         headers = {HEADER_LENGTH: str(len(header))}
@@ -262,7 +343,7 @@ def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:
     return flag
 
 
-def _rows(shape: Any, model: LoadedModel, max_vectors: int) -> int:
+def _rows(shape: Any, model: Contract, max_vectors: int) -> int:
     match shape:
         case [int(rows), int(d)] if not isinstance(rows, bool) and d == model.d and rows > 0:
             if rows > max_vectors:

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.layout import EVEN
-from service.requests.bodies import RAW_DTYPES
+from service.quantiles import METHODS
+from service.requests.options import BY, MOST, NAN, RAW_DTYPES
 
 
 class Timings(BaseModel):
@@ -22,11 +23,26 @@ class Timings(BaseModel):
 class MedianAnswer(BaseModel):
     """One entry a vector, in the order of the request."""
 
-    medians: list[float]
+    medians: list[float | None] = Field(description="null where a vector has numbers missing, or none left (`nan`).")
     models: list[str] = Field(description="The model that gave each answer.")
     certified: list[bool] = Field(description="Proven by counting. An answer that cannot be proven is never sent.")
     error_bound: list[float] = Field(description="Proven distance to numpy.median; 0 with `exact`.")
     fallback: list[bool] = Field(description="The chosen model missed, and an exact one answered.")
+    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
+    timings: Timings
+
+
+class QuantileAnswer(BaseModel):
+    """One list a vector, one entry a quantile or rank, in the order of the request."""
+
+    quantiles: list[list[float | None]] | None = Field(None, description="The answers, where quantiles were asked for.")
+    ranks: list[list[float | None]] | None = Field(None, description="The answers, where ranks were asked for.")
+    models: list[list[str]] = Field(description="The model that gave each answer.")
+    certified: list[list[bool]] = Field(
+        description="Proven by counting. An answer that cannot be proven is never sent."
+    )
+    error_bound: list[list[float]] = Field(description="Proven distance to numpy.quantile; 0 with `exact`.")
+    fallback: list[list[bool]] = Field(description="The chosen model missed, and an exact one answered.")
     batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
     timings: Timings
 
@@ -63,20 +79,36 @@ def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
 
 
+def _listing(name: str, items: dict[str, Any], text: str) -> dict[str, Any]:
+    some = {"type": "array", "minItems": 1, "maxItems": MOST, "items": items}
+    return {**_parameter(name, some, text), "style": "form", "explode": False}
+
+
 PARAMETERS: list[dict[str, Any]] = [
     _parameter("model", {"type": "string"}, "Name of the model to use."),
     _parameter("construction", {"type": "string"}, "Construction to use."),
-    _parameter("even", {"type": "string", "enum": list(EVEN)}, "Median of an even number of values."),
-    _parameter("exact", {"type": "boolean"}, "Bit-equal to numpy.median."),
+    _parameter("exact", {"type": "boolean"}, "Bit-equal to numpy."),
+    _parameter("nan", {"type": "string", "enum": list(NAN)}, "What becomes of numbers that are missing."),
     _parameter("dtype", {"type": "string", "enum": list(RAW_DTYPES)}, "Raw bodies: type of the numbers."),
     _parameter("d", {"type": "integer", "minimum": 1, "maximum": 999999999}, "Raw bodies: length of the vectors."),
+    _parameter("columns", {"type": "string", "minLength": 1}, "Tables: columns by name, with commas between them."),
+    _parameter("by", {"type": "string", "enum": list(BY)}, "Tables: an answer for each column, or for each row."),
+    _parameter("header", {"type": "boolean"}, "CSV: the first line has the names; without it they are f0, f1, ..."),
 ]
+OF_A_ROUTE: dict[str, list[dict[str, Any]]] = {
+    "/median": [_parameter("even", {"type": "string", "enum": list(EVEN)}, "Median of an even number of values.")],
+    "/quantile": [
+        _listing("quantiles", {"type": "number", "minimum": 0, "maximum": 1}, "From 0 to 1, with commas between them."),
+        _listing("ranks", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, "Count from 1, the smallest value."),
+        _parameter("method", {"type": "string", "enum": list(METHODS)}, "How numpy.quantile looks between two ranks."),
+    ],
+}
 
 ANSWER_HEADERS: dict[str, Any] = {
     name: {"description": text, "schema": {"type": "string"}}
     for name, text in {
         "X-Request-ID": "The id of the request, as in the log.",
-        "X-Median-Models": "Models used, where the body holds medians alone.",
+        "X-Median-Models": "Models used, where the body holds answers alone.",
         "X-Median-Certified": "Number of certified answers.",
         "X-Median-Error-Bound": "Largest of the proven error bounds.",
         "X-Median-Fallback": "Number of answers an exact model had to give.",

@@ -7,25 +7,20 @@ has something wrong in it, is read in pieces (`json_body`), which also says whic
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 import numpy.typing as npt
 import simdjson
 
-from exporter.question.task import Even
 from service.errors import BadInputError
-from service.layout import EVEN
 from service.requests import json_body
 from service.requests.json_body import PIECE, Body, BodyLimits, Reading
+from service.requests.options import MedianOptions, merged
 from service.scaling import Floats
 
-FIELDS = frozenset({"vector", "vectors", "model", "construction", "even", "exact"})
-QUERY = frozenset({"model", "construction", "even", "exact", "dtype", "d"})
+ARRAYS = frozenset({"quantiles", "ranks"})  # other members that are arrays
 NPY_HEADER_LIMIT = 4096
 _MEMBER = r"""(['"])(\w+)\1\s*+:\s*+('[^'"]*'|"[^'"]*"|True|False|\([0-9,\s-]*\)|\[[^\]]*\])\s*+"""
 NPY_MEMBER = re.compile(_MEMBER)
@@ -34,20 +29,6 @@ NPY_DTYPE = re.compile(r"[<>|=]?(?:f[48]|[iu][1248])")
 NPY_SHAPE = re.compile(r"\(\s*([0-9]{1,15})\s*,\s*(?:([0-9]{1,15})\s*,?\s*)?\)")
 WHOLE = 1 << 16  # bytes of JSON that are parsed in one go
 FEW = 8  # so many brackets are looked for one by one, which is faster than counting
-LENGTH = re.compile(r"0*[1-9][0-9]{0,8}\Z")
-RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
-
-
-@dataclass(frozen=True)
-class MedianOptions:
-    """What the caller may choose beside the numbers; type and length of raw ones, which say neither themselves."""
-
-    model: str | None = None
-    construction: str | None = None
-    even: Even = "mean"
-    exact: bool = False
-    dtype: np.dtype[Any] = RAW_DTYPES["float32"]
-    d: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -60,50 +41,36 @@ class Bundle:
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A body, read: groups of equal length, and the options."""
+    """A body, read: groups of equal length, how many vectors there are, those included that need no looking at, and the
+    options. `names` are those of a table's columns."""
 
     groups: list[Bundle]
     count: int
     options: MedianOptions
+    names: list[str] | None = None
 
-
-@lru_cache(maxsize=256)
-def read_query(text: bytes) -> MedianOptions:
-    """The query string; clients repeat theirs, so it is read once. A name that does not exist is a mistake worth telling."""
-    pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
-    query = dict(pairs)
-    if len(query) < len(pairs):
-        raise BadInputError("A query parameter is there twice.")
-    for name in query:
-        if name not in QUERY:
-            raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(sorted(QUERY))}.")
-    dtype = query.get("dtype", "float32")
-    if dtype not in RAW_DTYPES:
-        raise BadInputError(f"dtype must be float32 or float64, not {dtype[:40]!r}")
-    d = query.get("d")
-    if d is not None and not LENGTH.match(d):
-        raise BadInputError(f"d must be a positive integer, not {d[:40]!r}")
-    exact = query.get("exact", "false")
-    if exact not in ("true", "false"):
-        raise BadInputError(f"exact must be true or false, not {exact[:40]!r}")
-    even = name_of_even(query.get("even", "mean"))
-    chosen = query.get("model"), query.get("construction"), even, exact == "true"
-    return MedianOptions(*chosen, RAW_DTYPES[dtype], None if d is None else int(d))
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the answers: that of the numbers, as for numpy.median, or float64, as for numpy.quantile of a list."""
+        double: np.dtype[Any] = np.dtype(np.float64)
+        return self.groups[0].values.dtype if self.groups and self.options.told == "medians" else double
 
 
 def read_json(body: Body, options: MedianOptions, limits: BodyLimits) -> Reading[Question]:
     """`{"vectors": [[...], ...]}` or `{"vector": [...]}` with options: at once if it is small and good, else in pieces."""
     if len(body) <= WHOLE and (request := _read_small_json(bytes(body), options, limits)) is not None:
         return request
+    limits = limits._replace(missing=options.nan != "error" or b'"nan"' in body)
     numeric: dict[json_body.MemberPath, BodyLimits] = {
         ("vectors",): limits._replace(nested=True),
-        ("vector",): BodyLimits(1, limits.length, nested=False),
+        ("vector",): limits._replace(vectors=1, nested=False),
     }
     document, found = yield from json_body.read(body, numeric)
     if not isinstance(document, dict):
         raise BadInputError('The body must be an object: {"vectors": [[...], ...]}.')
-    if unknown := sorted(set(document) - FIELDS):
-        raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {', '.join(sorted(FIELDS))}.")
+    if unknown := sorted(set(document) - options.members):
+        known = ", ".join(sorted(options.members))
+        raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {known}.")
     if ("vectors" in document) == ("vector" in document):
         raise BadInputError('Give either "vectors" or "vector".')
     name = "vectors" if "vectors" in document else "vector"
@@ -111,14 +78,14 @@ def read_json(body: Body, options: MedianOptions, limits: BodyLimits) -> Reading
     if numbers is None:
         what = "an array of arrays of numbers" if name == "vectors" else "an array of numbers"
         raise BadInputError(f'"{name}" must be {what}.', vector=None if name == "vectors" else 0)
-    chosen = _options({key: value for key, value in document.items() if key != name}, options)
+    chosen = merged({key: value for key, value in document.items() if key != name}, options)
     if name == "vector":
         if not len(numbers.values):
             raise BadInputError("The vector is empty.", vector=0)
         return Question([Bundle(numbers.values[None], range(1))], 1, chosen)
     if not numbers.lengths:
         raise BadInputError('"vectors" is empty.')
-    groups = yield from _group(numbers.values, numbers.lengths)
+    groups = yield from group(numbers.values, numbers.lengths)
     return Question(groups, len(numbers.lengths), chosen)
 
 
@@ -126,10 +93,10 @@ def _read_small_json(body: bytes, options: MedianOptions, limits: BodyLimits) ->
     """The same for a small body with nothing wrong in it, in one call of the parser, or None."""
     try:
         document = json_body.parse(body)
-        if not isinstance(document, simdjson.Object) or len(document) > len(FIELDS):
+        if not isinstance(document, simdjson.Object) or len(document) > len(options.members):
             return None
         names = set(document.keys())
-        if len(names) < len(document) or not names <= FIELDS or ("vectors" in names) == ("vector" in names):
+        if len(names) < len(document) or not names <= options.members or ("vectors" in names) == ("vector" in names):
             return None
         name = "vectors" if "vectors" in names else "vector"
         array = document[name]
@@ -142,11 +109,12 @@ def _read_small_json(body: bytes, options: MedianOptions, limits: BodyLimits) ->
             brackets = len(lengths) + 1
         else:
             return None
+        brackets += len(names & ARRAYS)
         if min(lengths) == 0 or max(lengths) > limits.length or not _brackets(body, brackets):
             return None
         flat = np.frombuffer(array.as_buffer(of_type="d"))
-        chosen = _options({key: document[key] for key in names - {name}}, options)
-        return Question(json_body.in_one_go(_group(flat, lengths)), len(lengths), chosen)
+        chosen = merged({key: document[key] for key in names - {name}}, options)
+        return Question(json_body.in_one_go(group(flat, lengths)), len(lengths), chosen)
     except json_body.REFUSED:
         return None
 
@@ -162,7 +130,7 @@ def _brackets(body: bytes, count: int) -> bool:
     return at >= 0 and body.find(b"[", at + 1) < 0
 
 
-def _group(flat: Floats, lengths: list[int]) -> Reading[list[Bundle]]:
+def group(flat: Floats, lengths: list[int]) -> Reading[list[Bundle]]:
     """Consecutive vectors of a flat buffer, those of equal length together."""
     if len(set(lengths)) == 1:
         return [Bundle(flat.reshape(len(lengths), lengths[0]), range(len(lengths)))]
@@ -172,33 +140,14 @@ def _group(flat: Floats, lengths: list[int]) -> Reading[list[Bundle]]:
     ends = np.cumsum(lengths).tolist()
     groups = []
     for length, positions in places.items():
-        matrix = np.empty((len(positions), length))
+        matrix = np.empty((len(positions), length), flat.dtype)
         some = max(1, PIECE // length)
         for start in range(0, len(positions), some):
             for row, i in enumerate(positions[start : start + some], start):
                 matrix[row] = flat[ends[i] - length : ends[i]]
-            yield
+            yield None
         groups.append(Bundle(matrix, positions))
     return groups
-
-
-def _options(given: Mapping[str, Any], defaults: MedianOptions) -> MedianOptions:
-    if not given:
-        return defaults
-    for name in ("model", "construction"):
-        if given.get(name) is not None and not isinstance(given[name], str):
-            raise BadInputError(f"{name} must be a string")
-    if not isinstance(given.get("exact", False), bool):
-        raise BadInputError("exact must be true or false")
-    if not isinstance(given.get("even", "mean"), str):
-        raise BadInputError("even must be one of mean, lower, upper")
-    return replace(
-        defaults,
-        model=given.get("model") or defaults.model,
-        construction=given.get("construction") or defaults.construction,
-        even=name_of_even(given["even"]) if "even" in given else defaults.even,
-        exact=given.get("exact", defaults.exact),
-    )
 
 
 def read_raw(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
@@ -245,7 +194,7 @@ def _converted(array: npt.NDArray[Any], kind: np.dtype[Any], options: MedianOpti
     flat, given = values.reshape(-1), array.reshape(-1)
     for start in range(0, len(flat), PIECE):
         if start:
-            yield
+            yield None
         flat[start : start + PIECE] = given[start : start + PIECE]
     return Question([Bundle(values, range(len(values)))], len(values), options)
 
@@ -283,11 +232,3 @@ def _check(count: int, d: int, limits: BodyLimits) -> None:
         raise json_body.too_many(limits.vectors)
     if d > limits.length:
         raise json_body.too_long(limits.length, 0)
-
-
-def name_of_even(value: str) -> Even:
-    """The convention for even lengths, checked."""
-    for even in EVEN:
-        if value == even:
-            return even
-    raise BadInputError(f"even must be one of mean, lower, upper, not {value[:40]!r}")

@@ -1,4 +1,5 @@
-"""The formats of POST /median, one entry each: how a body is read, how it is answered, and what is said of it.
+"""The formats of POST /median and POST /quantile, one entry each: how a body is read, how it is answered, and what is said
+of it.
 
 A request is answered in the format it came in. Everything that knows of formats finds them in `FORMATS`: the service on
 both its ways, its refusals, the OpenAPI document, the client and its command line, and the table of docs/service.md.
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from types import GeneratorType
 from typing import Any, cast
 
@@ -17,14 +19,19 @@ import numpy.typing as npt
 import orjson
 
 from service import json_text
-from service.errors import ProblemError
+from service.errors import BadInputError, ProblemError
 from service.layout import EVEN
-from service.requests import bodies
+from service.quantiles import METHODS
+from service.requests import bodies, tables
 from service.requests.answer import Answer
 from service.requests.json_body import Body, BodyLimits, Reading
+from service.requests.missing import without_missing
+from service.requests.options import MOST, NAN, MedianOptions
 from service.scaling import Floats
 
 Sent = tuple[bytes, dict[str, str]]
+ANSWERS = 16  # times as many answers as vectors may be asked for in one request
+TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -35,26 +42,37 @@ class Format:
     `read` may return a reading, which stops after every step that others should not wait for. The content that `write`
     makes is all there is to say of an answer, or, if it is `bare`, the medians alone: the rest is in the headers then.
     `pack` and `unpack` are the client's side: vectors and options to a body and a query, and an answer to what it says.
-    `schema` and `answer` describe body and answer in the OpenAPI document, `text` in tables.
+    `schema` and `answer` describe body and answer of a route in the OpenAPI document, `text` in tables.
     """
 
     name: str
     media_type: str
     text: str
-    read: Callable[[Body, bodies.MedianOptions, BodyLimits], bodies.Question | Reading[bodies.Question]]
+    read: Callable[[Body, MedianOptions, BodyLimits], bodies.Question | Reading[bodies.Question]]
     write: Callable[[Answer], bytes]
     pack: Callable[[Iterable[npt.ArrayLike], Mapping[str, Any]], Sent]
     unpack: Callable[[bytes, Mapping[str, str]], Any]
     bare: bool = True
-    schema: dict[str, Any] = field(default_factory=BINARY.copy)
-    answer: dict[str, Any] = field(default_factory=BINARY.copy)
+    schema: Callable[[str], dict[str, Any]] = lambda _: BINARY
+    answer: Callable[[str], dict[str, Any]] = lambda _: BINARY
 
-    def reading(self, body: Body, options: bodies.MedianOptions, limits: BodyLimits) -> Reading[bodies.Question]:
+    def reading(self, body: Body, options: MedianOptions, limits: BodyLimits) -> Reading[bodies.Question]:
         """What `read` returns, step by step in any case."""
         read = self.read(body, options, limits)
         if isinstance(read, GeneratorType):
-            return (yield from cast(Reading[bodies.Question], read))
-        return cast(bodies.Question, read)
+            question: bodies.Question = yield from read
+        else:
+            question = cast(bodies.Question, read)
+        return (yield from settled(question, limits))
+
+
+def settled(question: bodies.Question, limits: BodyLimits) -> Reading[bodies.Question]:
+    """A question that lacks nothing, asks for no more than can be answered, and has no numbers missing any more."""
+    options = question.options.checked()
+    if question.count * options.per_vector > ANSWERS * limits.vectors:
+        most = ANSWERS * limits.vectors
+        raise BadInputError(f"Too many answers: at most {most} in one request, vectors times quantiles.")
+    return question if options.nan == "error" else (yield from without_missing(question))
 
 
 def format_of(content_type: bytes) -> Format:
@@ -77,11 +95,11 @@ def _write_json(answer: Answer) -> bytes:
     # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
     return json_text.long(
         {
-            "medians": answer.medians,
-            "models": answer.models,
-            "certified": [True] * len(answer.models),
-            "error_bound": answer.error_bound,
-            "fallback": answer.fallback,
+            answer.told: answer.listed(answer.medians),
+            "models": answer.listed(answer.models),
+            "certified": answer.listed([True] * len(answer.models)),
+            "error_bound": answer.listed(answer.error_bound),
+            "fallback": answer.listed(answer.fallback),
             "batch_size": answer.batch_size,
             "timings": {
                 "queue_ms": answer.queue_s * 1e3,
@@ -113,6 +131,10 @@ def _pack_raw(vectors: Iterable[npt.ArrayLike], options: Mapping[str, Any]) -> S
     return matrix.tobytes(), query(options) | {"dtype": matrix.dtype.name, "d": str(matrix.shape[1])}
 
 
+def _pack_table(pack: Callable[[Floats], bytes], vectors: Iterable[npt.ArrayLike], options: Mapping[str, Any]) -> Sent:
+    return pack(_matrix(vectors)), query(options) | {"by": "rows", "header": "false"}
+
+
 def _matrix(vectors: Iterable[npt.ArrayLike]) -> Floats:
     """Vectors of one length, in their own float32 or else in float64."""
     matrix = np.asarray(vectors)
@@ -121,14 +143,27 @@ def _matrix(vectors: Iterable[npt.ArrayLike]) -> Floats:
 
 def query(options: Mapping[str, Any]) -> dict[str, str]:
     """Options as they stand in a query."""
-    return {name: str(value).lower() if value is True else str(value) for name, value in options.items()}
+    return {name: _text(value) for name, value in options.items()}
 
 
-EXAMPLES: dict[str, Any] = {
-    "one vector": {"value": {"vector": [3.5, -1, 2]}},
-    "several lengths": {"value": {"vectors": [[3, 1, 2], [4, 1], [1e300, -1e300, 0.5]]}},
-    "bit-equal to numpy": {"value": {"vectors": [[0.1, 0.2, 0.3, 0.4]], "exact": True}},
-    "lower of two": {"value": {"vector": [1, 2, 3, 4], "even": "lower"}},
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else ",".join(map(repr, value))
+
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "/median": {
+        "one vector": {"value": {"vector": [3.5, -1, 2]}},
+        "several lengths": {"value": {"vectors": [[3, 1, 2], [4, 1], [1e300, -1e300, 0.5]]}},
+        "bit-equal to numpy": {"value": {"vectors": [[0.1, 0.2, 0.3, 0.4]], "exact": True}},
+        "lower of two": {"value": {"vector": [1, 2, 3, 4], "even": "lower"}},
+    },
+    "/quantile": {
+        "quartiles": {"value": {"vectors": [[3, 1, 2], [4, 1]], "quantiles": [0.25, 0.5, 0.75]}},
+        "as numpy": {"value": {"vector": [1, 2, 3, 4], "quantiles": [0.9], "method": "hazen", "exact": True}},
+        "the two smallest": {"value": {"vectors": [[3.5, -1, 2]], "ranks": [1, 2]}},
+    },
 }
 _LARGEST = float(np.finfo(np.float64).max)
 _NUMBERS: dict[str, Any] = {
@@ -138,15 +173,49 @@ _NUMBERS: dict[str, Any] = {
 }
 
 
-def _object(name: str, numbers: dict[str, Any]) -> dict[str, Any]:
-    choices = {
+def _object(name: str, numbers: dict[str, Any], path: str) -> dict[str, Any]:
+    choices: dict[str, Any] = {
         "model": {"type": ["string", "null"]},
         "construction": {"type": ["string", "null"]},
-        "even": {"type": "string", "enum": list(EVEN), "default": "mean"},
         "exact": {"type": "boolean", "default": False},
+        "nan": {"type": "string", "enum": list(NAN), "default": "error"},
     }
-    properties = {name: numbers, **choices}
-    return {"type": "object", "required": [name], "additionalProperties": False, "properties": properties}
+    wanted: list[dict[str, Any]] = [{}]
+    if path == "/median":
+        choices["even"] = {"type": "string", "enum": list(EVEN), "default": "mean"}
+    else:
+        some = {"type": "array", "minItems": 1, "maxItems": MOST}
+        method = {"method": {"type": ["string", "null"], "enum": [*METHODS, None], "default": "linear"}}
+        wanted = [
+            {"quantiles": {**some, "items": {"type": "number", "minimum": 0, "maximum": 1}}, **method},
+            {"ranks": {**some, "items": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}}},
+        ]
+    kinds = [
+        {
+            "type": "object",
+            "required": [name, *list(each)[:1]],
+            "additionalProperties": False,
+            "properties": {name: numbers, **choices, **each},
+        }
+        for each in wanted
+    ]
+    return kinds[0] if len(kinds) == 1 else {"oneOf": kinds}
+
+
+def _json_schema(path: str) -> dict[str, Any]:
+    return {
+        "schema": {
+            "oneOf": [
+                _object("vectors", {"type": "array", "minItems": 1, "items": _NUMBERS}, path),
+                _object("vector", _NUMBERS, path),
+            ]
+        },
+        "examples": EXAMPLES[path],
+    }
+
+
+def _json_answer(path: str) -> dict[str, Any]:
+    return {"schema": {"$ref": "#/components/schemas/" + {"/median": "MedianAnswer"}.get(path, "QuantileAnswer")}}
 
 
 FORMATS = {
@@ -155,16 +224,7 @@ FORMATS = {
         Format(
             "json", "application/json", "`vectors` or one `vector`, and options; float64",
             bodies.read_json, _write_json, _pack_json, lambda content, _: orjson.loads(content), bare=False,
-            schema={
-                "schema": {
-                    "oneOf": [
-                        _object("vectors", {"type": "array", "minItems": 1, "items": _NUMBERS}),
-                        _object("vector", _NUMBERS),
-                    ]
-                },
-                "examples": EXAMPLES,
-            },
-            answer={"schema": {"$ref": "#/components/schemas/MedianAnswer"}},
+            schema=_json_schema, answer=_json_answer,
         ),
         Format(
             "npy", "application/x-npy", "a `.npy` file of a vector or a matrix of vectors: float32, float64 or integers",
@@ -174,7 +234,20 @@ FORMATS = {
             "raw", "application/octet-stream", "little-endian numbers: `?d=` is the length of a vector, `dtype=` "
             "`float32` or `float64`",
             bodies.read_raw, lambda answer: answer.array.tobytes(), _pack_raw,
-            lambda content, query: np.frombuffer(content, query["dtype"]),
+            lambda content, query: np.frombuffer(content, "<f8" if {"quantiles", "ranks"} & {*query} else query["dtype"]),
+        ),
+        Format(
+            "csv", "text/csv", "a table whose first line has the names of its columns (`header=false`: none)",
+            tables.read_csv, tables.write_csv, partial(_pack_table, tables.pack_csv), tables.unpack_csv,
+            schema=lambda _: TEXT, answer=lambda _: TEXT,
+        ),
+        *(
+            Format(
+                name, f"application/vnd.apache.arrow.{kind}", f"a table in Arrow's {kind} format, not compressed",
+                tables.read_arrow, partial(tables.write_arrow, file),
+                partial(_pack_table, partial(tables.pack_arrow, file)), partial(tables.unpack_arrow, file),
+            )
+            for name, kind, file in (("arrow", "stream", False), ("feather", "file", True))
         ),
     )
 }  # fmt: skip

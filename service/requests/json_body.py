@@ -21,6 +21,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import simdjson
 
 from service.errors import BadInputError
@@ -29,7 +30,7 @@ from service.scaling import Floats
 Body = bytes | bytearray
 MemberPath = tuple[str | int, ...]
 Result = TypeVar("Result")
-Reading = Generator[None, None, Result]
+Reading = Generator[Callable[[], Any] | None, Any, Result]  # stops after a step, or for work that belongs in a thread
 
 PIECE = 1 << 15  # bytes
 REST = 1 << 14  # bytes beside the numbers
@@ -48,6 +49,7 @@ LONG = re.compile(rb"[-+.eE0-9]{19,}+")
 KINDS = {b'"': "A string", b"[": "An array", b"{": "An object"}
 WORDS = {b"true": "A boolean", b"false": "A boolean", b"null": "Null"}
 NOT_FINITE = frozenset({b"NaN", b"Infinity", b"-Infinity"})
+MISSING = re.compile(rb"(?<![^\[, \t\n\r])(?:null|NaN)(?![^\], \t\n\r])")
 REFUSED = (ValueError, TypeError, RuntimeError)  # simdjson: malformed, not numbers, beyond 64 bits, nested too deeply
 
 
@@ -56,11 +58,12 @@ _local = threading.local()
 
 class BodyLimits(NamedTuple):
     """How many vectors a body may hold, and how many numbers each of them; whether they must be arrays in an array, or
-    must not."""
+    must not; whether null and NaN may stand for a number that is missing."""
 
     vectors: int
     length: int
     nested: bool | None = None
+    missing: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +99,11 @@ def at_once(reading: Reading[Result]) -> Result | None:
 
 def in_one_go(reading: Reading[Result]) -> Result:
     """The end of a reading, without a pause."""
+    done = None
     while True:
         try:
-            next(reading)
+            work = reading.send(done)
+            done = None if work is None else work()
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -115,7 +120,7 @@ def read(body: Body, numeric: Mapping[MemberPath, BodyLimits]) -> Reading[tuple[
         if (token := TOKEN.match(body, at, start + room)) is None:
             break
         if number % FEW == 0:
-            yield
+            yield None
         text, at = bytes(token[1]), token.end()
         if text == b"[" and (here := tuple(path)) in numeric:
             kept.append(bytes(body[start : at - 1]) + b"{}")
@@ -209,13 +214,13 @@ def _array(body: Body, at: int, limits: BodyLimits) -> Reading[tuple[Numbers, in
     if nested:
         lengths, end = yield from _rows(body, at, limits, store)
         return Numbers(store.all, lengths), end
-    end = yield from _items(body, at, store, len(store.values), 0)
+    end = yield from _items(body, at, store, limits._replace(length=len(store.values)), 0)
     return Numbers(store.all, None), end
 
 
-def _items(body: Body, at: int, store: _Store, most: int, vector: int) -> Reading[int]:
+def _items(body: Body, at: int, store: _Store, limits: BodyLimits, vector: int) -> Reading[int]:
     """Numbers up to the closing bracket."""
-    first = store.count
+    first, most = store.count, limits.length
     while True:
         close = body.find(b"]", at, at + PIECE)
         end = close if close >= 0 else body.rfind(b",", at, at + PIECE)
@@ -225,14 +230,15 @@ def _items(body: Body, at: int, store: _Store, most: int, vector: int) -> Readin
         text = bytes(body[at:end])
         if close >= 0 and store.count == first and not text.strip():
             return end + 1
-        part = _parse_items(text, vector, store.count - first)
+        text, missing = _filled(text, limits)
+        part = _emptied(_parse_items(text, vector, store.count - first), missing)
         if store.count - first + len(part) > most:
             raise too_long(most, vector)
         store.add(part)
         if close >= 0:
             return end + 1
         at = end + 1
-        yield
+        yield None
 
 
 def _rows(body: Body, at: int, limits: BodyLimits, store: _Store) -> Reading[tuple[list[int], int]]:
@@ -251,7 +257,7 @@ def _rows(body: Body, at: int, limits: BodyLimits, store: _Store) -> Reading[tup
             if opening is None:
                 raise _no_vector(bytes(body[at : at + PIECE]), len(lengths))
             before = store.count
-            end = yield from _items(body, opening.end(), store, limits.length, len(lengths))
+            end = yield from _items(body, opening.end(), store, limits, len(lengths))
             if store.count == before:
                 raise _empty(len(lengths))
             lengths.append(store.count - before)
@@ -261,15 +267,16 @@ def _rows(body: Body, at: int, limits: BodyLimits, store: _Store) -> Reading[tup
             text, end = b"", separator.end()
             last = separator if separator[1] == b"]" else None
         if text:
+            text, missing = _filled(text, limits)
             values, more = _parse_rows(text, len(lengths), limits)
-            store.add(values)
+            store.add(_emptied(values, missing))
             lengths += more
         if len(lengths) + (last is None) > limits.vectors:
             raise too_many(limits.vectors)
         if last is not None:
             return lengths, end
         at = end
-        yield
+        yield None
 
 
 def too_many(vectors: int) -> BadInputError:
@@ -298,6 +305,22 @@ def _flat(text: bytes) -> Floats:
     values = np.frombuffer(array.as_buffer(of_type="d"))
     if not len(values):
         raise ValueError("empty")
+    return values
+
+
+def _filled(text: bytes, limits: BodyLimits) -> tuple[bytes, npt.NDArray[np.intp] | None]:
+    """The same with a 0 for every number that is missing, if such may be, and which those are: each has as many commas
+    before it as numbers, in rows of at least one number too."""
+    if not limits.missing or not (places := [found.start() for found in MISSING.finditer(text)]):
+        return text, None
+    commas = np.flatnonzero(np.frombuffer(text, np.uint8) == ord(","))
+    return MISSING.sub(b"0", text), np.searchsorted(commas, places)
+
+
+def _emptied(values: Floats, missing: npt.NDArray[np.intp] | None) -> Floats:
+    if missing is not None:
+        values = values.copy()
+        values[missing] = np.nan
     return values
 
 

@@ -82,7 +82,7 @@ def play(models: Path) -> Callable[..., None]:
 
     def run(scenario: Callable[[Gateway], Coroutine[Any, Any, None]], **options: Any) -> None:
         async def main() -> None:
-            gateway = create_app(Settings(**{"models": models, "log_level": "error", **options}))
+            gateway = create_app(Settings(**{"models": models, "log_level": "error", "build": False, **options}))
             await scenario(gateway)
             gateway.engine.close()
 
@@ -97,7 +97,7 @@ def connect() -> Iterator[Callable[..., InProcess]]:
     with contextlib.ExitStack() as stack:
 
         def start(folder: Path, **options: Any) -> InProcess:
-            settings = Settings(models=folder, **{"log_level": "error", **options})
+            settings = Settings(models=folder, **{"log_level": "error", "build": False, **options})
             client = InProcess(create_app(settings))
             stack.callback(client.close)
             return client
@@ -108,7 +108,7 @@ def connect() -> Iterator[Callable[..., InProcess]]:
 @pytest.fixture(scope="session")
 def client(models: Path) -> Iterator[InProcess]:
     """One application for all tests that only ask."""
-    client = InProcess(create_app(Settings(models=models, log_level="error")))
+    client = InProcess(create_app(Settings(models=models, log_level="error", build=False)))
     yield client
     client.close()
 
@@ -181,4 +181,4 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
 
 @pytest.fixture(scope="session")
 def server(serve: Callable[..., Server], models: Path) -> Server:
-    return serve(models, "--drain-s", "0").wait()
+    return serve(models, "--drain-s", "0", "--no-build").wait()

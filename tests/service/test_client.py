@@ -57,7 +57,7 @@ def test_the_users_own_vectors(server: Server, tmp_path: Path, capsys: pytest.Ca
     matrix = tmp_path / "data.npy"
     np.save(matrix, np.arange(12).reshape(3, 4))
     for path, count in ((table, 3), (matrix, 3)):
-        assert main(["--url", server.url, "--file", str(path), "--exact"]) == 0
+        assert main(["--url", server.url, "--in", str(path), "--compare", "--exact"]) == 0
         assert f"{count} of length" in capsys.readouterr().out
 
 
@@ -66,7 +66,7 @@ def test_a_bad_file_is_one_line(content: str | None, tmp_path: Path, capsys: pyt
     path = tmp_path / "data.csv"
     if content is not None:
         path.write_text(content)
-    assert main(["--file", str(path)]) == 2
+    assert main(["--in", str(path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("service.client: ")
     assert error.count("\n") == 1

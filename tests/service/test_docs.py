@@ -33,7 +33,7 @@ JSON = [(page, json.loads(text)) for page, kind, _, text in BLOCKS if kind == "j
 def started(serve: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """On an empty folder: the default model is built first."""
     server = serve(tmp_path_factory.mktemp("docs") / "models", "--drain-s", "0").wait(120)
-    assert server.log.count('"building a model"') == 2
+    assert server.log.count('"building a model"') == 1
     yield server
     server.stop()
 

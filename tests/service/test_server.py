@@ -13,11 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-import numpy as np
 import psutil
 import pytest
 
-from exporter.library import export_model
 from service import building
 from service.compute import registry
 from service.settings import Settings
@@ -105,7 +103,7 @@ def test_port_0_is_a_free_one_and_named(tmp_path: Path, models: Path) -> None:
         assert httpx.get(f"http://127.0.0.1:{found[1]}/healthz").status_code == 200
         process.terminate()
     assert messages[0] == "loading models"  # before anything that may take long
-    assert messages.count("loading a model") >= 3
+    assert "loading a model" in messages
 
 
 def test_a_connection_cut_in_the_body_harms_nobody(server: Server) -> None:
@@ -193,26 +191,12 @@ def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path)
     assert not psutil.wait_procs(children, timeout=10)[1]
 
 
-def test_the_companion_of_an_even_model_is_built_and_announced(serve: Serve, tmp_path: Path) -> None:
-    export_model(d=16, construction="batcher", out=tmp_path)
-    server = serve(tmp_path, "--drain-s", "0").wait()
-    assert '"building a model"' in server.log
-    vector = np.random.default_rng(0).normal(size=15).tolist()
-    answer = httpx.post(server.url + "/median", json={"vector": vector, "exact": True}).json()
-    assert answer["medians"] == [np.median(vector)]
-    assert answer["models"] == ["median-radix-d17-latency-fused"]
-    server.stop()
-
-
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "DEFAULT_D", 8)
     # not even root can make a folder there
     settings = Settings(models=Path("/proc/onnx-median"), runtime_dir=str(tmp_path))
     assert building.ensure_models(settings)
-    assert sorted(registry.load(settings.folders).models) == [
-        "median-radix-d8-latency-fused",
-        "median-radix-d9-latency-fused",
-    ]
+    assert sorted(registry.load(settings.folders).models) == ["median-radix-d8-latency-fused"]
     assert not building.ensure_models(Settings(models=Path("/proc/onnx-median")))
 
 

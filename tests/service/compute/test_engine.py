@@ -14,7 +14,8 @@ import pytest
 from service.compute import engine as subject
 from service.compute import registry
 from service.compute.engine import Engine
-from service.requests.bodies import Bundle, MedianOptions, Question
+from service.requests.bodies import Bundle, Question
+from service.requests.options import MedianOptions
 from service.scaling import scale
 from service.settings import Settings
 
@@ -46,7 +47,7 @@ def test_many_lengths_leave_turns_to_others(models: Path, monkeypatch: pytest.Mo
     async def scenario() -> list[float]:
         watching = asyncio.create_task(watch())
         engine = Engine(Settings(models=models), found)
-        answer = await engine.medians(question)
+        answer = await engine.answers(question)
         watching.cancel()
         engine.close()
         return answer.medians

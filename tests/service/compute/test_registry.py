@@ -135,19 +135,33 @@ def test_the_cheapest_exact_model_is_chosen(tmp_path: Path) -> None:
     def chosen(n: int, **options: Any) -> str:
         return found.choose(n, median_target(n), **options).model.name
 
-    assert [chosen(n) for n in (1, 5, 6, 7, 8, 9, 10)] == ["d5", "d5", "d8", "d9", "d8", "d9", "d20"]
+    assert [chosen(n) for n in (1, 5, 6, 7, 8, 9, 10)] == ["d5", "d5", "d8", "d8", "d8", "d9", "d20"]
     assert chosen(6, construction="risky") == "risky"
     assert chosen(3, name="d21") == "d21"
-    assert found.gaps() == []
     with pytest.raises(ProblemError, match="too long"):
         chosen(22)
 
 
-def test_gaps_are_the_lengths_an_even_model_cannot_pad(tmp_path: Path) -> None:
-    good(tmp_path, "even", 8)
-    assert registry.load([tmp_path]).gaps() == [4, 5, 6, 7, 8]
-    good(tmp_path, "odd", 9)
-    assert registry.load([tmp_path]).gaps() == []
+def test_a_maximum_is_used_for_a_median_by_name_only(tmp_path: Path, connect: Callable[..., InProcess]) -> None:
+    """A single value has one rank, which every model has: it is chosen by what it is for all the same."""
+    top = [{"name": "max", "ranks": [3], "weights": [1]}]
+    toy_models.write(tmp_path, "top", toy_models.description(3, op="max", outputs=top, construction="top"))
+    good(tmp_path, "middle", 9)
+    client = connect(tmp_path)
+
+    def models(path: str, **body: Any) -> Any:
+        answer = client.post(path, json={"vector": [7], **body})
+        return answer.json().get("models", answer.status_code)
+
+    assert models("/median") == ["middle"]
+    assert models("/median", model="top") == ["top"]
+    assert models("/median", construction="top") == 404
+    assert models("/quantile", ranks=[1]) == [["top"]]
+    assert client.post("/median", json={"vector": [7, 8], "model": "top"}).status_code == 422
+    (tmp_path / "manifest.json").unlink()
+    toy_models.write(tmp_path, "top", toy_models.description(3, op="max", outputs=top))
+    client.post("/models/reload")
+    assert models("/median") == 422
 
 
 def test_sessions_have_explicit_threads_that_do_not_spin(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from service.errors import BadInputError
 from service.http.gateway import Gateway
 from service.requests import formats
 from service.requests.answer import Answer
-from service.requests.bodies import Bundle, MedianOptions, Question
+from service.requests.bodies import Bundle, Question
 from service.requests.formats import FORMATS, Format
+from service.requests.options import MedianOptions
 from tests.service.connection import Connection
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "service.md"
@@ -32,12 +33,12 @@ def read(body: Any, options: MedianOptions, limits: Any) -> Question:
 
 
 LINES = Format(
-    "lines", "text/csv", "a vector a line, all of one length", read,
+    "lines", "text/x-lines", "a vector a line, all of one length", read,
     write=lambda answer: "\n".join(map(repr, answer.medians)).encode(),
     pack=lambda vectors, options: (
         "\n".join(",".join(map(repr, np.asarray(v, float).tolist())) for v in vectors).encode(), formats.query(options)),
     unpack=lambda content, _: np.array([float(line) for line in content.splitlines()]),
-    schema={"schema": {"type": "string"}}, answer={"schema": {"type": "string"}},
+    schema=lambda _: {"schema": {"type": "string"}}, answer=lambda _: {"schema": {"type": "string"}},
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_ways_take_it_and_answer_in_it(lines: None, play: Callable[..., None]) -> None:
-    ask = b"POST /median?exact=true HTTP/1.1\r\nContent-Type: text/csv\r\nContent-Length: 11\r\n\r\n1,2,9\n4,3,5"
+    ask = b"POST /median?exact=true HTTP/1.1\r\nContent-Type: text/x-lines\r\nContent-Length: 11\r\n\r\n1,2,9\n4,3,5"
 
     async def scenario(gateway: Gateway) -> None:
         connection = Connection(gateway)
@@ -57,7 +58,7 @@ def test_both_ways_take_it_and_answer_in_it(lines: None, play: Callable[..., Non
         for answer in (short, await connection.answer()):
             head, _, body = answer.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 OK")
-            assert b"content-type: text/csv" in head
+            assert b"content-type: text/x-lines" in head
             assert b"x-median-certified: 2" in head
             assert body == b"2.0\n4.0"
         assert (await connection.ask(ask.replace(b"1,2,9", b"1,x,9"))).startswith(b"HTTP/1.1 422")
@@ -70,12 +71,12 @@ def test_documents_and_refusals_name_it(lines: None, connect: Callable[..., Any]
     operation = client.get("/openapi.json").json()["paths"]["/median"]["post"]
     for content in (operation["requestBody"]["content"], operation["responses"]["200"]["content"]):
         assert list(content) == [each.media_type for each in FORMATS.values()]
-        assert content["text/csv"] == {"schema": {"type": "string"}}
+        assert content["text/x-lines"] == {"schema": {"type": "string"}}
     refusal = client.post("/median", content=b"", headers={"Content-Type": "text/plain"})
     assert refusal.status_code == 415
-    assert "text/csv" in refusal.json()["detail"]
-    assert refusal.json()["accepted"][-1] == "text/csv"
-    assert "| `text/csv` | `lines` | a vector a line, all of one length |" in formats.table()
+    assert "text/x-lines" in refusal.json()["detail"]
+    assert refusal.json()["accepted"][-1] == "text/x-lines"
+    assert "| `text/x-lines` | `lines` | a vector a line, all of one length |" in formats.table()
 
 
 def test_the_client_speaks_it(lines: None, connect: Callable[..., Any], models: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 from service.errors import BadInputError, ProblemError
 from service.requests import bodies, json_body
 from service.requests.json_body import BodyLimits, in_one_go
+from service.requests.options import MedianOptions
 from tests.service.attacks import ATTACKS, JSON, good
 
 LIMITS = BodyLimits(40, 30)
-OPTIONS = bodies.read_query(b"")
+OPTIONS = MedianOptions()
 
 
 def reference(body: bytes) -> Any:
@@ -35,7 +36,7 @@ def reference(body: bytes) -> Any:
         return 422
     if (
         not isinstance(document, dict)
-        or set(document) - bodies.FIELDS
+        or set(document) - OPTIONS.members
         or ("vector" in document) + ("vectors" in document) != 1
     ):
         return 422
