@@ -16,9 +16,10 @@ from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
 from service.errors import ProblemError, or_shortage
-from service.http import protocol_v2, schemas
+from service.http import protocol_v2, schemas, watch
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
+from service.http.page import add_page
 from service.http.routes import PlainRoute
 from service.requests.formats import BINARY, FORMATS
 from service.requests.json_body import Body
@@ -53,11 +54,15 @@ def create_app(settings: Settings | None = None) -> Gateway:
         description="Medians by ReLU networks, every answer certified by counting.",
         lifespan=lambda _: life.lifespan(engine),
         redirect_slashes=False,
+        docs_url=None,  # of the page, which loads nothing from elsewhere
+        redoc_url=None,
     )
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
     route = _add_routes(app, engine)
     app.include_router(protocol_v2.router(engine))
+    app.include_router(watch.router(engine))
+    add_page(app)
     return Gateway(app, engine, route)
 
 

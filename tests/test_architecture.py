@@ -25,8 +25,8 @@ EXPORTER = [
     "library", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
-    "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http",
-    "life", "app", "stopping", "worker", "client", "demo",
+    "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "watch",
+    "http", "life", "app", "stopping", "worker", "client", "demo", "page_data",
 ]  # fmt: skip
 
 

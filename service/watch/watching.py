@@ -1,0 +1,162 @@
+"""One vector through one network, told layer by layer. What is asked for often stays open; one is worked on at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from service.compute.engine import Engine
+from service.compute.entries import UnusableModelError
+from service.errors import BadInputError, BusyError, ProblemError
+from service.layout import Layout
+from service.scaling import FedGrid, Floats, NotFiniteError, Scaled, certify, refuted, scale
+from service.watch.formulas import formula
+from service.watch.network import LayerOfNeurons, OpenNetwork, Values
+from service.watch.scenes import story
+from service.watch.specimens import Specimen, choose, watchable
+
+OPEN = 6  # networks that are kept
+WAITING = 16  # requests that may wait for their turn
+EACH, ALL = 8192, 1 << 16  # neurons of one tensor, and of all layers, whose values are told
+LONGEST = 1 << 16  # values of a vector that may be watched, before a network is chosen
+Result = TypeVar("Result")
+
+
+class Watcher:
+    """What can be watched in one worker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.turn = asyncio.Semaphore(1)
+        self.waiting = 0
+        self.opened: OrderedDict[str, OpenNetwork] = OrderedDict()
+
+    @property
+    def specimens(self) -> dict[str, Specimen]:
+        return watchable(self.engine.registry.models.values())
+
+    async def watch(self, vector: Floats, name: str | None, construction: str | None) -> dict[str, Any]:
+        """The layers of a network on a vector."""
+        if not len(vector):
+            raise BadInputError("The vector is empty.", vector=0)
+        specimen, laid_out = choose(self.specimens, len(vector), name, construction)
+        return await self._alone(self._watch, specimen, laid_out, vector)
+
+    async def formula(self, name: str, layer: int, index: int) -> dict[str, Any]:
+        """What one neuron computes."""
+        pool = self.specimens
+        if name not in pool:
+            raise ProblemError(404, f"There is no model {name!r} that can be watched.", models=sorted(pool)[:50])
+        return await self._alone(
+            lambda: {"layer": layer, "index": index, **formula(self._open(pool[name]), layer, index)}
+        )
+
+    async def _alone(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """In a thread, one at a time: the other thread is for those who want medians."""
+        if self.waiting >= WAITING:
+            raise BusyError(1)
+        self.waiting += 1
+        try:
+            async with self.turn:
+                return await self.engine.in_thread(function, *arguments)
+        finally:
+            self.waiting -= 1
+
+    def _open(self, specimen: Specimen) -> OpenNetwork:
+        network = self.opened.pop(specimen.key, None)
+        if network is None:
+            modules = specimen.description.get("modules")
+            names = [str(each) for each in modules] if isinstance(modules, list) else []
+            try:
+                network = OpenNetwork(specimen.content(), names)
+            except UnusableModelError as error:
+                raise ProblemError(
+                    404, f"The file of {specimen.name!r} is no longer what was loaded: {error}."
+                ) from None
+        self.opened[specimen.key] = network
+        while len(self.opened) > OPEN:
+            self.opened.popitem(last=False)
+        return network
+
+    def _watch(self, specimen: Specimen, laid_out: Layout, vector: Floats) -> dict[str, Any]:
+        try:
+            scaled = scale(vector[None], laid_out, specimen.d, specimen.grid)
+        except NotFiniteError as error:
+            raise BadInputError(f"{error}.", vector=0, index=error.index) from None
+        network = self._open(specimen)
+        row = scaled.rows.reshape(1, specimen.d)
+        values = network.run(row)
+        about = specimen.description
+        return {
+            "model": specimen.name,
+            "loaded": specimen.loaded,
+            **{key: about.get(key) for key in ("construction", "theorem", "d", "depth", "width", "size", "domain")},
+            **_answer(specimen, scaled, row, float(values[network.output].reshape(-1)[0]), vector),
+            "entries": _entries(laid_out, len(vector), specimen.d),
+            "input": row.reshape(-1).tolist(),
+            "to_data": _way_back(scaled, specimen.grid),
+            "layers": list(_told(network.layers, values)),
+            "story": story(network, specimen.construction, values),
+        }
+
+
+def _answer(specimen: Specimen, scaled: Scaled, row: Floats, y: float, vector: Floats) -> dict[str, Any]:
+    """What the network says, whether counting proves it, and the counts in the caller's own vector."""
+    grid, read = specimen.grid, scaled.layout.reads[0]
+    column = specimen.columns[read.column]
+    under, over = row[row < y], row[row > y]
+    up = float(under.max() - grid.low) if under.size else 0.0
+    down = float(grid.high - over.min()) if over.size else 0.0
+    counts = [y, under.size, over.size, *(() if column.single else (up, down))]
+    ends = certify([counts], column, specimen.d, grid)[0]
+    missed = refuted(ends)
+    answer = scaled.back([(y, y) if missed else ends], read.target)[0]
+    return {
+        "output": y,
+        "answer": answer,
+        "certified": not missed,
+        "error_bound": scaled.bound[0],
+        "numpy": float(np.median(vector)),
+    }
+
+
+def _entries(laid_out: Layout, n: int, d: int) -> list[int]:
+    """Which value of the vector stands at each place of the row; -1 and -2 are the padding below and above."""
+    row = laid_out.rows[0]
+    places = np.full(d, -2)
+    places[: row.lowest] = -1
+    places[row.lowest : row.lowest + row.repeat * n] = np.tile(np.arange(n), row.repeat)
+    return [int(place) for place in places]
+
+
+def _way_back(scaled: Scaled, grid: FedGrid) -> dict[str, float]:
+    """slope v + offset is the caller's number behind a value v of the network's domain."""
+    frame = scaled.frames[0]
+    slope = frame.step / grid.unit / frame.factor
+    offset = frame.low if not frame.step else -(grid.low / grid.unit + frame.shift) * frame.step / frame.factor
+    return {"slope": slope, "offset": offset}
+
+
+def _told(layers: Iterable[LayerOfNeurons], values: Values) -> Iterable[dict[str, Any]]:
+    """Every layer with its tensors; values as long as there is room for them."""
+    room = ALL
+    for layer in layers:
+        tensors = []
+        for name in layer.tensors:
+            value = values[name].reshape(-1)
+            told = value.size <= min(EACH, room)
+            room -= value.size if told else 0
+            tensors.append(
+                {
+                    "name": name,
+                    "size": value.size,
+                    "active": int(np.count_nonzero(value > 0)),
+                    "largest": float(value.max()) if value.size else 0.0,
+                    "values": value.tolist() if told else None,
+                }
+            )
+        yield {"number": layer.number, "name": layer.name, "tensors": tensors}
