@@ -129,8 +129,8 @@ def _candidates(network: OpenNetwork, values: Values) -> dict[int, Scene]:
             continue
         found = values[name].reshape(-1)
         if found.size > 1 and np.isin(found, entries).all():
-            live = np.isin(entries, found)
-            return {level: {"layer": level, "live": int(found.size), "entries": live.astype(int).tolist()}}
+            live = np.isin(entries, found).astype(int).tolist()
+            return {level: {"layer": level, "live": int(found.size), "entries": live, "candidates": True}}
     return {}
 
 

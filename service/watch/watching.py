@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from service.watch.specimens import Specimen, choose, watchable
 
 OPEN = 6  # networks that are kept
 WAITING = 16  # requests that may wait for their turn
-EACH, ALL = 8192, 1 << 16  # neurons of one tensor, and of all layers, whose values are told
+EACH, ALL = 8192, 1 << 17  # neurons of one tensor, and of all layers, whose values are told
 LONGEST = 1 << 16  # values of a vector that may be watched, before a network is chosen
 Result = TypeVar("Result")
 
@@ -141,22 +142,21 @@ def _way_back(scaled: Scaled, grid: FedGrid) -> dict[str, float]:
     return {"slope": slope, "offset": offset}
 
 
-def _told(layers: Iterable[LayerOfNeurons], values: Values) -> Iterable[dict[str, Any]]:
-    """Every layer with its tensors; values as long as there is room for them."""
-    room = ALL
+def _told(layers: Sequence[LayerOfNeurons], values: Values) -> Iterator[dict[str, Any]]:
+    """Every layer with its tensors; values as long as there is room for them, small tensors first."""
+    names = sorted((name for layer in layers for name in layer.tensors), key=lambda name: values[name].size)
+    room = accumulate(values[name].size for name in names)
+    whole = {name for name, used in zip(names, room, strict=True) if values[name].size <= EACH and used <= ALL}
     for layer in layers:
-        tensors = []
-        for name in layer.tensors:
-            value = values[name].reshape(-1)
-            told = value.size <= min(EACH, room)
-            room -= value.size if told else 0
-            tensors.append(
-                {
-                    "name": name,
-                    "size": value.size,
-                    "active": int(np.count_nonzero(value > 0)),
-                    "largest": float(value.max()) if value.size else 0.0,
-                    "values": value.tolist() if told else None,
-                }
-            )
+        tensors = [_tensor(name, values[name].reshape(-1), name in whole) for name in layer.tensors]
         yield {"number": layer.number, "name": layer.name, "tensors": tensors}
+
+
+def _tensor(name: str, value: Floats, whole: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "size": value.size,
+        "active": int(np.count_nonzero(value > 0)),
+        "largest": float(value.max()) if value.size else 0.0,
+        "values": value.tolist() if whole else None,
+    }

@@ -1,8 +1,8 @@
 // Compare: the atlas, depth against width, with what the paper proves impossible.
 import { get } from './api.js'
-import { $, count, drawing, h, line, plural, s, short, text } from './dom.js'
+import { $, calm, count, h, line, plural, room, s, short, text } from './dom.js'
 
-const [W, H, LEFT, RIGHT, TOP, BOTTOM] = [960, 560, 58, 24, 20, 46]
+const [LEFT, RIGHT, TOP, BOTTOM] = [44, 20, 20, 46]
 let atlas = null, sizes = [], colours = {}, shown = null
 
 export async function openCompare() {
@@ -10,6 +10,7 @@ export async function openCompare() {
   try { atlas = await get('/page/atlas.json') } catch (error) { $('atlas').replaceChildren(h('p', { class: 'error' }, error.message)); return }
   Object.keys(atlas.constructions).forEach((name, i) => { colours[name] = `k${i % 9}` })
   $('d').addEventListener('input', redraw)
+  addEventListener('resize', calm(() => { if (!$('compare').hidden) redraw() }))
   for (const radio of document.querySelectorAll('[name=op]')) radio.addEventListener('change', () => { shown = null; fit(); redraw() })
   fit()
   redraw()
@@ -25,6 +26,7 @@ function fit() {
 }
 
 function redraw() {
+  const W = room('atlas'), H = W < 600 ? 420 : 560, narrow = W < 600
   const d = sizes[$('d').value], rows = atlas.rows.filter((row) => row.op === op() && row.d === d), built = rows.filter((row) => row.width)
   $('d-value').textContent = count(d)
   $('d').setAttribute('aria-valuetext', `d = ${d}`)
@@ -35,11 +37,11 @@ function redraw() {
   const x = (width) => LEFT + (W - LEFT - RIGHT) * Math.log(width / low) / Math.log(high / low)
   const y = (depth) => TOP + (H - TOP - BOTTOM) * (1 - Math.log(depth / 1.7) / Math.log(deepest / 1.7))
   const parts = []
-  for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power++) parts.push(line(x(10 ** power), TOP, x(10 ** power), H - BOTTOM, 'gridline'), text(x(10 ** power), H - BOTTOM + 18, count(10 ** power), { 'text-anchor': 'middle', class: 'soft' }))
+  for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power++) parts.push(line(x(10 ** power), TOP, x(10 ** power), H - BOTTOM, 'gridline'), text(x(10 ** power), H - BOTTOM + 18, `10${String(power).replace(/\d/g, (digit) => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit])}`, { 'text-anchor': 'middle', class: 'soft' }))
   for (const depth of [2, 3, 5, 9, 13, 22, 46, 85].filter((n) => n < deepest)) parts.push(line(LEFT, y(depth), W - RIGHT, y(depth), 'gridline'), text(LEFT - 8, y(depth) + 4, depth, { 'text-anchor': 'end', class: 'soft' }))
   if (medians) {
     parts.push(zone(LEFT, TOP, x(d) - LEFT, H - TOP - BOTTOM, 'forbidden', `Theorem 4.9: with fewer than d = ${count(d)} neurons in the first layer no network of any depth is accurate.`))
-    parts.push(text(x(d) - 6, TOP + 14, 'Theorem 4.9', { 'text-anchor': 'end', class: 'soft' }))
+    parts.push(text(x(d) - 6, TOP + 14, narrow ? '4.9' : 'Theorem 4.9', { 'text-anchor': 'end', class: 'soft' }))
     for (const bound of bounds) {
       const right = Math.min(W - RIGHT, bound.width == null ? Infinity : x(bound.width)), thick = bound.exact ? 9 : 15
       if (right <= x(d)) continue
@@ -49,19 +51,19 @@ function redraw() {
       if (!bound.exact) parts.push(text(x(d) + 8, y(bound.depth) + 4, bound.theorem, { class: 'soft' }))
     }
   }
-  parts.push(text(W - RIGHT, H - 8, 'width (neurons of the widest layer)', { 'text-anchor': 'end', class: 'soft' }), text(12, TOP + 2, 'depth', { class: 'soft' }))
+  parts.push(text(W - RIGHT, H - 8, narrow ? 'width' : 'width (neurons of the widest layer)', { 'text-anchor': 'end', class: 'soft' }), text(2, TOP - 6, 'depth', { class: 'soft' }))
   const taken = []
   for (const row of built.sort((a, b) => a.width - b.width)) {
     const px = x(row.width), py = y(row.depth)
     const point = s('circle', { cx: px, cy: py, r: 8, class: `point ${colours[row.construction]}${shown === row.construction ? ' on' : ''}`, tabindex: 0, role: 'button', 'aria-label': `${row.construction}: depth ${row.depth}, width ${row.width}` })
     for (const kind of ['pointerenter', 'focus', 'click']) point.addEventListener(kind, () => select(row, built))
-    const flip = px > W - 190
+    const flip = px > W - (narrow ? 90 : 190)
     let dy = -12
     while (taken.some(([tx, ty]) => Math.abs(tx - px) < 150 && Math.abs(ty - (py + dy)) < 14) && dy < 60) dy += 34
     taken.push([px, py + dy])
-    parts.push(point, text(px + (flip ? -12 : 12), py + dy + 5, `${row.construction} ${short(row.width / d, 3)} d`, { 'text-anchor': flip ? 'end' : 'start', 'font-weight': 600, class: colours[row.construction] }))
+    parts.push(point, text(px + (flip ? -12 : 12), py + dy + 5, narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, { 'text-anchor': flip ? 'end' : 'start', 'font-weight': 600, class: colours[row.construction] }))
   }
-  $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
+  $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
   const again = built.find((row) => row.construction === shown)
   if (again) tell(again)
   else $('atlas-tip').replaceChildren(h('p', { class: 'hint' }, 'Point at a network, or walk through them with the Tab key, for its figures. Shaded is what the paper rules out.'))

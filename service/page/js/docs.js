@@ -23,9 +23,15 @@ try {
 function operationOf(verb, path, operation) {
   const body = h('div', {})
   const details = h('details', { class: 'operation' }, h('summary', {}, h('span', { class: `verb ${verb}` }, verb.toUpperCase()), h('span', { class: 'path' }, path),
-    h('span', { class: 'said' }, operation.summary ?? '')), body)
+    h('span', { class: 'said' }, said(operation))), body)
   details.addEventListener('toggle', () => { if (details.open && !body.children.length) body.append(...inside(verb, path, operation)) })
   return details
+}
+
+/** The first sentence there is; a summary that is only the function's name says nothing. */
+function said({ summary = '', description = '' }) {
+  const first = /^[^.:]*[.:]?/.exec(description.replace(/\s+/g, ' '))[0].replace(/[.:]$/, '')
+  return first || summary
 }
 
 function inside(verb, path, operation) {

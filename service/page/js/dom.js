@@ -24,8 +24,11 @@ function fill(element, attributes, children) {
 
 /** A drawing that scales with its column; `label` is what a screen reader says of it. */
 export function drawing(width, height, label, ...children) {
-  return s('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label }, ...children)
+  return s('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label }, ...children)
 }
+
+/** How wide a picture in an element may be: its pixels, so that text stays as large as it is meant. */
+export const room = (id) => Math.round(Math.max(280, Math.min(960, $(id).clientWidth || 960)))
 
 export const line = (x1, y1, x2, y2, kind) => s('line', { x1, y1, x2, y2, class: kind })
 export const text = (x, y, words, attributes = {}) => s('text', { x, y, ...attributes }, words)

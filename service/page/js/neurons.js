@@ -33,8 +33,8 @@ function field(tensor, start) {
   const name = h('h3', {}, `${tensor.name}: ${plural(tensor.size, 'neuron')}, ${count(tensor.active)} active, largest ${short(tensor.largest)}`)
   if (!tensor.values) return [name, h('p', { class: 'hint' }, 'Too many to be sent one by one.')]
   const shown = Math.min(tensor.size, SHOWN), columns = Math.min(shown, shown > 256 ? 64 : 32), rows = Math.ceil(shown / columns)
-  const cell = columns > 32 ? 8 : 16, gap = columns > 32 ? 1 : 2, width = (columns > 32 ? 64 : 32) * cell
-  const svg = s('svg', { viewBox: `0 0 ${width} ${rows * cell}`, tabindex: 0, role: 'img', 'aria-label': `${tensor.name}: ${plural(tensor.size, 'neuron')}. Arrow keys walk through them.` })
+  const cell = columns > 32 ? 8 : 16, gap = columns > 32 ? 1 : 2, width = columns * cell
+  const svg = s('svg', { viewBox: `0 0 ${width} ${rows * cell}`, width: width * 1.2, tabindex: 0, role: 'img', 'aria-label': `${tensor.name}: ${plural(tensor.size, 'neuron')}. Arrow keys walk through them.` })
   const largest = tensor.largest || 1
   for (let i = 0; i < shown; i++) {
     const value = tensor.values[i], on = value > 0

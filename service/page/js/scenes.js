@@ -1,11 +1,12 @@
 // What each construction does, as a picture of the tensors that the service has told.
 import { count, drawing, line, plural, s, short, text, ticks } from './dom.js'
 
-const W = 960
+const LEAST = 640 // pixels that wires and matrices need; a narrower screen scrolls
 
-export function sceneOf(told) {
+/** The picture of a construction, in so many pixels. */
+export function sceneOf(told, width) {
   const make = { bracket, exchanges, pairs, live }[told.story.kind]
-  return (told.story.scenes.length && make?.(told)) || activity(told)
+  return (told.story.scenes.length && make?.(told, width)) || activity(told, width)
 }
 
 const data = (told) => (v) => told.to_data.slope * v + told.to_data.offset
@@ -13,9 +14,10 @@ const own = (told) => told.input.map((value, i) => ({ value, i, entry: told.entr
 
 // ---- radix: the bracket, digit by digit, each row a magnified view of what the row above chose
 
-function bracket(told) {
+function bracket(told, W) {
+  const narrow = W < 600
   const [lo, hi] = told.domain, value = (part) => lo + part * (hi - lo), back = data(told), entries = own(told)
-  const scenes = told.story.scenes, rows = scenes.length, LEFT = 78, RIGHT = 214, ROW = 34, BAR = 16
+  const scenes = told.story.scenes, rows = scenes.length, LEFT = narrow ? 24 : 78, RIGHT = narrow ? 116 : 214, ROW = 34, BAR = 16
   const H = rows * ROW + 62, across = W - LEFT - RIGHT
   const draw = (layer, tip) => {
     const parts = []
@@ -24,14 +26,14 @@ function bracket(told) {
       const x = (part) => LEFT + across * (part - before.lower) / span, y = 28 + r * ROW
       const known = scene.layer <= layer, now = known && !(scenes[r + 1]?.layer <= layer)
       const group = s('g', { class: known ? '' : 'ahead' })
-      group.append(text(8, y + 13, scene.name, { class: 'soft' }), s('rect', { x: LEFT, y, width: across, height: BAR, class: 'box', rx: 3 }))
+      group.append(text(narrow ? 2 : 8, y + 13, narrow ? scene.name.replace('digit ', '') : scene.name, { class: 'soft' }), s('rect', { x: LEFT, y, width: across, height: BAR, class: 'box', rx: 3 }))
       for (let b = 1; b < scene.bins; b++) group.append(line(LEFT + across * b / scene.bins, y, LEFT + across * b / scene.bins, y + BAR, 'axis'))
       if (known) {
         const [from, to] = [x(scene.lower), x(scene.upper)]
         group.append(s('rect', { x: from, y: y - 1, width: to - from, height: BAR + 2, class: 'chosen', rx: 3 }))
         if (r + 1 < rows) group.append(s('path', { d: `M${from} ${y + BAR + 1}L${to} ${y + BAR + 1}L${LEFT + across} ${y + ROW - 1}L${LEFT} ${y + ROW - 1}Z`, class: 'funnel' }))
         const inside = entries.filter((each) => each.value >= value(scene.lower) && each.value < value(scene.upper)).length
-        group.append(text(W - RIGHT + 12, y + 13, `${short(back(value(scene.lower)), 7)} … ${short(back(value(scene.upper)), 7)}`, { class: now ? 'answer-text' : 'soft' }))
+        group.append(text(W - RIGHT + (narrow ? 6 : 12), y + 13, `${short(back(value(scene.lower)), narrow ? 5 : 7)} … ${short(back(value(scene.upper)), narrow ? 5 : 7)}`, { class: now ? 'answer-text' : 'soft' }))
         group.append(s('title', {}, `${scene.name}: ${plural(inside, 'number')} in [${short(back(value(scene.lower)), 9)}, ${short(back(value(scene.upper)), 9)})`))
         group.addEventListener('pointerenter', () => tip(`${scene.name}: ${scene.passed} of ${plural(scene.bins - 1, 'threshold')} passed; ${plural(inside, 'number')} left between ${short(back(value(scene.lower)), 9)} and ${short(back(value(scene.upper)), 9)}.`))
       }
@@ -46,7 +48,7 @@ function bracket(told) {
       parts.push(group)
     })
     const done = layer >= told.layers.at(-1).number, y = 28 + rows * ROW + 12
-    parts.push(text(LEFT, y + 8, done ? `The last digit finds the answer: ${short(told.answer, 9)}` : 'The last digit has single grid values for bins; for an even count the next number up is found too.', { class: done ? 'answer-text' : 'soft' }))
+    parts.push(text(LEFT, y + 8, done ? `The last digit finds the answer: ${short(told.answer, 9)}` : narrow ? 'The last digit follows.' : 'The last digit has single grid values for bins; for an even count the next number up is found too.', { class: done ? 'answer-text' : 'soft' }))
     parts.unshift(text(LEFT, 14, short(back(value(0)), 6), { class: 'soft' }), text(LEFT + across, 14, short(back(value(1)), 6), { class: 'soft', 'text-anchor': 'end' }))
     return drawing(W, H, `The interval that holds the answer after each digit, at layer ${layer}.`, ...parts)
   }
@@ -55,13 +57,15 @@ function bracket(told) {
 
 // ---- batcher: wires from left to right, a comparator for every neuron
 
-const SHADES = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 200, 40]]
+// of middle lightness, so that they stand on white and on black
+const SHADES = [[126, 72, 196], [58, 110, 200], [28, 152, 150], [86, 178, 84], [226, 170, 32]]
 function shade(part) {
   const at = Math.max(0, Math.min(1, part)) * (SHADES.length - 1), i = Math.min(SHADES.length - 2, Math.floor(at))
   return `rgb(${SHADES[i].map((low, k) => Math.round(low + (SHADES[i + 1][k] - low) * (at - i))).join(',')})`
 }
 
-function exchanges(told) {
+function exchanges(told, width) {
+  const W = Math.max(LEAST, width)
   const scenes = told.story.scenes, back = data(told), entries = own(told).map((each) => each.value).sort((a, b) => a - b)
   const d = told.d, GAP = d > 40 ? 10 : 22, TOP = 18, LEFT = 62, RIGHT = 66, H = TOP + d * GAP + 14
   // comparators of one stage that overlap stand side by side
@@ -124,9 +128,10 @@ function exchanges(told) {
 
 // ---- depth3: all pairs at once
 
-function pairs(told) {
+function pairs(told, width) {
+  const W = Math.max(LEAST, width)
   const { matrix, wins, layer: when } = told.story.scenes[0], d = told.d, back = data(told)
-  const SIDE = 560, LEFT = 70, TOP = 34, cell = SIDE / d, H = TOP + SIDE + 12
+  const LEFT = 62, TOP = 34, BARS = 170, SIDE = Math.min(560, W - LEFT - BARS - 90), cell = SIDE / d, H = TOP + SIDE + 12
   const middle = d % 2 ? [(d + 1) / 2] : [d / 2, d / 2 + 1]
   const name = (i) => (told.entries[i] === -1 ? 'low' : told.entries[i] === -2 ? 'high' : short(back(told.input[i]), 4))
   const draw = (layer, tip) => {
@@ -139,14 +144,14 @@ function pairs(told) {
     }
     wins.forEach((won, i) => {
       const picked = chosen && middle.includes(won + 1), yy = TOP + (i + 0.5) * cell
-      if (picked) parts.push(s('rect', { x: LEFT - 4, y: TOP + i * cell, width: SIDE + 250, height: cell, class: 'mark-line', rx: 2 }))
+      if (picked) parts.push(s('rect', { x: LEFT - 4, y: TOP + i * cell, width: SIDE + BARS + 84, height: cell, class: 'mark-line', rx: 2 }))
       if (d <= 24 || picked) {
         parts.push(text(LEFT - 8, yy + 4, name(i), { 'text-anchor': 'end', class: picked ? 'answer-text' : 'soft' }))
-        if (d <= 24) parts.push(text(LEFT + (i + 0.5) * cell, TOP - 8, name(i), { 'text-anchor': 'middle', class: 'soft' }))
+        if (d <= 24) parts.push(text(LEFT + (i + 0.5) * cell, TOP - 8, name(i), { 'text-anchor': 'middle', class: 'soft tiny' }))
       }
       if (known) {
-        parts.push(s('rect', { x: LEFT + SIDE + 16, y: TOP + i * cell + cell * 0.15, width: 170 * (won + 1) / d, height: cell * 0.7, class: picked ? 'mark' : 'dim' }))
-        if (d <= 24 || picked) parts.push(text(LEFT + SIDE + 24 + 170 * (won + 1) / d, yy + 4, `rank ${won + 1}`, { class: picked ? 'answer-text' : 'soft' }))
+        parts.push(s('rect', { x: LEFT + SIDE + 16, y: TOP + i * cell + cell * 0.15, width: BARS * (won + 1) / d, height: cell * 0.7, class: picked ? 'mark' : 'dim' }))
+        if (d <= 24 || picked) parts.push(text(LEFT + SIDE + 24 + BARS * (won + 1) / d, yy + 4, `rank ${won + 1}`, { class: picked ? 'answer-text' : 'soft' }))
       }
     })
     const svg = drawing(W, H, `The matrix of all ${count(d * d)} comparisons${known ? '' : ', not yet made'}.`, ...parts)
@@ -163,7 +168,7 @@ function pairs(told) {
 
 // ---- the sampled networks: how few entries are left
 
-function live(told) {
+function live(told, W) {
   const scenes = told.story.scenes, depth = told.depth - 1, back = data(told)
   const LEFT = 62, RIGHT = 26, TOP = 24, CHART = 250, H = TOP + CHART + 190, across = W - LEFT - RIGHT
   const last = { layer: depth, live: told.d % 2 ? 1 : 2, final: true }
@@ -182,9 +187,10 @@ function live(told) {
       const known = point.layer <= layer
       const dot = s('circle', { cx: x(point.layer), cy: y(point.live), r: 5, class: known ? 'accent' : 'dim' })
       dot.addEventListener('pointerenter', () => tip(describe(point)))
-      parts.push(dot, text(Math.min(W - RIGHT, x(point.layer) + (point.final ? 0 : 9)), y(point.live) - 9, count(point.live), { class: known ? 'answer-text' : 'soft', 'text-anchor': point.final ? 'end' : 'start' }))
+      parts.push(dot, text(x(point.layer) + (point.final ? -10 : 9), y(point.live) + (point.final ? 14 : -9), count(point.live), { class: known ? 'answer-text' : 'soft', 'text-anchor': point.final ? 'end' : 'start' }))
+      if (point.entries) parts.push(text(x(point.layer) + 9, y(point.live) + 16, named(point.layer), { class: 'soft' }))
     }
-    const steps = Math.max(1, Math.ceil(depth / 16))
+    const steps = Math.max(1, Math.ceil(depth / (W / 60)))
     for (let n = 0; n <= depth; n += steps) parts.push(text(x(n), TOP + CHART + 20, n, { 'text-anchor': 'middle', class: 'soft' }))
     parts.push(text(LEFT, TOP - 8, 'live entries', { class: 'soft' }), text(W - RIGHT, TOP + CHART + 36, 'layer', { class: 'soft', 'text-anchor': 'end' }))
     // the entries themselves, along their values
@@ -199,25 +205,28 @@ function live(told) {
     })
     if (from <= to) parts.push(s('rect', { x: place(from) - 3, y: strip - 8, width: place(to) - place(from) + 9, height: 68, class: 'chosen', rx: 4 }))
     parts.push(s('path', { d: marks.dim, class: 'dim' }), s('path', { d: marks.accent, class: 'accent' }))
-    for (const value of ticks(back(lo), back(hi), 8)) {
+    for (const value of ticks(back(lo), back(hi), W / 110)) {
       const px = place((value - told.to_data.offset) / (told.to_data.slope || 1))
       parts.push(text(px, strip + 82, short(value), { 'text-anchor': 'middle', class: 'soft' }))
     }
     if (layer >= depth) parts.push(line(place(told.output), strip - 14, place(told.output), strip + 62, 'answer-line'), text(place(told.output), strip - 18, short(told.answer, 8), { 'text-anchor': 'middle', class: 'answer-text' }))
     return drawing(W, H, `Live entries against depth: ${points.map((point) => `${point.live} at layer ${point.layer}`).join(', ')}.`, ...parts)
   }
+  const named = (layer) => told.layers.find((each) => each.number === layer)?.name ?? ''
   const describe = (point) => {
-    const name = told.layers.find((each) => each.number === point.layer)?.name ?? ''
+    const name = named(point.layer)
     if (point.final) return `Layer ${depth}: the answer.`
     return `${point.layer ? `Layer ${point.layer}, ${name}` : 'The input'}: ${point.live ? `${plural(point.live, 'entry', 'entries')} live` : 'none is strictly inside: the answer is an end of the interval'}.`
   }
   const fewest = Math.min(...scenes.map((scene) => scene.live).filter((n) => n > 0), told.d)
-  return { title: `How ${count(told.d)} entries become ${count(fewest)}`, text: 'A sample brackets the answer; a mask drops what lies outside, so that the few entries left can be compared in all pairs. The numbers on the line are counted in the network’s own masks.', draw }
+  return { title: `How ${count(told.d)} entries become ${count(fewest)}`, text: scenes[0].candidates
+    ? 'Every block of entries keeps those of its central ranks; only these candidates are compared with all entries. Their number is that of the network’s own vector of them.'
+    : 'A sample brackets the answer; a mask drops what lies outside, so that the few entries left can be compared in all pairs. The numbers on the line are counted in the network’s own masks.', draw }
 }
 
 // ---- anything else: how many neurons are active
 
-function activity(told) {
+function activity(told, W) {
   const LEFT = 62, H = 240, layers = told.layers, most = Math.max(...layers.map((each) => each.tensors.reduce((sum, t) => sum + t.size, 0))), step = (W - LEFT - 10) / layers.length
   const draw = (layer, tip) => drawing(W, H, 'Neurons of every layer, and how many of them are active.', ...layers.map((each, i) => {
     const size = each.tensors.reduce((sum, t) => sum + t.size, 0), active = each.tensors.reduce((sum, t) => sum + t.active, 0), tall = (n) => (H - 40) * n / most

@@ -1,6 +1,6 @@
 // Try: numbers in, the median with its proof out.
 import { hasKey, openapi, post } from './api.js'
-import { $, calm, count, duration, h, plural, s, say, short, show } from './dom.js'
+import { $, calm, count, duration, h, plural, room, s, say, short, show } from './dom.js'
 import { histogram } from './histogram.js'
 import { fromFile, fromText, sample } from './numbers.js'
 import { setNumbers, state } from './state.js'
@@ -10,6 +10,7 @@ const INLINE = 40 // numbers that a curl line takes
 const EXAMPLES = { few: [9, 'uniform'], normal: [2048, 'normal'], skewed: [1999, 'skewed'], ties: [500, 'ties'] }
 let columns = null // of the file that is loaded
 let file = null
+let redraw = () => {} // the histogram, in the room there is now
 let turn = 0 // answers to older questions are dropped
 
 export function startTry() {
@@ -24,6 +25,7 @@ export function startTry() {
   for (const id of ['exact', 'method']) $(id).addEventListener('change', () => { if (turn) compute() })
   $('copy').addEventListener('click', copy)
   dropping()
+  addEventListener('resize', calm(() => redraw()))
   openapi().then(offer, () => {})
 }
 
@@ -167,7 +169,8 @@ function answer(numbers, reply, wanted, quantiles) {
   $('quantile-answers').replaceChildren(...(found.length ? [h('table', {},
     h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Quantile'), h('th', { scope: 'col' }, 'Value'))),
     h('tbody', {}, found.map((value, i) => h('tr', {}, h('th', { scope: 'row' }, short(wanted[i])), h('td', { class: 'mono' }, String(value))))))] : []))
-  $('histogram').replaceChildren(histogram(numbers, median, found.map((value, i) => [value, wanted[i]])))
+  redraw = () => $('histogram').replaceChildren(histogram(numbers, median, found.map((value, i) => [value, wanted[i]]), room('histogram')))
+  redraw()
 }
 
 function facts(pairs) {

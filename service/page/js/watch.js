@@ -1,6 +1,6 @@
 // Watch: a network at work, layer by layer.
 import { get, post } from './api.js'
-import { $, count, h, plural, say, short, show } from './dom.js'
+import { $, calm, count, h, plural, room, say, short, show } from './dom.js'
 import { showNeurons } from './neurons.js'
 import { sample } from './numbers.js'
 import { sceneOf } from './scenes.js'
@@ -41,6 +41,7 @@ function listen() {
   $('next').addEventListener('click', () => { stop(); go(at + 1) })
   $('last').addEventListener('click', () => { stop(); go(Infinity) })
   $('play').addEventListener('click', () => (timer ? stop() : play()))
+  addEventListener('resize', calm(() => { if (told && !$('watch').hidden) { scene = sceneOf(told, room('scene')); go(at) } }))
   $('layer').addEventListener('input', () => { stop(); go(Number($('layer').value)) })
 }
 onNumbers(() => { $('own').disabled = !state.numbers; if (chosen === 'own' && networks) told = null })
@@ -81,13 +82,13 @@ async function run() {
     told = reply
     say($('watch-error'))
     about(note, taken.length)
-    scene = sceneOf(told)
+    show($('watch-stage'))
+    scene = sceneOf(told, room('scene'))
     $('scene-title').textContent = scene.title
     $('scene-text').textContent = scene.text
     $('scene-tip').textContent = ''
     $('layer').max = told.layers.length
-    show($('watch-stage'))
-    go(scene.start ?? 0)
+    go(0)
   } catch (error) {
     if (mine !== turn) return
     say($('watch-error'), error.message)
