@@ -28,7 +28,7 @@ export function drawing(width, height, label, ...children) {
 }
 
 /** How wide a picture in an element may be: its pixels, so that text stays as large as it is meant. */
-export const room = (id) => Math.round(Math.max(280, Math.min(960, $(id).clientWidth || 960)))
+export const room = (id) => Math.round(Math.max(280, Math.min(1100, $(id).clientWidth || 960)))
 
 export const line = (x1, y1, x2, y2, kind) => s('line', { x1, y1, x2, y2, class: kind })
 export const text = (x, y, words, attributes = {}) => s('text', { x, y, ...attributes }, words)

@@ -19,7 +19,7 @@ export function histogram(numbers, median, quantiles, W) {
   const edge = (i) => low + (high / 2 - low / 2) * 2 * (i / bins)
   const bars = counts.map((n, i) => s('rect', { x: LEFT + i * width + 0.75, y: y(n), width: Math.max(0.5, width - 1.5), height: H - BOTTOM - y(n), class: 'bin', rx: 1.5 },
     s('title', {}, `${short(edge(i))} to ${short(edge(i + 1))}: ${plural(n, 'number')}`)))
-  const marks = wide && Number.isFinite(span) ? ticks(low, high, W / 110) : [low]
+  const marks = wide && Number.isFinite(span) ? ticks(low, high, Math.max(4, W / 110)) : [low]
   const axis = marks.map((value) => s('g', {}, line(x(value), H - BOTTOM, x(value), H - BOTTOM + 5, 'axis'),
     text(x(value), H - 8, short(value), { 'text-anchor': 'middle', class: 'soft' })))
   const label = (at, words, dy, kind) => text(Math.min(W - RIGHT, Math.max(LEFT, at)), dy, words,

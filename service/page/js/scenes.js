@@ -33,7 +33,7 @@ function bracket(told, W) {
         group.append(s('rect', { x: from, y: y - 1, width: to - from, height: BAR + 2, class: 'chosen', rx: 3 }))
         if (r + 1 < rows) group.append(s('path', { d: `M${from} ${y + BAR + 1}L${to} ${y + BAR + 1}L${LEFT + across} ${y + ROW - 1}L${LEFT} ${y + ROW - 1}Z`, class: 'funnel' }))
         const inside = entries.filter((each) => each.value >= value(scene.lower) && each.value < value(scene.upper)).length
-        group.append(text(W - RIGHT + (narrow ? 6 : 12), y + 13, `${short(back(value(scene.lower)), narrow ? 5 : 7)} … ${short(back(value(scene.upper)), narrow ? 5 : 7)}`, { class: now ? 'answer-text' : 'soft' }))
+        group.append(text(W - RIGHT + (narrow ? 6 : 12), y + 13, `${short(back(value(scene.lower)), narrow ? 5 : 7)} … ${short(back(value(scene.upper)), narrow ? 5 : 7)}`, { class: `${now ? 'answer-text' : 'soft'}${narrow ? ' small' : ''}` }))
         group.append(s('title', {}, `${scene.name}: ${plural(inside, 'number')} in [${short(back(value(scene.lower)), 9)}, ${short(back(value(scene.upper)), 9)})`))
         group.addEventListener('pointerenter', () => tip(`${scene.name}: ${scene.passed} of ${plural(scene.bins - 1, 'threshold')} passed; ${plural(inside, 'number')} left between ${short(back(value(scene.lower)), 9)} and ${short(back(value(scene.upper)), 9)}.`))
       }
@@ -147,7 +147,7 @@ function pairs(told, width) {
       if (picked) parts.push(s('rect', { x: LEFT - 4, y: TOP + i * cell, width: SIDE + BARS + 84, height: cell, class: 'mark-line', rx: 2 }))
       if (d <= 24 || picked) {
         parts.push(text(LEFT - 8, yy + 4, name(i), { 'text-anchor': 'end', class: picked ? 'answer-text' : 'soft' }))
-        if (d <= 24) parts.push(text(LEFT + (i + 0.5) * cell, TOP - 8, name(i), { 'text-anchor': 'middle', class: 'soft tiny' }))
+        if (cell > 28) parts.push(text(LEFT + (i + 0.5) * cell, TOP - 8, name(i), { 'text-anchor': 'middle', class: 'soft tiny' }))
       }
       if (known) {
         parts.push(s('rect', { x: LEFT + SIDE + 16, y: TOP + i * cell + cell * 0.15, width: BARS * (won + 1) / d, height: cell * 0.7, class: picked ? 'mark' : 'dim' }))
@@ -205,7 +205,7 @@ function live(told, W) {
     })
     if (from <= to) parts.push(s('rect', { x: place(from) - 3, y: strip - 8, width: place(to) - place(from) + 9, height: 68, class: 'chosen', rx: 4 }))
     parts.push(s('path', { d: marks.dim, class: 'dim' }), s('path', { d: marks.accent, class: 'accent' }))
-    for (const value of ticks(back(lo), back(hi), W / 110)) {
+    for (const value of ticks(back(lo), back(hi), Math.max(4, W / 110))) {
       const px = place((value - told.to_data.offset) / (told.to_data.slope || 1))
       parts.push(text(px, strip + 82, short(value), { 'text-anchor': 'middle', class: 'soft' }))
     }
