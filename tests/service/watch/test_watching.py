@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from service.watch.network import OpenNetwork
 from service.watch.specimens import MANIFEST, SPECIMENS, carried
 from service.watch.watching import ALL, EACH, WAITING
 
-DRAWN = {
+DRAWN: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] = {
     "distinct": lambda rng, n: rng.permutation(n).astype(float),
     "normal": lambda rng, n: rng.normal(size=n),
     "ties": lambda rng, n: rng.integers(0, 3, n).astype(float),
