@@ -14,6 +14,7 @@ import onnx
 
 from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, lookup, refuse_unread
 from exporter.errors import ContractError, UserError
+from exporter.files.comparators import made_of_comparators
 from exporter.files.model_file import assemble
 from exporter.files.profiles import PROFILES
 from exporter.formula.guard import GUARD, guard_of, guarded, normalised
@@ -52,6 +53,11 @@ class Built:
         return accounting(self.network)
 
     @property
+    def takes_floats(self) -> bool:
+        """Whether every float is compared as it is: no grid and no domain."""
+        return PROFILES[self.profile].floats
+
+    @property
     def exact_on_grid(self) -> bool:
         right = self.ties == "exact" and not self.failure.bound and self.step.exact_in(self.dtype)
         return right and (not self.task.may_round or output_error(self.task, self.options.grid, self.dtype) == 0)
@@ -62,12 +68,19 @@ class Built:
 
     @property
     def grid_error(self) -> float | None:
-        """How far a right answer on grid values may be from the true one, by the rounding of the last sum."""
+        """How far a right answer on grid values may be from the true one, by the rounding of the last sum.
+
+        Without a grid it is numpy's own, bit for bit.
+        """
+        if self.takes_floats:
+            return 0.0
         return None if self.options.epsilon is not None else output_error(self.task, self.options.grid, self.dtype)
 
     @property
     def off_grid_error(self) -> float | None:
         """The same on any finite data, clamped to the domain: ranks move no further than the entries do."""
+        if self.takes_floats:
+            return 0.0
         if self.options.inputs == "grid" or self.grid_error is None:
             return None
         moved = self.options.grid.rounding_error(MANTISSA[self.dtype])
@@ -97,7 +110,11 @@ class Built:
             "dtype": self.dtype,
             "needs_precision": self.dtype,
             "batch": self.options.batch,
-            "inputs": "uniform" if self.options.epsilon is not None else self.options.inputs,
+            "inputs": "floats"
+            if self.takes_floats
+            else "uniform"
+            if self.options.epsilon is not None
+            else self.options.inputs,
             "exact_on_grid": self.exact_on_grid,
             "grid_error": self.grid_error,
             "off_grid_error": self.off_grid_error,
@@ -130,6 +147,8 @@ def build(task: Task, options: Options) -> Built:
     refuse_unread(construction, options.given())
     if reason := construction.cannot(task.d, task.ranks):
         raise UserError(f"{construction.name}: {reason}")
+    if options.profile != "auto" and PROFILES[options.profile].floats:
+        return _of_comparators(construction, task, options)
     if options.epsilon is not None:
         return _with_epsilon(construction, task, options)
     found = _settle(construction, task, options)
@@ -201,6 +220,42 @@ def _settle(construction: Construction, task: Task, options: Options) -> Built |
         if dense and structured and (dense.dtype, dense.ties) == (structured.dtype, structured.ties):
             return dense
     return structured
+
+
+NOT_WITHOUT_GRID = {
+    "bits": "there is no grid",
+    "domain": "data of any range goes in and comes out as it is",
+    "inputs": "there is no grid",
+    "epsilon": "there are no slopes",
+    "certificate": "counting entries below a value needs a grid",
+}
+
+
+def _of_comparators(construction: Construction, task: Task, options: Options) -> Built:
+    """A network whose neurons are all ends of comparators, in a profile that has these as operators and no grid."""
+    name, given = options.profile, options.given()
+    if unread := [option for option in NOT_WITHOUT_GRID if option in given]:
+        raise UserError(
+            f"--profile {name} takes every float as it is: {NOT_WITHOUT_GRID[unread[0]]}, so leave --{unread[0]} out"
+        )
+    if task.may_round:
+        raise UserError(
+            f"--profile {name} only compares numbers, and an interpolation between two ranks rounds: take --method lower, "
+            "higher, midpoint or nearest, or --profile fused with a --domain"
+        )
+    able = [c.name for c in CONSTRUCTIONS.values() if c.comparators]
+    net, failure = trace(construction, task, options) if construction.comparators else (None, Failure())
+    if net is None or not made_of_comparators(net):
+        others = [f"--{o}" for o in ("depth", "width") if o in given and construction.comparators]
+        remedy = f"leave {' and '.join(others)} out" if others else f"use {' or '.join(able)}"
+        raise UserError(
+            f"{construction.name}: not all of it is comparators, which is what --profile {name} writes: {remedy}"
+        )
+    dtype: DType = "float32" if options.dtype == "auto" else options.dtype
+    step = Step(0.0, "nothing is computed, only compared")
+    return Built(
+        task=task, options=options, network=net, failure=failure, dtype=dtype, profile=name, step=step, ties="exact"
+    )
 
 
 def _first(

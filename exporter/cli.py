@@ -41,6 +41,8 @@ examples:
       every construction that can be built at d = 25, as models/median-NAME-d25.onnx
   python -m exporter verify models/median-batcher-d25-b8-from0to255-dense.onnx
       run a file against numpy
+  python -m exporter --d 25 --construction radix --layout triton --out repository/
+      a model repository for Triton: repository/median-radix-d25/1/model.onnx and config.pbtxt
 """
 GROUPS = {
     "what": "what is computed",
@@ -192,7 +194,7 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
             f"{about['dtype']}  {about['profile']}  {promise(about)}{', grid only' * (about['inputs'] == 'grid')}"
         )
         if about["ties"] == "capacity":
-            print(f"note: {w.path.name}: {TIES['capacity']}", file=sys.stderr)
+            print(f"note: {w.entry['file']}: {TIES['capacity']}", file=sys.stderr)
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from exporter.build import Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, default, fastest, lookup, own, refuse_unread, takers
 from exporter.errors import UserError
 from exporter.files.manifest import write
+from exporter.files.triton import write_repository
 from exporter.net import Net, of_model
 from exporter.options import OPTIONS, Options, checked, in_python, nearest, whole_number
 from exporter.question import task as tasks
@@ -55,7 +56,10 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
     model = build(task, options)
     on_stage("writing")
     path = out / file_name(task, options)
-    entry = write(to_onnx(model), path, model.description())
+    if options.layout == "triton":
+        path, entry = write_repository(to_onnx(model), out, path.stem, model.description())
+    else:
+        entry = write(to_onnx(model), path, model.description())
     return Exported(path, entry, model)
 
 
@@ -232,6 +236,8 @@ def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: 
         if twice := [name for name in ("op", "rank", "quantile") if options.get(name) is not None]:
             raise UserError(f"the function says what is computed: leave --{twice[0]} out")
         given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
+        if "layout" in given:
+            raise UserError("--layout says how an export writes its files: leave it out, or call export_model")
         task = question(whole_number("d", d), given)
         (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
         return of_model(build(task, wanted), file_name(task, wanted))

@@ -19,7 +19,7 @@ from exporter.files.model_file import decode
 from exporter.files.model_file import load as load_proto
 from exporter.files.session import Session
 from exporter.formula.network import weights
-from exporter.readings.promise import beyond_the_grid, promise
+from exporter.readings.promise import beyond_the_grid, promise, without_grid
 
 
 class Net:
@@ -51,7 +51,10 @@ class Net:
             raise UserError(f"this network takes {self.d} numbers along the last axis, not {given.shape[-1]}")
         with np.errstate(over="ignore"):
             rows = np.ascontiguousarray(given, dtype=self.dtype).reshape(-1, self.d)
-        if not np.isfinite(rows).all():
+        if without_grid(self.description):
+            if np.isnan(rows).any():
+                raise UserError("NaN has no place in an order: leave such vectors out")
+        elif not np.isfinite(rows).all():
             raise UserError(f"all numbers must be finite in {self.dtype}: no NaN, no infinity")
         outputs = (
             len(self.description["outputs"]) + 2 * len(self.description["ranks"]) * self.description["certificate"]

@@ -24,6 +24,7 @@ from exporter.question.task import OPS, Even, Method
 
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Tune = Literal["throughput", "latency", "depth", "width"]
+Layout = Literal["files", "triton"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,12 @@ OPTIONS: dict[str, Option] = {
             rule="must be from 1 to 2147483647", holds=lambda v: 1 <= v < 2**31,
         ),
         Option(
+            "layout", "file",
+            "files: NAME.onnx beside manifest.json, as python -m service reads it (default); triton: a model repository of "
+            "Triton, NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching",
+            choices=get_args(Layout),
+        ),
+        Option(
             "seed", "file", "of whatever is drawn at random (default: 0)", "S", whole=True,
             rule="must be 0 or more", holds=lambda v: v >= 0,
         ),
@@ -145,6 +152,7 @@ class Options:
     tune: Tune = "throughput"
     radix: int | None = None
     batch: int | None = None
+    layout: Layout = "files"
     seed: int = 0
     failure: float = Goal.failure
     schedule: Numbers = Goal.schedule

@@ -32,6 +32,7 @@ log = logging.getLogger("service")
 DEFAULT_D = 2048
 DEFAULT_CONSTRUCTION = "radix"
 DEFAULT_PROFILE = "fused"
+SILENT_S = 60  # a worker that says nothing for so long is dead; one that starts on a busy machine needs more than 5
 DEFAULT_TUNE = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
 
 
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
+            timeout_worker_healthcheck=SILENT_S,
         )
         return worker.CANNOT_START if scratch and (Path(scratch) / worker.FAILED).exists() else 0
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from exporter.question.families import FAMILIES
 from service.requests.formats import FORMATS
+from service.retries import LOST, Retries, may_pass, retry_after
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 DURATION = re.compile(r"(\w+);dur=([\d.]+)")
@@ -55,12 +56,27 @@ class Medians:
     queue_ms: float
     inference_ms: float
     total_ms: float
+    attempts: int = 1
 
 
 class Client:
-    """One connection pool to one service; safe to share between threads."""
+    """One connection pool to one service; safe to share between threads.
 
-    def __init__(self, url: str = "http://127.0.0.1:8000", *, api_key: str | None = None, timeout: float = 60) -> None:
+    A request that is lost on the way, or that the service asks to repeat (429, 502, 503, 504), is sent again: at most
+    `retries` times, after pauses that grow and differ from client to client and are as long as `Retry-After` says, and
+    not later than `patience` seconds after the first time. `timeout` is that of one attempt; `retries=0` makes one.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        api_key: str | None = None,
+        timeout: float = 60,
+        retries: int = Retries.count,
+        patience: float = Retries.seconds,
+    ) -> None:
+        self.retries = Retries(retries, patience)
         key = api_key if api_key is not None else os.environ.get("MEDIAN_API_KEY", "")
         self.http = httpx.Client(base_url=url, timeout=timeout, headers={"X-API-Key": key} if key else None)
 
@@ -91,10 +107,12 @@ class Client:
         form = FORMATS[format]
         vectors = np.atleast_2d(vectors) if isinstance(vectors, np.ndarray) else list(vectors)
         body, query = form.pack(vectors, options)
-        response = self._post(body, form.media_type, query)
+        content = {"content": body, "params": query, "headers": {"Content-Type": form.media_type}}
+        response, attempts = self._ask("POST", "/median", **content)
         try:
             told = form.unpack(response.content, query)
             answer = _from_headers(response.headers, told) if form.bare else _from_json(told)
+            answer = replace(answer, attempts=attempts)
         except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
             raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
         if answer.medians.shape != (len(vectors),):
@@ -103,27 +121,41 @@ class Client:
 
     def models(self) -> list[dict[str, Any]]:
         """Descriptions of the models being served."""
-        models: list[dict[str, Any]] = self._checked(self.http.get("/models")).json()["models"]
+        try:
+            models: list[dict[str, Any]] = self._ask("GET", "/models")[0].json()["models"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
         return models
 
-    def _post(self, body: bytes, kind: str, query: dict[str, str]) -> httpx.Response:
-        try:
-            response = self.http.post("/median", content=body, params=query, headers={"Content-Type": kind})
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise ServiceError(f"{self.http.base_url} does not answer: {error}") from None
-        return self._checked(response)
+    def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx.Response, int]:
+        """The answer to a request, which is sent again where that may help, and the number of attempts it took."""
+        end = time.monotonic() + self.retries.seconds
+        attempt = 0
+        while True:
+            attempt += 1
+            told, tries = 0.0, f" ({attempt} attempts)" if attempt > 1 else ""
+            try:
+                response = self.http.request(method, path, **content)
+                if response.is_success:
+                    return response, attempt
+                failure, again, told = _refusal(response, tries), may_pass(response), retry_after(response)
+            except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+                failure = ServiceError(f"{self.http.base_url} does not answer: {error}{tries}")
+                again = isinstance(error, LOST)
+            pause = self.retries.pause(attempt, end, told) if again else None
+            if pause is None:
+                raise failure
+            time.sleep(pause)
 
-    @staticmethod
-    def _checked(response: httpx.Response) -> httpx.Response:
-        if response.is_success:
-            return response
-        try:
-            problem = response.json()
-        except ValueError:
-            problem = {"detail": response.text[:200]}
-        problem = problem if isinstance(problem, dict) else {}
-        said = problem.get("detail") or f"the answer is {response.status_code} {response.reason_phrase}"
-        raise ServiceError(str(said), response.status_code, problem)
+
+def _refusal(response: httpx.Response, tries: str) -> ServiceError:
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = {"detail": response.text[:200]}
+    problem = problem if isinstance(problem, dict) else {}
+    said = problem.get("detail") or f"the answer is {response.status_code} {response.reason_phrase}"
+    return ServiceError(f"{said}{tries}", response.status_code, problem)
 
 
 def _from_json(content: dict[str, Any]) -> Medians:
@@ -175,6 +207,7 @@ class Report:
     largest_error: float
     mean_squared_error: float
     fallback: int
+    sent_again: int
     service_ms: Percentiles
     inference_ms: Percentiles
     numpy_ms: Percentiles
@@ -191,6 +224,7 @@ class Report:
             ("largest error", f"{self.largest_error:.3g}"),
             ("mean squared error", f"{self.mean_squared_error:.3g}"),
             ("answered by an exact model instead", str(self.fallback)),
+            ("requests sent again", str(self.sent_again)),
             ("throughput", f"{self.vectors_per_second:.0f} vectors/s"),
         ]
         width = max(len(name) for name, _ in lines)
@@ -258,6 +292,7 @@ def compare(
         largest_error=float(errors.max()),
         mean_squared_error=squared,
         fallback=sum(answer.fallback for _, answer in answered),
+        sent_again=sum(answer.attempts - 1 for _, answer in answered),
         service_ms=Percentiles.of(samples.service_ms),
         inference_ms=Percentiles.of(samples.inference_ms),
         numpy_ms=Percentiles.of(samples.numpy_ms),
@@ -350,11 +385,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--family", choices=sorted(FAMILIES), default="uniform", help="kind of vectors [%(default)s]")
     parser.add_argument("--file", type=Path, help="send these vectors instead: .npy, or .csv with a vector a line")
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
+    parser.add_argument(
+        "--retries", type=int, default=Retries.count, metavar="N",
+        help="how often a request that is lost, or refused for the moment, is sent again [%(default)s]",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="write the report as JSON")
     parser.add_argument("--plot", type=Path, help="write a picture (PNG) of latencies and errors")
     chosen = parser.parse_args(arguments)
-    if min(chosen.d, chosen.n, chosen.concurrency) < 1 or chosen.seed < 0:
-        parser.error("--d, --n and --concurrency must be at least 1, --seed at least 0")
+    if min(chosen.d, chosen.n, chosen.concurrency) < 1 or min(chosen.seed, chosen.retries) < 0:
+        parser.error("--d, --n and --concurrency must be at least 1, --seed and --retries at least 0")
     return chosen
 
 
@@ -369,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             rng = np.random.default_rng(chosen.seed)
             vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
-        with Client(chosen.url) as client:
+        with Client(chosen.url, retries=chosen.retries) as client:
             options = {"model": chosen.model, "construction": chosen.construction, "exact": chosen.exact}
             report, samples = compare(
                 client, vectors, source=source, format=chosen.format, concurrency=chosen.concurrency, **options

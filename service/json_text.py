@@ -1,9 +1,8 @@
 """JSON as it is sent and logged, also when memory is short.
 
 orjson does not look whether it was given the memory that it asked for: refused, it ends the process. So what tells of a
-shortage, refusals and log records, goes through the standard library, which raises; it is small and rare. Answers, which may
-hold a million numbers, and the line that each request leaves go through orjson once as much as it could take was there a
-moment before.
+shortage, refusals and the log, goes through the standard library, which raises. Answers, which may hold a million numbers,
+go through orjson once as much as it could take was there a moment before.
 """
 
 from __future__ import annotations

@@ -7,17 +7,19 @@ them is full, they are lost, counted, and the count is logged as soon as lines c
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from service.json_text import long, moment, short
+from service.json_text import moment, short
 
 STDERR = 2
 WAITING_AT_MOST = 1 << 20  # bytes of lines that are not written yet
 AT_ONCE = 1 << 16  # bytes of one write
-ESCAPED = 6  # bytes that a character takes at most
 
 
 class Writer:
@@ -33,14 +35,15 @@ class Writer:
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
 
-    def write(self, line: bytes) -> None:
-        """Have a line written some time; never waits."""
+    def write(self, *lines: bytes) -> None:
+        """Have lines written some time; never waits."""
         with self.changed:
-            if self.size + len(line) > WAITING_AT_MOST:
-                self.lost += 1
-                return
-            self.lines.append(line)
-            self.size += len(line)
+            for line in lines:
+                if self.size + len(line) > WAITING_AT_MOST:
+                    self.lost += 1
+                else:
+                    self.lines.append(line)
+                    self.size += len(line)
             self.start()
             self.changed.notify_all()
 
@@ -149,15 +152,27 @@ class Handler(logging.Handler):
             _writer.lost += 1
 
 
-def write_requests(requests: list[dict[str, object]]) -> None:
-    """One line for each request, in the same form. Written directly: a log record costs more than a median."""
-    common = {"time": moment(), "level": "info", "logger": "service", "message": "request"}
-    for fields in requests:
-        size = ESCAPED * sum(len(str(value)) for value in fields.values())
+class RequestLine(NamedTuple):
+    """What the log says of a request."""
+
+    request_id: str
+    method: str
+    path: str
+    status: int
+    seconds: float
+
+
+def write_requests(requests: Iterable[RequestLine]) -> None:
+    """One line for each request, in the same form. Put together by hand: a log record costs more than a median."""
+    start = f'{{"time":"{moment()}","level":"info","logger":"service","message":"request","request_id":'
+    lines = []
+    for name, method, path, status, seconds in requests:
         try:
-            _writer.write(long(common | fields, size) + b"\n")
+            texts = f'{json.dumps(name)},"method":{json.dumps(method)},"path":{json.dumps(path)}'
+            lines.append(f'{start}{texts},"status":{status},"ms":{seconds * 1000:.3f}}}\n'.encode())
         except MemoryError:  # a line that cannot be made is lost, like one that cannot be written
             _writer.lost += 1
+    _writer.write(*lines)
 
 
 def configure(level: str) -> None:

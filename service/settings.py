@@ -9,6 +9,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,12 @@ class Settings:
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
 
-    @property
+    @cached_property
     def max_body(self) -> int:
         """The body limit in bytes."""
         return int(self.max_body_mib * 2**20)
 
-    @property
+    @cached_property
     def max_bodies(self) -> int:
         """The limit of all bodies together in bytes; one alone is always let in."""
         return int(self.max_bodies_mib * 2**20)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from exporter.files.comparators import made_of_comparators
 from exporter.files.lowering import dense_graph
 from exporter.files.model_file import assemble
 from exporter.files.profiles import PROFILES
@@ -31,6 +32,11 @@ def proto_of(net: Network, profile: str, dtype: str) -> onnx.ModelProto:
         PROFILES[profile].write(net, dtype) if layers is None else dense_graph(layers, dtype, gemm=profile == "dense")
     )
     return assemble(graph, net.d, net.output.size, "test", {"profile": profile})
+
+
+def writers(net: Network) -> list[str]:
+    """The profiles that can write the network."""
+    return [name for name, profile in PROFILES.items() if not profile.floats or made_of_comparators(net)]
 
 
 def exact_dtypes(net: Network, profile: str, step: float) -> list[DType]:

@@ -26,7 +26,7 @@ EXPORTER = [
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "watch",
-    "http", "life", "app", "stopping", "worker", "client", "demo", "page_data",
+    "http", "life", "app", "stopping", "worker", "retries", "client", "demo", "page_data",
 ]  # fmt: skip
 
 

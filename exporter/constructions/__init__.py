@@ -62,7 +62,8 @@ class Construction:
     `offsets`: it tells equal entries apart by index offsets, where the dtype has bits for them; without, ties count against
     its windows and capacities. Every other construction is as right on ties as without. `op` is what it is measured on.
     `counted`: where it is too large to run it can still be counted. `everywhere`: the bare network is within one step on
-    every real input. `dense_bits`: a small dense chain of it is exact in float32 at so many bits.
+    every real input. `comparators`: it is made of comparators (without options that say otherwise), which are Max and Min.
+    `dense_bits`: a small dense chain of it is exact in float32 at so many bits.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Construction:
     claims: Claims = Claims()
     counted: bool = False
     everywhere: bool = False
+    comparators: bool = False
     dense_bits: int | None = None
 
 
@@ -230,6 +232,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _batcher,
             _no_batcher,
             everywhere=True,
+            comparators=True,
             dense_bits=16,
         ),
         Construction(
@@ -298,6 +301,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             takes=("depth", "width"),
             idle=(Idle("depth", None, ("width",), "the tree of a given depth is as narrow as it can be"),),
             op="max",
+            comparators=True,
         ),
     )
 }

@@ -86,7 +86,7 @@ OPTIONAL: dict[str, Test] = {
     "off_grid_error": _or_none(_number(0)),
     "failure_law": lambda v: v in (None, "file", "seeds"),
     "ties": lambda v: v in ("exact", "capacity", "distinct"),
-    "inputs": lambda v: v in ("any", "grid", "uniform"),
+    "inputs": lambda v: v in ("any", "grid", "uniform", "floats"),
     "guard_layers": _or_none(_whole(0)),
     "run_width": _or_none(_whole(0)),
     "reduced_from": _origin,

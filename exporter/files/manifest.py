@@ -28,18 +28,23 @@ FORMAT = 1
 def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> dict[str, Any]:
     """Write the file and enter it into the manifest of its directory; returns the manifest's entry."""
     data = proto.SerializeToString(deterministic=True)
-    entry = {
-        "file": path.name,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "bytes": len(data),
-        "description": description,
-    }
+    entry = entry_of(path.name, data, description)
     with writable(path.parent), _locked(path.parent):
         manifest = read_manifest(path.parent)
         kept = [m for m in manifest["models"] if m["file"] != path.name]
         manifest["models"] = sorted([*kept, entry], key=lambda m: str(m["file"]))
         replace_files({path: data, path.parent / MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
     return entry
+
+
+def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
+    """What is said of a file: its name, which bytes it has, and its description."""
+    return {
+        "file": file,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+        "description": description,
+    }
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
     fused        structured, and Clip with constant bounds, ReduceMax
+    minmax       Max and Min, what moves entries, and the mean of two
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
 """
@@ -16,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
+from exporter.files.comparators import comparator_graph
 from exporter.files.graph import Graph
 from exporter.files.lowering import dense_graph, structured_graph
 from exporter.formula.network import Network, weights
@@ -32,7 +34,8 @@ class Profile:
 
     `why_not` says why a file is not of this profile, or None; `write` lowers a network in a dtype. A `merged` profile is one
     chain of merged maps: no order of summation is the formula's, and every zero is stored. `pair`: how many neurons one
-    number of a run stands for at most, as Clip stands for two.
+    number of a run stands for at most, as Clip stands for two. `floats`: it compares and moves numbers and never changes
+    them, so that it needs no grid and no guard, and writes networks of comparators alone.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Profile:
     _: KW_ONLY
     merged: bool = False
     pair: int = 1
+    floats: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,10 @@ def _not_fused(model: onnx.ModelProto) -> str | None:
     return _not_affine(model, {"Relu", "Clip", "ReduceMax"})
 
 
+def _not_minmax(model: onnx.ModelProto) -> str | None:
+    return _not_affine(model, {"Max", "Min"})
+
+
 def _not_affine(model: onnx.ModelProto, nonlinear: set[str]) -> str | None:
     fixed = {t.name for t in model.graph.initializer} | {""}
     for node in model.graph.node:
@@ -154,6 +162,10 @@ PROFILES = {
             "fused",
             "structured, with Clip for relu(v) - relu(v - 1) and for the guard, and ReduceMax for a tree of maxima",
             "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
+        ),
+        Profile(
+            "minmax", "Max and Min, right on every float: no grid, no domain",
+            "runtimes with Max and Min but no TopK", _not_minmax, comparator_graph, floats=True,
         ),
     )
 }  # fmt: skip

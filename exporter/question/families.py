@@ -2,6 +2,7 @@
 
 UNITS      on the grid, as grid numbers 0..cells
 OFF_GRID   any finite data, inside the domain and outside, as data values
+FLOATS     all that a dtype has, for files without a grid
 """
 
 from __future__ import annotations
@@ -158,3 +159,23 @@ def sample(name: str, rng: np.random.Generator, n: int, d: int, bits: int) -> np
 FAMILIES: dict[str, Callable[[np.random.Generator, int, int, int], npt.NDArray[np.float64]]] = {
     name: partial(sample, name) for name in UNITS
 }
+
+
+FloatFamily = Callable[[np.random.Generator, int, int, "np.dtype[Any]"], Data]
+
+
+def every_float(rng: np.random.Generator, n: int, d: int, dtype: np.dtype[Any]) -> Data:
+    """Any bits but NaN: every size of number, both zeros, subnormals, infinities."""
+    words = rng.integers(0, 256, (n, d, dtype.itemsize), dtype=np.uint8)
+    x = words.view(dtype).reshape(n, d)
+    return np.where(np.isnan(x), dtype.type(0), x)
+
+
+def float_ends(rng: np.random.Generator, n: int, d: int, dtype: np.dtype[Any]) -> Data:
+    """Infinities, the largest numbers, zeros and the smallest ones, each many times."""
+    info = np.finfo(dtype)
+    ends = [np.inf, info.max, 1.0, info.tiny, info.tiny / 2, info.smallest_subnormal, 0.0]
+    return np.array([*ends, *(-end for end in ends)], dtype=dtype)[rng.integers(0, 2 * len(ends), (n, d))]
+
+
+FLOATS: dict[str, FloatFamily] = {"every-float": every_float, "float-ends": float_ends}

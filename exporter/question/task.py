@@ -58,7 +58,8 @@ class Task:
         columns = []
         for out in self.outputs:
             if out.weights == (Fraction(1, 2), Fraction(1, 2)):
-                columns.append(np.mean(part[:, [r - 1 for r in out.ranks]], axis=1))
+                with np.errstate(over="ignore", invalid="ignore"):  # of the largest numbers and of infinities
+                    columns.append(np.mean(part[:, [r - 1 for r in out.ranks]], axis=1))
             else:
                 terms = [part[:, r - 1] * x.dtype.type(float(w)) for r, w in zip(out.ranks, out.weights, strict=True)]
                 columns.append(np.sum(terms, axis=0, dtype=x.dtype))

@@ -56,8 +56,15 @@ def promise(d: dict[str, Any]) -> str:
             return "nothing is promised"
 
 
+def without_grid(d: dict[str, Any]) -> bool:
+    """Whether numbers are compared as they are, so that what holds on a grid holds on every float."""
+    return d.get("inputs") == "floats"
+
+
 def _right(d: dict[str, Any]) -> str:
     """What a right answer on the grid is."""
+    if without_grid(d):
+        return "exact on every float"
     if not interpolates(d):
         return "exact on the grid"
     return f"exact order statistics on the grid, interpolated with an error of at most {at_most(d['grid_error'])}"
@@ -66,6 +73,8 @@ def _right(d: dict[str, Any]) -> str:
 def beyond_the_grid(d: dict[str, Any]) -> str:
     """What a file promises of data that is not on its grid, or not in its domain."""
     kind, (lo, hi) = kind_of_promise(d), map(shown, d["domain"])
+    if without_grid(d):
+        return "no grid and no domain: infinities and subnormals are numbers like others; NaN may give anything"
     if kind == "mse":
         return f"no grid: entries that are very close, or outside [{lo}, {hi}], may give anything"
     if kind is None or d.get("off_grid_error") is None:

@@ -9,7 +9,7 @@ from exporter.errors import UserError
 from exporter.files.model_file import decode, load
 from exporter.files.profiles import prove_profile
 from exporter.question.grid import shown
-from exporter.readings.promise import TIES, beyond_the_grid, depth, promise
+from exporter.readings.promise import TIES, beyond_the_grid, depth, promise, without_grid
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -65,6 +65,8 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
 
 
 def _grid(d: dict[str, Any]) -> str:
+    if without_grid(d):
+        return ""
     where = f"[{shown(d['domain'][0])}, {shown(d['domain'][1])}], "
     return where if d["epsilon"] is not None else f"{d['bits']} bits on {where}step {d['step']:g}, "
 

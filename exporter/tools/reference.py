@@ -1,6 +1,7 @@
 """The small reference models: `python -m exporter.tools.reference DIR` writes them all, byte for byte as they are committed.
 
-Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact. For verifiers the
+Every construction at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; those made of
+comparators at d = 9 and 25 as Max and Min, which need no grid. For verifiers the
 exact ones as bare dense chains too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with
 VNN-LIB properties beside them: these speak of real numbers inside the domain, where such layers do nothing. What would be
 larger than LARGEST is left out.
@@ -27,6 +28,7 @@ from exporter.tools.properties import write_properties
 BITS = 16
 SIZES = (9, 25, 64)
 DENSE_SIZES = (3, 9, 25)
+COMPARED_SIZES = (9, 25)
 LARGEST = 80_000  # bytes
 
 
@@ -37,6 +39,8 @@ def reference_models() -> Iterator[tuple[Task, Options]]:
         for d in SIZES:
             task = extremum(d, "max") if construction.op == "max" else median(d)
             yield task, Options(name, grid=Grid(bits=BITS), dtype="float32" if bits else "auto", profile="structured")
+        for d in COMPARED_SIZES if construction.comparators else ():
+            yield extremum(d, "max") if construction.op == "max" else median(d), Options(name, profile="minmax")
         for d in DENSE_SIZES if bits else ():
             yield median(d), Options(name, grid=Grid(bits=bits or 0), dtype="float32", profile="dense", inputs="grid")
 

@@ -14,10 +14,10 @@ from scipy.stats import binom
 
 from exporter.errors import UserError
 from exporter.files.session import Session
-from exporter.question.families import OFF_GRID, UNITS
+from exporter.question.families import FLOATS, OFF_GRID, UNITS
 from exporter.question.grid import Grid, at_most
 from exporter.question.task import Output, Task, median
-from exporter.readings.promise import beyond_the_grid, interpolates, kind_of_promise, promise
+from exporter.readings.promise import beyond_the_grid, interpolates, kind_of_promise, promise, without_grid
 
 # families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
 RANDOM = {
@@ -111,9 +111,16 @@ def verify(
     rng = np.random.default_rng(seed)
     results, breaches = [], []
     # a foreign file has no domain that it could clamp to
-    for name in progress(iter([*UNITS, *(name for name in OFF_GRID if about or name != "outside")])):
+    names = [
+        *UNITS,
+        *(name for name in OFF_GRID if about or name != "outside"),
+        *(FLOATS if without_grid(about) else ()),
+    ]
+    for name in progress(iter(names)):
         if name in UNITS:
             x = grid.values(UNITS[name](rng, trials, session.d, grid.cells)).astype(session.dtype)
+        elif name in FLOATS:
+            x = FLOATS[name](rng, trials, session.d, session.dtype)
         else:
             x = OFF_GRID[name](rng, trials, session.d, grid, session.dtype)
         got = session.run(x)
@@ -133,14 +140,16 @@ def _result(
     about: dict[str, Any], task: Task, grid: Grid, family: str, x: npt.NDArray[Any], value: npt.NDArray[Any]
 ) -> FamilyResult:
     """One row: the answers compared, and held to what the file promises of such data."""
-    clamped = np.clip(x, *np.array([grid.lo, grid.hi]).astype(x.dtype)) if family == "outside" else x
-    exact = (value == task.answers(clamped)).all(axis=1)
-    kind, on_grid = kind_of_promise(about), family in UNITS
+    kind, on_grid = kind_of_promise(about), family in UNITS or without_grid(about)
+    clamped = x if on_grid or family != "outside" else np.clip(x, *np.array([grid.lo, grid.hi]).astype(x.dtype))
+    truth = task.answers(clamped)
+    exact = ((value == truth) | (np.isnan(value) & np.isnan(truth))).all(axis=1)
     whole = on_grid or not about  # the ends of the grid are those of the domain, rounded: they may lie outside
     ranks = _ranks(task, x.astype(np.float64) if whole else np.clip(x.astype(np.float64), grid.lo, grid.hi))
     error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
     allowed = about.get("grid_error" if on_grid else "off_grid_error")
     bit_exact = on_grid and kind in ("exact", "rate") and not interpolates(about)
+    error[exact[:, None] & ~np.isfinite(error)] = 0.0  # an answer of inf for inf: their difference is no number
     wrong = ~exact if bit_exact else _beyond(task, ranks, value, error, allowed or 0.0)
     with np.errstate(over="ignore"):
         mse = float((error**2).mean())

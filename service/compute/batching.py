@@ -25,7 +25,7 @@ import numpy as np
 
 from service.compute.registry import LoadedModel
 from service.errors import BusyError, or_shortage
-from service.metrics import WAITING, ModelMetrics, note
+from service.metrics import WAITING, ModelMetrics, note, tally, tell
 from service.scaling import REFUTED, Ends, Floats, certify
 from service.settings import Settings
 
@@ -113,7 +113,7 @@ class Gate:
     def move(self, rows: int) -> None:
         """So many more wait, or fewer."""
         self.waiting += rows
-        note(WAITING.set, self.waiting)
+        tell(WAITING.set, self.waiting)
 
 
 class Ticket:
@@ -355,14 +355,14 @@ class Lane:
         if len(pieces) == 1:
             self._give_up(pieces, error)
             return
-        note(self.metrics.failures, 1)
+        tally(self.metrics.failures, 1)
         loop = asyncio.get_running_loop()
         for piece in pieces:
             self._start(loop, [piece])
 
     def _give_up(self, pieces: list[Piece], error: Exception) -> None:
         """Tell the requests of a call why there is no answer; rows of theirs that still wait are not run any more."""
-        note(self.metrics.failures, 1)
+        tally(self.metrics.failures, 1)
         error = or_shortage(error)
         self.failing = error
         log.error("a call failed", extra={"fields": {"model": self.model.name, "error": repr(error)[:300]}})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -29,21 +28,16 @@ def _two_sides(graph: Graph, value: str, n: int) -> str:
     return graph.add("Mul", [graph.add("Reshape", [value, graph.shape([-1, 1, n])]), graph.constant([[1], [-1]])])
 
 
-def _column(graph: Graph, both: str, y: str, target: Target, d: int, grid: FedGrid) -> list[str]:
-    """What is told of one column, (N, 1) and (N, 2); `both` are the two sides of the d entries."""
-    rows, pairs = graph.shape([-1, d]), graph.shape([-1, 2])
+def _column(graph: Graph, both: str, y: str, target: Target, grid: FedGrid) -> list[str]:
+    """What is told of one column, (N, 1) and (N, 2); `both` are the two sides of the entries."""
     number = helper.np_dtype_to_tensor_dtype(grid.dtype)
     beyond = graph.add("Cast", [graph.add("Less", [both, _two_sides(graph, y, 1)])], to=number)
-    flat = graph.add("Reshape", [beyond, rows])
-    counts = graph.add("Gemm", [graph.constant(np.ones((1, d))), flat], transB=1)
-    told = [y, graph.add("Reshape", [counts, pairs])]
+    told = [y, graph.add("ReduceSum", [beyond, graph.shape([2])], keepdims=0)]
     if target.single:
         return told
     # x - low and high - x: exact, because all entries are on the grid
     inwards = graph.add("Add", [both, graph.constant([[-grid.low], [grid.high]])])
-    near = graph.add("Reshape", [graph.add("Mul", [inwards, beyond]), rows])
-    nearest = graph.add("ReduceMax", [near], axes=[1])
-    return [*told, graph.add("Reshape", [nearest, pairs])]
+    return [*told, graph.add("ReduceMax", [graph.add("Mul", [inwards, beyond])], axes=[2], keepdims=0)]
 
 
 def with_counting(model: onnx.ModelProto, d: int, columns: Sequence[Target], grid: FedGrid) -> onnx.ModelProto:
@@ -55,7 +49,7 @@ def with_counting(model: onnx.ModelProto, d: int, columns: Sequence[Target], gri
     told: list[str] = []
     for j, target in enumerate(columns):
         own = y if len(columns) == 1 else added.add("Slice", [y, *(added.shape([at]) for at in (j, j + 1, 1))])
-        told += _column(added, both, own, target, d, grid)
+        told += _column(added, both, own, target, grid)
     added.nodes.append(helper.make_node("Concat", told, [OUTPUT], axis=1))
     output = helper.make_tensor_value_info(OUTPUT, network.output[0].type.tensor_type.elem_type, None)
     nodes, constants = [*network.node, *added.nodes], [*network.initializer, *added.initializers.values()]

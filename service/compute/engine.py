@@ -21,7 +21,7 @@ from service.compute.batching import Gate, Lane, Outcome, Ticket
 from service.compute.registry import LoadedModel, ModelUse, Registry
 from service.errors import BadInputError, ProblemError
 from service.layout import Layout, all_columns
-from service.metrics import note, settle
+from service.metrics import settle, tally
 from service.requests.answer import Answer
 from service.requests.bodies import Bundle, MedianOptions, Question
 from service.requests.json_body import BodyLimits, Reading
@@ -174,13 +174,13 @@ class Engine:
             answer.medians[position] = median
             answer.error_bound[position] = 0.0 if exact else frame.bound
             answer.models[position] = use.model.name
-        note(self._lane(use.model).metrics.vectors, len(place))
+        tally(self._lane(use.model).metrics.vectors, len(place))
 
     async def _fall_back(
         self, group: Bundle, options: MedianOptions, failed: ModelUse, answer: Answer, ticket: Ticket
     ) -> None:
         """Answer what a model missed by an exact one; if that fails too there is no answer, rather than a wrong one."""
-        note(self._lane(failed.model).metrics.misses, len(group.values))
+        tally(self._lane(failed.model).metrics.misses, len(group.values))
         log.warning("certificate missed", extra={"fields": {"model": failed.model.name, "vectors": len(group.values)}})
         others = Registry({name: model for name, model in self.registry.models.items() if model is not failed.model})
         try:
@@ -215,7 +215,7 @@ class Engine:
             for i in [i for i, ends in enumerate(found) if refuted(ends)]:
                 outputs[i, j] = await self._column_elsewhere(ModelUse(model, layout, target), values[i : i + 1])
                 answer.fallback[i] = True
-        note(self._lane(model).metrics.vectors, count)
+        tally(self._lane(model).metrics.vectors, count)
         return outputs, answer
 
     async def _column_elsewhere(self, failed: ModelUse, value: Floats) -> Any:

@@ -62,7 +62,7 @@ class LoadedModel:
     def sha256(self) -> str:
         return self.file.sha256
 
-    @property
+    @cached_property
     def d(self) -> int:
         return int(self.description["d"])
 
@@ -104,7 +104,7 @@ class Registry:
     left_out: dict[str, str] = field(default_factory=dict)
     _choices: dict[tuple[int, Even, str | None, str | None], ModelUse] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def largest(self) -> int:
         return max((model.d for model in self.models.values()), default=0)
 

@@ -123,26 +123,19 @@ class Exchanges:
     def record(self) -> None:
         """Count and log the exchanges that ended since the last time."""
         ended, self.ended = self.ended, []
-        lines = []
         for each in ended:
             meter = self.meters.get((each.route, each.status))
             if meter is None:
                 labels = metrics.REQUESTS.labels(each.route, each.status), metrics.REQUEST_SECONDS.labels(each.route)
                 meter = self.meters[each.route, each.status] = labels[0].inc, labels[1].observe
-            meter[0](1)
-            meter[1](each.seconds)
-            if self.log_requests:
-                fields = {
-                    "request_id": each.id.decode(),
-                    "method": each.head.method,
-                    "path": each.head.path,
-                    "status": each.status,
-                    "ms": round(each.seconds * 1000, 3),
-                }
-                lines.append(fields)
+            metrics.tally(meter[0], 1)
+            metrics.note(meter[1], each.seconds)
         metrics.settle()
-        if lines:
-            logs.write_requests(lines)
+        if self.log_requests:
+            logs.write_requests(
+                logs.RequestLine(each.id.decode(), each.head.method, each.head.path, each.status, each.seconds)
+                for each in ended
+            )
 
 
 class Exchange:

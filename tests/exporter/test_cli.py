@@ -295,6 +295,7 @@ def test_examples_of_the_help_run(
             (pixels,) = Path("models").glob("*.onnx")
             assert pixels.stat().st_size < 100_000
     assert {path.stem for path in Path("models").glob("*.onnx")} == EXAMPLES[command]
+    assert Path("repository/median-radix-d25/config.pbtxt").exists() == (command == "")
     for name in re.findall(r"models/\S+\.onnx", text):
         assert Path(name).exists() or "NAME" in name, name
 

@@ -76,5 +76,7 @@ def catalogue() -> list[Case]:
         cases += [Case(name, 25, 40, "float64", profile) for profile in ("dense", "structured")]
         cases.append(Case(name, 64, 16, "float32", "structured"))
     cases.append(Case("radix", 2048, 24, "float32", "fused"))
+    cases += [Case("batcher", d, 24, "float32", "minmax") for d in (9, 25, 64, 256)]
+    cases += [Case("batcher", 25, 24, "float32", "minmax", 1), Case("batcher", 25, 24, "float64", "minmax")]
     cases += [Case(name, 25, 16, "float64", "structured") for name in SAMPLED]
     return cases

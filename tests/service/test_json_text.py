@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from service import json_text
+from service import json_text, logs
 
 # grants a little more at a time, from nothing to plenty, and tells how often it was enough
 SCARCE = """
@@ -51,7 +51,7 @@ from service import logs
 logs.configure("info")
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (4 << 20), resource.RLIM_INFINITY))
-logs.write_requests([{"path": "x" * 200000}, {"path": "short"}])
+logs.write_requests(logs.RequestLine("id", "GET", path, 200, 0.001) for path in ("x" * 3000000, "short"))
 logs.flush()
 print(logs.lost())
 """
@@ -65,6 +65,24 @@ def test_a_line_that_finds_no_room_is_lost_and_counted() -> None:
     )
     assert (told.returncode, told.stdout) == (0, b"1\n"), told.stderr
     assert b'"path":"short"' in told.stderr
+
+
+def test_a_request_leaves_one_line_of_json(capfd: pytest.CaptureFixture[str]) -> None:
+    odd = 'é"\n\\ \udc80'
+    logs.write_requests([logs.RequestLine(odd, "GET", "/" + odd, 404, 0.0123456)])
+    logs.flush()
+    line = json.loads(capfd.readouterr().err)
+    assert {**line, "time": None} == {
+        "time": None,
+        "level": "info",
+        "logger": "service",
+        "message": "request",
+        "request_id": odd,
+        "method": "GET",
+        "path": "/" + odd,
+        "status": 404,
+        "ms": 12.346,
+    }
 
 
 def test_what_is_written_can_be_read() -> None:

@@ -76,6 +76,16 @@ def test_several_workers_are_replaced_on_sighup(serve: Serve, models: Path) -> N
     assert "Traceback" not in server.log
 
 
+def test_a_worker_that_takes_long_to_start_is_waited_for(serve: Serve, models: Path, tmp_path: Path) -> None:
+    """As on a machine that has other things to do: uvicorn takes a worker for dead that says nothing for 5 s."""
+    slow = "import sys, time\nif '--multiprocessing-fork' in sys.orig_argv:\n    time.sleep(6)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    server = serve(models, "--drain-s", "0", "--workers", "2", PYTHONPATH=str(tmp_path)).wait()
+    ask(server)
+    assert server.stop() == 0
+    assert " died" not in server.log
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["scratch", "building", "built", "loading"])
 def test_a_signal_during_the_start_ends_it_as_well(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter.files.profiles import PROFILES
 from exporter.formula.network import Network, network, weights
 from exporter.formula.trace import Node, constant, relu, stack, topological, trim, vector
 from exporter.readings.accounting import accounting
 from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
-from tests.running import exact_dtypes, proto_of, run
+from tests.running import exact_dtypes, proto_of, run, writers
 
 STEP = 1 / 4
 LIMIT = 60  # entries of a tensor
@@ -82,7 +81,7 @@ def test_readings_agree(seed: int) -> None:
     layers = weights(net)
     assert np.array_equal(evaluate_weights(layers, x), expected)
     assert np.array_equal(evaluate_exact(net, x[:2]).astype(np.float64), expected[:2])
-    for profile in PROFILES:
+    for profile in writers(net):
         assert "float32" in exact_dtypes(net, profile, STEP)
         assert np.array_equal(run(proto_of(net, profile, "float32"), x), expected), profile
     counted = accounting(net)

@@ -11,17 +11,24 @@ import numpy as np
 import onnx
 import pytest
 
-from exporter.files.profiles import PROFILES, prove_profile
+from exporter.files.profiles import prove_profile
 from exporter.formula.trace import topological
 from exporter.readings.accounting import accounting
 from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
 from tests.catalogue import CASES, Case
-from tests.running import exact_dtypes, proto_of, run, session, weights_of
+from tests.running import exact_dtypes, proto_of, run, session, weights_of, writers
 
 RATIONAL_LIMIT = 2000  # numbers per input vector up to which rational arithmetic is run
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-each_profile = pytest.mark.parametrize("profile", PROFILES)
+each_file = pytest.mark.parametrize(
+    ("case", "profile"),
+    [
+        pytest.param(case, profile, id=f"{name}-{profile}")
+        for name, case in CASES.items()
+        for profile in writers(case.net)
+    ],
+)
 
 
 def inputs(case: Case, n: int = 60) -> np.ndarray:
@@ -45,8 +52,7 @@ def test_float64_equals_exact_rationals(case: Case) -> None:
     assert (exact == np.vectorize(Fraction, otypes=[object])(evaluate(case.net, x))).all()
 
 
-@each_profile
-@each_case
+@each_file
 def test_onnx_returns_the_bits_of_the_formula(case: Case, profile: str) -> None:
     x = inputs(case)
     expected = evaluate(case.net, x)
@@ -116,8 +122,7 @@ def test_neurons_of_a_layer_are_all_used(case: Case) -> None:
         assert read.all()
 
 
-@each_profile
-@each_case
+@each_file
 def test_files_follow_the_conventions_and_prove_their_profile(case: Case, profile: str) -> None:
     proto = proto_of(case.net, profile, "float32")
     onnx.checker.check_model(proto, full_check=True)
@@ -143,7 +148,9 @@ def test_files_follow_the_conventions_and_prove_their_profile(case: Case, profil
 def check_profile(case: Case, profile: str, proto: onnx.ModelProto) -> None:
     report = prove_profile(proto)
     clips = report.ops.get("Clip", 0)
-    assert report.profile == ("structured" if profile == "fused" and not clips else profile)
+    compared = report.ops.get("Max", 0) + report.ops.get("Min", 0)
+    plain = (profile == "fused" and not clips) or (profile == "minmax" and not compared)
+    assert report.profile == ("structured" if plain else profile)
     assert bool(clips) <= (profile == "fused")
     if profile == "dense":
         assert report.ops.get("Relu", 0) == len(case.net.layers)

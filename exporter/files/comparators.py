@@ -1,0 +1,145 @@
+"""Sorting networks as Max and Min nodes: every float as it is, with no grid, no domain and no rounding.
+
+A comparator of the formula, a - relu(a - b) and b + relu(a - b), is Min(a, b) and Max(a, b); all else in a network of
+comparators only moves entries. Numbers that are compared and moved are never changed, so that the answer is one of the
+entries, whatever they are: infinities, subnormals, whole numbers of any type. The mean of two is (a + b) / 2, one rounding
+as in numpy. A NaN that a runtime's Max and Min hand on (onnxruntime's do) reaches every answer, as in numpy.median.
+
+The numbers stand along the first axis of the tensors, or along any but the last: then a stage moves and compares long runs
+of memory. Bystanders of a stage are not copied.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.files.graph import Graph
+from exporter.formula.linear import Reorder, Reshape, Spread, Take, source_index
+from exporter.formula.network import Network
+from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
+
+Index = npt.NDArray[np.int64]
+
+
+class Comparison(NamedTuple):
+    """One end of a comparator."""
+
+    op: str
+    a: Node
+    b: Node
+
+
+def comparison(node: Node) -> Comparison | None:
+    """The comparator whose lower or upper end the node is (`minimum` and `maximum` of exporter.formula.primitives)."""
+    match node:
+        case Sum(terms=((1, a), (-1, Relu(arg=Sum(terms=((1, same), (-1, b)), offset=0)))), offset=0) if a is same:
+            return Comparison("Min", a, b)
+        case Sum(terms=((1, b), (1, Relu(arg=Sum(terms=((1, a), (-1, same)), offset=0)))), offset=0) if b is same:
+            return Comparison("Max", a, b)
+        case _:
+            return None
+
+
+def mean_of_two(node: Node) -> tuple[Node, Node] | None:
+    """The two that the node is the mean of."""
+    match node:
+        case Sum(terms=((half, a), (same, b)), offset=0) if half == same == 0.5:
+            return a, b
+        case _:
+            return None
+
+
+def operands(node: Node) -> tuple[Node, ...] | None:
+    """What a node of a network of comparators reads; None for one that has no place in it."""
+    if found := comparison(node):
+        return found.a, found.b
+    if halves := mean_of_two(node):
+        return halves
+    match node:
+        case Input():
+            return ()
+        case Apply(linear=Take() | Spread() | Reorder() | Reshape(), arg=arg) | Largest(arg=arg):
+            return (arg,)
+        case Stack(parts=parts, axis=0):
+            return parts
+        case _:
+            return None
+
+
+def made_of_comparators(net: Network) -> bool:
+    """Whether the whole network is comparators, moved entries and means of two."""
+    return all(operands(node) is not None for node in topological(net.output, args=lambda node: operands(node) or ()))
+
+
+def comparator_graph(net: Network, dtype: str) -> Graph:
+    """A network of comparators as Max and Min on rows [N, d]."""
+    graph = Graph(np.dtype(dtype))
+    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0)
+    graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
+    return graph
+
+
+def sorted_along(graph: Graph, net: Network, x: str, axis: int) -> str:
+    """The output of the network for the numbers along an axis of the tensor x, along that axis."""
+    return _Comparators(graph, net, x, axis).tensor(net.output)
+
+
+class _Comparators:
+    """The nodes of one network: each vector of the formula is a tensor, or entries of tensors that are there."""
+
+    def __init__(self, graph: Graph, net: Network, x: str, axis: int) -> None:
+        self.graph, self.axis = graph, axis
+        self.names: dict[Node, str] = {net.input: x}
+        self.pieces: dict[Node, list[tuple[Node, Index]]] = {}
+        self.joined: dict[tuple[Node, ...], str] = {}
+        for node in topological(net.output, args=lambda node: operands(node) or ()):
+            self._add(node)
+
+    def _add(self, node: Node) -> None:
+        whole = np.arange(node.size, dtype=np.int64)
+        if found := comparison(node):
+            self.names[node] = self.graph.add(found.op, [self.tensor(found.a), self.tensor(found.b)])
+        elif halves := mean_of_two(node):
+            sums = self.graph.add("Add", [self.tensor(half) for half in halves])
+            self.names[node] = self.graph.add("Mul", [sums, self.graph.constant(0.5)])
+        match node:
+            case _ if node in self.names:
+                self.pieces[node] = [(node, whole)]
+            case Largest(arg=arg):
+                self.pieces[node] = self.pieces[arg]
+            case Stack(parts=parts):
+                self.pieces[node] = [piece for part in parts for piece in self.pieces[part]]
+            case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
+                self.pieces[node] = self._picked(self.pieces[arg], source_index(linear, arg.shape, whole))
+
+    @staticmethod
+    def _picked(pieces: list[tuple[Node, Index]], wanted: Index) -> list[tuple[Node, Index]]:
+        """Some entries of the pieces, in a new order: one piece for every run of entries of one tensor."""
+        which = np.repeat(np.arange(len(pieces)), [len(index) for _, index in pieces])[wanted]
+        where = np.concatenate([index for _, index in pieces])[wanted]
+        cuts = np.flatnonzero(np.diff(which)) + 1
+        return [(pieces[w[0]][0], at) for w, at in zip(np.split(which, cuts), np.split(where, cuts), strict=True)]
+
+    def tensor(self, node: Node) -> str:
+        """The tensor of a vector: one that is there, or entries taken from one or from several that are joined."""
+        pieces = self.pieces[node]
+        made = {maker: at for at, maker in enumerate(self.names)}
+        bases = tuple(sorted({base for base, _ in pieces}, key=made.__getitem__))
+        starts = dict(zip(bases, np.cumsum([0, *(base.size for base in bases)]), strict=False))
+        if len(bases) > 1 and bases not in self.joined:
+            names = [self.names[base] for base in bases]
+            self.joined[bases] = self.graph.add("Concat", names, axis=self.axis)
+        name = self.joined[bases] if len(bases) > 1 else self.names[bases[0]]
+        size = sum(base.size for base in bases)
+        return self._taken(name, size, np.concatenate([starts[base] + index for base, index in pieces]))
+
+    def _taken(self, name: str, size: int, index: Index) -> str:
+        if np.array_equal(index, np.arange(size)):
+            return name
+        if np.array_equal(index, np.arange(index[0], index[0] + len(index))):
+            ends = ([int(index[0])], [int(index[-1]) + 1], [self.axis], [1])
+            return self.graph.add("Slice", [name, *map(self.graph.shape, ends)])
+        return self.graph.add("Gather", [name, self.graph.constant(index, np.int64)], axis=self.axis)
