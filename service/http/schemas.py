@@ -113,10 +113,11 @@ class WatchAnswer(BaseModel):
     answer: float = Field(description="The same in the range of the vector.")
     certified: bool = Field(description="Counting proves it. A sampled network may miss; then this is false.")
     error_bound: float
-    numpy: float = Field(description="numpy.median of the vector.")
     entries: list[int] = Field(description="The index of the value at each place of the row; -1, -2: padding.")
     input: list[float]
-    to_data: dict[str, float] = Field(description="slope v + offset is the vector's number behind a value v inside.")
+    to_data: dict[str, float] = Field(
+        description="4 (slope v + offset) is the vector's number behind a value v inside."
+    )
     layers: list[WatchedLayer]
     story: dict[str, Any] = Field(description="What the tensors of this construction mean, read off the graph.")
 

@@ -96,7 +96,7 @@ class Watcher:
             "model": specimen.name,
             "loaded": specimen.loaded,
             **{key: about.get(key) for key in ("construction", "theorem", "d", "depth", "width", "size", "domain")},
-            **_answer(specimen, scaled, row, float(values[network.output].reshape(-1)[0]), vector),
+            **_answer(specimen, scaled, row, float(values[network.output].reshape(-1)[0])),
             "entries": _entries(laid_out, len(vector), specimen.d),
             "input": row.reshape(-1).tolist(),
             "to_data": _way_back(scaled, specimen.grid),
@@ -105,8 +105,8 @@ class Watcher:
         }
 
 
-def _answer(specimen: Specimen, scaled: Scaled, row: Floats, y: float, vector: Floats) -> dict[str, Any]:
-    """What the network says, whether counting proves it, and the counts in the caller's own vector."""
+def _answer(specimen: Specimen, scaled: Scaled, row: Floats, y: float) -> dict[str, Any]:
+    """What the network says, and whether counting proves it."""
     grid, read = specimen.grid, scaled.layout.reads[0]
     column = specimen.columns[read.column]
     under, over = row[row < y], row[row > y]
@@ -121,7 +121,6 @@ def _answer(specimen: Specimen, scaled: Scaled, row: Floats, y: float, vector: F
         "answer": answer,
         "certified": not missed,
         "error_bound": scaled.bound[0],
-        "numpy": float(np.median(vector)),
     }
 
 
@@ -135,11 +134,12 @@ def _entries(laid_out: Layout, n: int, d: int) -> list[int]:
 
 
 def _way_back(scaled: Scaled, grid: FedGrid) -> dict[str, float]:
-    """slope v + offset is the caller's number behind a value v of the network's domain."""
+    """4 (slope v + offset) is the caller's number behind a value v of the network's domain; a quarter never overflows."""
     frame = scaled.frames[0]
-    slope = frame.step / grid.unit / frame.factor
-    offset = frame.low if not frame.step else -(grid.low / grid.unit + frame.shift) * frame.step / frame.factor
-    return {"slope": slope, "offset": offset}
+    if not frame.step:  # all values are one
+        return {"slope": 0.0, "offset": frame.low / 4}
+    step = frame.step / 4 / frame.factor
+    return {"slope": step / grid.unit, "offset": -(grid.low / grid.unit + frame.shift) * step}
 
 
 def _told(layers: Sequence[LayerOfNeurons], values: Values) -> Iterator[dict[str, Any]]:

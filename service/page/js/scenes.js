@@ -9,7 +9,7 @@ export function sceneOf(told, width) {
   return (told.story.scenes.length && make?.(told, width)) || activity(told, width)
 }
 
-const data = (told) => (v) => told.to_data.slope * v + told.to_data.offset
+const data = (told) => (v) => 4 * (told.to_data.slope * v + told.to_data.offset)
 const own = (told) => told.input.map((value, i) => ({ value, i, entry: told.entries[i] })).filter((each) => each.entry >= 0)
 
 // ---- radix: the bracket, digit by digit, each row a magnified view of what the row above chose
@@ -206,7 +206,7 @@ function live(told, W) {
     if (from <= to) parts.push(s('rect', { x: place(from) - 3, y: strip - 8, width: place(to) - place(from) + 9, height: 68, class: 'chosen', rx: 4 }))
     parts.push(s('path', { d: marks.dim, class: 'dim' }), s('path', { d: marks.accent, class: 'accent' }))
     for (const value of ticks(back(lo), back(hi), Math.max(4, W / 110))) {
-      const px = place((value - told.to_data.offset) / (told.to_data.slope || 1))
+      const px = place((value / 4 - told.to_data.offset) / (told.to_data.slope || 1))
       parts.push(text(px, strip + 82, short(value), { 'text-anchor': 'middle', class: 'soft' }))
     }
     if (layer >= depth) parts.push(line(place(told.output), strip - 14, place(told.output), strip + 62, 'answer-line'), text(place(told.output), strip - 18, short(told.answer, 8), { 'text-anchor': 'middle', class: 'answer-text' }))
