@@ -16,7 +16,7 @@ from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
 from service.errors import ProblemError, or_shortage
-from service.http import protocol_v2, schemas, watch
+from service.http import protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
 from service.http.page import add_page
@@ -57,12 +57,11 @@ def create_app(settings: Settings | None = None) -> Gateway:
         docs_url=None,  # of the page, which loads nothing from elsewhere
         redoc_url=None,
     )
+    add_page(app, engine)
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
     route = _add_routes(app, engine)
     app.include_router(protocol_v2.router(engine))
-    app.include_router(watch.router(engine))
-    add_page(app)
     return Gateway(app, engine, route)
 
 

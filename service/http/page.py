@@ -13,6 +13,8 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from service.compute.engine import Engine
+from service.http import watch
 from service.watch.specimens import PAGE
 
 TYPES = {
@@ -65,8 +67,9 @@ def files(folder: Path = PAGE) -> dict[str, PageFile]:
     return {path.relative_to(folder).as_posix(): PageFile(path) for path in found}
 
 
-def add_page(app: FastAPI) -> None:
-    """The routes of the page; a name is only ever a key of a dictionary."""
+def add_page(app: FastAPI, engine: Engine) -> None:
+    """The page, whose files are found by name in a dictionary, and the routes that were made for it."""
+    app.include_router(watch.router(engine))
     served = files()
 
     def add(path: str, file: str | None) -> None:

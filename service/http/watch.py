@@ -17,7 +17,6 @@ from service.http import schemas
 from service.http.gateway import with_body
 from service.http.routes import PlainRoute
 from service.requests import json_body
-from service.requests.formats import NUMBERS
 from service.requests.json_body import Body, BodyLimits, Reading
 from service.scaling import Floats, NotFiniteError
 from service.watch.watching import LONGEST, Watcher
@@ -86,6 +85,8 @@ def router(engine: Engine) -> APIRouter:
     return routes
 
 
+LARGEST = float(np.finfo(np.float64).max)
+NUMBERS = {"type": "array", "minItems": 1, "items": {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}}
 INTEGER = {"type": "integer", "minimum": 0, "maximum": 999999999}
 
 

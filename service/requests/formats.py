@@ -131,7 +131,7 @@ EXAMPLES: dict[str, Any] = {
     "lower of two": {"value": {"vector": [1, 2, 3, 4], "even": "lower"}},
 }
 _LARGEST = float(np.finfo(np.float64).max)
-NUMBERS: dict[str, Any] = {
+_NUMBERS: dict[str, Any] = {
     "type": "array",
     "minItems": 1,
     "items": {"type": "number", "minimum": -_LARGEST, "maximum": _LARGEST},
@@ -158,8 +158,8 @@ FORMATS = {
             schema={
                 "schema": {
                     "oneOf": [
-                        _object("vectors", {"type": "array", "minItems": 1, "items": NUMBERS}),
-                        _object("vector", NUMBERS),
+                        _object("vectors", {"type": "array", "minItems": 1, "items": _NUMBERS}),
+                        _object("vector", _NUMBERS),
                     ]
                 },
                 "examples": EXAMPLES,

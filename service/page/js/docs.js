@@ -17,7 +17,7 @@ try {
       groups.set(tag, [...(groups.get(tag) ?? []), [verb, path, operation]])
     }
   }
-  $('operations').replaceChildren(...[...groups].map(([tag, list]) => h('section', {}, h('h2', {}, tag), list.map((each) => operationOf(...each)))))
+  $('operations').replaceChildren(...[...groups].sort(([a], [b]) => (a === 'watch') - (b === 'watch')).map(([tag, list]) => h('section', {}, h('h2', {}, tag), list.map((each) => operationOf(...each)))))
 } catch (error) { say($('docs-error'), error.message) }
 
 function operationOf(verb, path, operation) {
