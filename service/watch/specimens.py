@@ -12,13 +12,23 @@ from pathlib import Path
 from service.compute.entries import Description, contract
 from service.compute.registry import LoadedModel
 from service.errors import BadInputError, ProblemError
-from service.layout import Layout, Target, layout, median_target
+from service.layout import Target, median_target
 from service.scaling import FedGrid
 
 PAGE = Path(__file__).resolve().parents[1] / "page"
 SPECIMENS = PAGE / "specimens.zip"
 MANIFEST = "manifest.json"
 MOST_NEURONS = 1 << 19  # of a loaded model that is shown
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A vector in a row of d: so many lowest values, every value `repeat` times, highest values; which output is its
+    median."""
+
+    lowest: int
+    repeat: int
+    column: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +51,16 @@ class Specimen:
     def construction(self) -> str:
         return str(self.description["construction"])
 
-    def fit(self, n: int) -> Layout | None:
-        """How a vector of n values is laid out in one row, its median read in one place; None where it is not."""
-        found = layout(self.columns, self.d, n, median_target(n))
-        return found if found is not None and len(found.rows) == 1 and len(found.reads) == 1 else None
+    def fit(self, n: int) -> Placement | None:
+        """How the median of n values is what the network itself returns: padded, or repeated and padded."""
+        for repeat in (1, 2):
+            target = median_target(repeat * n)
+            for j, column in enumerate(self.columns):
+                lowest = column.low - target.low
+                same = column.single == target.single and column.weight == target.weight
+                if same and 0 <= lowest <= self.d - repeat * n:
+                    return Placement(lowest, repeat, j)
+        return None
 
 
 @cache
@@ -79,7 +95,7 @@ def watchable(models: Iterable[LoadedModel]) -> dict[str, Specimen]:
     return carried() | loaded
 
 
-def choose(pool: dict[str, Specimen], n: int, name: str | None, construction: str | None) -> tuple[Specimen, Layout]:
+def choose(pool: dict[str, Specimen], n: int, name: str | None, construction: str | None) -> tuple[Specimen, Placement]:
     """The named network, or the smallest of a construction that takes n values; one of the page before a loaded one."""
     if name is not None:
         if name not in pool:

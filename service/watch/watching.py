@@ -13,12 +13,12 @@ import numpy as np
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError
 from service.errors import BadInputError, BusyError, ProblemError
-from service.layout import Layout
+from service.layout import Layout, Row, median_target
 from service.scaling import FedGrid, Floats, NotFiniteError, Scaled, certify, refuted, scale
 from service.watch.formulas import formula
 from service.watch.network import LayerOfNeurons, OpenNetwork, Values
 from service.watch.scenes import story
-from service.watch.specimens import Specimen, choose, watchable
+from service.watch.specimens import Placement, Specimen, choose, watchable
 
 OPEN = 6  # networks that are kept
 WAITING = 16  # requests that may wait for their turn
@@ -44,8 +44,8 @@ class Watcher:
         """The layers of a network on a vector."""
         if not len(vector):
             raise BadInputError("The vector is empty.", vector=0)
-        specimen, laid_out = choose(self.specimens, len(vector), name, construction)
-        return await self._alone(self._watch, specimen, laid_out, vector)
+        specimen, place = choose(self.specimens, len(vector), name, construction)
+        return await self._alone(self._watch, specimen, place, vector)
 
     async def formula(self, name: str, layer: int, index: int) -> dict[str, Any]:
         """What one neuron computes."""
@@ -83,9 +83,10 @@ class Watcher:
             self.opened.popitem(last=False)
         return network
 
-    def _watch(self, specimen: Specimen, laid_out: Layout, vector: Floats) -> dict[str, Any]:
+    def _watch(self, specimen: Specimen, place: Placement, vector: Floats) -> dict[str, Any]:
+        fed = np.tile(vector, place.repeat)[None]
         try:
-            scaled = scale(vector[None], laid_out, specimen.d, specimen.grid)
+            scaled = scale(fed, Layout((Row(place.lowest),), ()), specimen.d, specimen.grid)
         except NotFiniteError as error:
             raise BadInputError(f"{error}.", vector=0, index=error.index) from None
         network = self._open(specimen)
@@ -96,8 +97,8 @@ class Watcher:
             "model": specimen.name,
             "loaded": specimen.loaded,
             **{key: about.get(key) for key in ("construction", "theorem", "d", "depth", "width", "size", "domain")},
-            **_answer(specimen, scaled, row, float(values[network.output].reshape(-1)[0])),
-            "entries": _entries(laid_out, len(vector), specimen.d),
+            **_answer(specimen, place, scaled, float(values[network.output].reshape(-1)[place.column])),
+            "entries": _entries(place, len(vector), specimen.d),
             "input": row.reshape(-1).tolist(),
             "to_data": _way_back(scaled, specimen.grid),
             "layers": list(_told(network.layers, values)),
@@ -105,17 +106,16 @@ class Watcher:
         }
 
 
-def _answer(specimen: Specimen, scaled: Scaled, row: Floats, y: float) -> dict[str, Any]:
+def _answer(specimen: Specimen, place: Placement, scaled: Scaled, y: float) -> dict[str, Any]:
     """What the network says, and whether counting proves it."""
-    grid, read = specimen.grid, scaled.layout.reads[0]
-    column = specimen.columns[read.column]
+    grid, column, row = specimen.grid, specimen.columns[place.column], scaled.rows
     under, over = row[row < y], row[row > y]
     up = float(under.max() - grid.low) if under.size else 0.0
     down = float(grid.high - over.min()) if over.size else 0.0
     counts = [y, under.size, over.size, *(() if column.single else (up, down))]
     ends = certify([counts], column, specimen.d, grid)[0]
     missed = refuted(ends)
-    answer = scaled.back([(y, y) if missed else ends], read.target)[0]
+    answer = scaled.back([(y, y) if missed else ends], median_target(scaled.values.shape[1]))[0]
     return {
         "output": y,
         "answer": answer,
@@ -124,12 +124,11 @@ def _answer(specimen: Specimen, scaled: Scaled, row: Floats, y: float) -> dict[s
     }
 
 
-def _entries(laid_out: Layout, n: int, d: int) -> list[int]:
+def _entries(place: Placement, n: int, d: int) -> list[int]:
     """Which value of the vector stands at each place of the row; -1 and -2 are the padding below and above."""
-    row = laid_out.rows[0]
     places = np.full(d, -2)
-    places[: row.lowest] = -1
-    places[row.lowest : row.lowest + row.repeat * n] = np.tile(np.arange(n), row.repeat)
+    places[: place.lowest] = -1
+    places[place.lowest : place.lowest + place.repeat * n] = np.tile(np.arange(n), place.repeat)
     return [int(place) for place in places]
 
 
