@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
 SCALE := .venv-scale
-.PHONY: setup demo test lint types tests torture mutants runtimes scale versions models browser clean
+PAGE := .venv-page
+.PHONY: setup demo test lint types tests torture mutants runtimes scale versions models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -79,6 +80,25 @@ browser: $(HEAVY)/.installed
 	mkdir -p models/browser/ort
 	cp $(addprefix $(HEAVY)/node_modules/onnxruntime-web/dist/,ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm) models/browser/ort/
 
+# The service's page in a real browser: every view, uploads, errors, keyboard alone, dark, 360 pixels. SHOTS=DIR takes pictures.
+page: $(SETUP) $(PAGE)/.installed
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+	  || { echo "make page needs a browser, and may not install one here: install Debian's package chromium"; exit 1; }
+	$(PAGE)/bin/python -m pytest -q -c tests/page/pytest.ini tests/page
+
+$(PAGE)/.installed: tests/page/requirements.txt
+	$(PYTHON) -m venv $(PAGE)
+	$(PAGE)/bin/python -m pip --disable-pip-version-check -q install -r tests/page/requirements.txt
+	@touch $@
+
+# The page's reader of Parquet files, bundled from npm's packages at the versions of tests/page/package.json.
+vendor:
+	mkdir -p $(PAGE)/vendor && cp tests/page/package.json tests/page/parquet.js $(PAGE)/vendor/
+	npm install --prefix $(PAGE)/vendor --no-package-lock --no-audit --no-fund --silent
+	$(PAGE)/vendor/node_modules/.bin/esbuild $(PAGE)/vendor/parquet.js --bundle --minify --format=esm --legal-comments=none \
+	  --banner:js="// hyparquet and fzstd, see LICENSES.txt" --outfile=service/page/vendor/parquet.js
+	cat tests/page/licenses.txt $(addprefix $(PAGE)/vendor/node_modules/,hyparquet/LICENSE fzstd/LICENSE) > service/page/vendor/LICENSES.txt
+
 # The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.
 versions:
 	for which in lowest highest; do \
@@ -93,4 +113,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) $(SCALE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) $(SCALE) $(PAGE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

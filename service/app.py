@@ -20,6 +20,7 @@ from service.errors import MissingModelError, ProblemError, or_shortage
 from service.http import protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
+from service.http.page import add_page
 from service.http.routes import PlainRoute
 from service.peers import Peers, peers_of
 from service.requests.answer import Answer
@@ -78,7 +79,10 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
         description="Medians by ReLU networks, every answer certified by counting.",
         lifespan=lambda _: life.lifespan(engine, builder.close if builder else None),
         redirect_slashes=False,
+        docs_url=None,  # of the page, which loads nothing from elsewhere
+        redoc_url=None,
     )
+    add_page(app, engine)
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
     answer = answering(engine, builder)

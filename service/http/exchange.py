@@ -33,7 +33,9 @@ log = logging.getLogger("service")
 Headers = dict[bytes, bytes]
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 SOON = 0.005  # seconds
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/", "/docs"})
+OPEN_FILES = "/page/"  # what the page is made of; what it shows is asked for with the key
+NOSNIFF = (b"x-content-type-options", b"nosniff")
 UNKNOWN = "unknown"  # the route of what no route takes
 
 
@@ -158,7 +160,7 @@ class Exchange:
 
     def authorise(self) -> None:
         """Ask for the API key, as the bytes came, unless the path is open."""
-        if not self.shared.key or self.head.path in OPEN_PATHS:
+        if not self.shared.key or self.head.path in OPEN_PATHS or self.head.path.startswith(OPEN_FILES):
             return
         given = self.head.headers.get(b"x-api-key")
         if given is None:
@@ -209,7 +211,7 @@ class Exchange:
         """The headers of every answer."""
         self.status = status
         closing = [(b"connection", b"close")] if self.shared.engine.draining else []
-        return [(b"x-request-id", self.id), *closing]
+        return [(b"x-request-id", self.id), NOSNIFF, *closing]
 
     def end(self) -> None:
         """The answer is on its way, or will never be."""

@@ -111,7 +111,7 @@ class Gateway:
         """The answer to what is no request yet: its head is too large, too late or not HTTP."""
         exchange = Exchange(self.exchanges, NO_HEAD, UNKNOWN)
         response = exchange.refuse(problem)
-        fields = response.raw_headers + exchange.answered(problem.status)[:1]  # the connection is closed in any case
+        fields = response.raw_headers + exchange.answered(problem.status)[:2]  # the connection is closed in any case
         exchange.end()
         return Reply(problem.status, b"".join(b"%b: %b\r\n" % field for field in fields), bytes(response.body))
 

@@ -75,6 +75,99 @@ class ModelList(BaseModel):
     left_out: dict[str, str]
 
 
+class WatchedModel(BaseModel):
+    """A network that can be watched; one that is not `loaded` comes with the page."""
+
+    name: str
+    loaded: bool
+    construction: str
+    theorem: str | None
+    d: int
+    depth: int | None
+    width: int | None
+    size: int | None
+    failure_bound: float | None
+
+
+class WatchList(BaseModel):
+    """All of them."""
+
+    models: list[WatchedModel]
+
+
+class NeuronTensor(BaseModel):
+    """Neurons that the file computes together; where they are too many, their values are left out."""
+
+    name: str
+    size: int
+    active: int = Field(description="How many are above 0.")
+    largest: float
+    values: list[float] | None
+
+
+class WatchedLayer(BaseModel):
+    """One hidden layer; what is only carried through it is not in the file, and not counted here."""
+
+    number: int
+    name: str
+    tensors: list[NeuronTensor]
+
+
+class WatchAnswer(BaseModel):
+    """A vector on its way through a network."""
+
+    model: str
+    loaded: bool
+    construction: str
+    theorem: str | None
+    d: int
+    depth: int | None
+    width: int | None
+    size: int | None
+    domain: list[float]
+    output: float = Field(description="What the network returns, in its own domain.")
+    answer: float = Field(description="The same in the range of the vector.")
+    certified: bool = Field(description="Counting proves it. A sampled network may miss; then this is false.")
+    error_bound: float
+    entries: list[int] = Field(description="The index of the value at each place of the row; -1, -2: padding.")
+    input: list[float]
+    to_data: dict[str, float] = Field(
+        description="4 (slope v + offset) is the vector's number behind a value v inside."
+    )
+    layers: list[WatchedLayer]
+    story: dict[str, Any] = Field(description="What the tensors of this construction mean, read off the graph.")
+
+
+class FormulaTerm(BaseModel):
+    """weight times a neuron of an earlier layer, or an input where the layer is 0."""
+
+    layer: int
+    index: int
+    weight: float
+
+
+class NeuronFormula(BaseModel):
+    """relu(bias + terms), clip to [low, high] of the same, or the maximum of a tensor."""
+
+    layer: int
+    index: int
+    kind: str
+    tensor: str
+    bias: float
+    low: float | None = None
+    high: float | None = None
+    terms: list[FormulaTerm]
+    more: int = Field(description="Terms beside those, with smaller weights.")
+
+
+class NumpyAnswer(BaseModel):
+    """numpy.median and its least time of some runs."""
+
+    median: float
+    ms: float
+    runs: int
+
+
 def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
 

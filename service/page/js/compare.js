@@ -1,0 +1,108 @@
+// Compare: the atlas, depth against width, with what the paper proves impossible.
+import { get } from './api.js'
+import { $, calm, count, h, line, plural, room, s, short, text } from './dom.js'
+
+const [LEFT, RIGHT, TOP, BOTTOM] = [44, 20, 20, 46]
+let atlas = null, sizes = [], colours = {}, shown = null
+
+export async function openCompare() {
+  if (atlas) return
+  try { atlas = await get('/page/atlas.json') } catch (error) { $('atlas').replaceChildren(h('p', { class: 'error' }, error.message)); return }
+  Object.keys(atlas.constructions).forEach((name, i) => { colours[name] = `k${i % 9}` })
+  $('d').addEventListener('input', redraw)
+  addEventListener('resize', calm(() => { if (!$('compare').hidden) redraw() }))
+  for (const radio of document.querySelectorAll('[name=op]')) radio.addEventListener('change', () => { shown = null; fit(); redraw() })
+  fit()
+  redraw()
+}
+
+const op = () => document.querySelector('[name=op]:checked').value
+
+function fit() {
+  const before = sizes[$('d').value] ?? 2048
+  sizes = [...new Set(atlas.rows.filter((row) => row.op === op()).map((row) => row.d))].sort((a, b) => a - b)
+  $('d').max = sizes.length - 1
+  $('d').value = Math.max(0, sizes.indexOf(before))
+}
+
+function redraw() {
+  const W = room('atlas'), H = W < 600 ? 420 : 560, narrow = W < 600
+  const d = sizes[$('d').value], rows = atlas.rows.filter((row) => row.op === op() && row.d === d), built = rows.filter((row) => row.width)
+  $('d-value').textContent = count(d)
+  $('d').setAttribute('aria-valuetext', `d = ${d}`)
+  const medians = op() === 'median', bounds = medians ? atlas.bounds[d] : []
+  // the same axes for every d, so that the slider shows motion
+  const all = atlas.rows.filter((row) => row.op === op() && row.width)
+  const low = Math.min(...all.map((row) => row.width)) / 6, high = Math.max(...all.map((row) => row.width)) * 6, deepest = Math.max(...all.map((row) => row.depth)) * 1.25
+  const x = (width) => LEFT + (W - LEFT - RIGHT) * Math.log(width / low) / Math.log(high / low)
+  const y = (depth) => TOP + (H - TOP - BOTTOM) * (1 - Math.log(depth / 1.7) / Math.log(deepest / 1.7))
+  const parts = []
+  for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power++) parts.push(line(x(10 ** power), TOP, x(10 ** power), H - BOTTOM, 'gridline'), text(x(10 ** power), H - BOTTOM + 18, `10${String(power).replace(/\d/g, (digit) => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit])}`, { 'text-anchor': 'middle', class: 'soft' }))
+  for (const depth of [2, 3, 5, 9, 13, 22, 46, 85].filter((n) => n < deepest)) parts.push(line(LEFT, y(depth), W - RIGHT, y(depth), 'gridline'), text(LEFT - 8, y(depth) + 4, depth, { 'text-anchor': 'end', class: 'soft' }))
+  if (medians) {
+    parts.push(zone(LEFT, TOP, x(d) - LEFT, H - TOP - BOTTOM, 'forbidden', `Theorem 4.9: with fewer than d = ${count(d)} neurons in the first layer no network of any depth is accurate.`))
+    parts.push(text(x(d) - 6, TOP + 14, narrow ? '4.9' : 'Theorem 4.9', { 'text-anchor': 'end', class: 'soft' }))
+    for (const bound of bounds) {
+      const right = Math.min(W - RIGHT, bound.width == null ? Infinity : x(bound.width)), thick = bound.exact ? 9 : 15
+      if (right <= x(d)) continue
+      const proven = bound.proven ? `, with every constant ${count(Math.floor(bound.proven))}` : ''
+      const words = bound.width == null ? `${bound.theorem}: no network of depth ${bound.depth} is accurate, however wide.` : `${bound.theorem}: no network of depth ${bound.depth} up to width ${count(Math.floor(bound.width))} is ${bound.exact ? `exact${proven}` : 'accurate'}.`
+      parts.push(zone(x(d), y(bound.depth) - thick, right - x(d), 2 * thick, bound.exact ? 'hatched' : 'forbidden', words))
+      if (!bound.exact) parts.push(text(x(d) + 8, y(bound.depth) + 4, bound.theorem, { class: 'soft' }))
+    }
+  }
+  parts.push(text(W - RIGHT, H - 8, narrow ? 'width' : 'width (neurons of the widest layer)', { 'text-anchor': 'end', class: 'soft' }), text(2, TOP - 6, 'depth', { class: 'soft' }))
+  const taken = []
+  for (const row of built.sort((a, b) => a.width - b.width)) {
+    const px = x(row.width), py = y(row.depth)
+    const point = s('circle', { cx: px, cy: py, r: 8, class: `point ${colours[row.construction]}${shown === row.construction ? ' on' : ''}`, tabindex: 0, role: 'button', 'aria-label': `${row.construction}: depth ${row.depth}, width ${row.width}` })
+    for (const kind of ['pointerenter', 'focus', 'click']) point.addEventListener(kind, () => select(row, built))
+    const flip = px > W - (narrow ? 90 : 190)
+    let dy = -12
+    while (taken.some(([tx, ty]) => Math.abs(tx - px) < 150 && Math.abs(ty - (py + dy)) < 14) && dy < 60) dy += 34
+    taken.push([px, py + dy])
+    parts.push(point, text(px + (flip ? -12 : 12), py + dy + 5, narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, { 'text-anchor': flip ? 'end' : 'start', 'font-weight': 600, class: colours[row.construction] }))
+  }
+  $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
+  const again = built.find((row) => row.construction === shown)
+  if (again) tell(again)
+  else $('atlas-tip').replaceChildren(h('p', { class: 'hint' }, 'Point at a network, or walk through them with the Tab key, for its figures. Shaded is what the paper rules out.'))
+  legend(medians, rows.filter((row) => !row.width))
+  table(rows)
+}
+
+function zone(x, y, width, height, kind, words) {
+  const rect = s('rect', { x, y, width: Math.max(0, width), height, class: kind, 'pointer-events': 'all' }, s('title', {}, words))
+  rect.addEventListener('pointerenter', () => $('atlas-tip').replaceChildren(h('p', {}, words)))
+  return rect
+}
+
+function select(row, built) {
+  shown = row.construction
+  for (const point of document.querySelectorAll('#atlas .point')) point.classList.toggle('on', point.getAttribute('aria-label').startsWith(`${shown}:`))
+  tell(built.find((each) => each.construction === shown))
+}
+
+function tell(row) {
+  const about = atlas.constructions[row.construction]
+  const figures = [
+    ['depth', row.claimed_depth ? `${row.depth}, the theorem claims ${row.claimed_depth}` : row.depth],
+    ['width', `${count(row.width)} = ${short(row.width / row.d, 4)} d${row.exponent ? `, grows as d^${short(row.exponent, 3)}` : ''}${row.claimed_exponent ? ` (claimed ${short(row.claimed_exponent, 3)})` : ''}`],
+    ['neurons, weights', `${count(row.size)}, ${row.nnz == null ? 'not counted' : count(row.nnz)}`],
+    ['failure', row.failure_bound === 0 ? 'never, on the grid' : `at most ${short(row.failure_bound, 3)}${row.trials ? `; measured ${short(row.failure_rate, 3)} in ${plural(row.trials, 'trial')}` : ''}`],
+    ...(row.reason ? [['note', row.reason]] : []),
+  ]
+  $('atlas-tip').replaceChildren(h('h3', {}, `${row.construction}, d = ${count(row.d)}`), h('p', { class: 'hint' }, `${about.summary}. ${about.theorem}.`), h('dl', {}, ...figures.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, String(value))])))
+}
+
+function legend(medians, missing) {
+  const items = medians ? [['forbidden', 'ruled out: not even accurate'], ['hatched', 'ruled out: not exact over all real inputs (on a grid it may be)']] : []
+  $('atlas-legend').replaceChildren(...items.map(([kind, words]) => h('li', {}, s('svg', { viewBox: '0 0 22 14', 'aria-hidden': 'true' }, s('rect', { x: 1, y: 1, width: 20, height: 12, class: kind })), words)),
+    ...missing.map((row) => h('li', {}, `${row.construction} is not built here: ${row.reason}`)))
+}
+
+function table(rows) {
+  const heads = ['construction', 'depth', 'width', 'width / d', 'neurons', 'weights', 'failure bound']
+  $('atlas-table').replaceChildren(h('table', {}, h('thead', {}, h('tr', {}, heads.map((head) => h('th', { scope: 'col' }, head)))),
+    h('tbody', {}, rows.filter((row) => row.width).map((row) => h('tr', {}, h('th', { scope: 'row' }, row.construction), [count(row.depth), count(row.width), short(row.width / row.d, 4), count(row.size), row.nnz == null ? '–' : count(row.nnz), short(row.failure_bound, 3)].map((cell) => h('td', {}, cell)))))))
+}

@@ -1,0 +1,2 @@
+export async function findImages() {}
+export function openImages() {}

@@ -1,0 +1,10 @@
+// The numbers that Try and Watch share.
+const listeners = []
+export const state = { numbers: null, source: '' }
+
+export function setNumbers(numbers, source) {
+  Object.assign(state, { numbers, source })
+  for (const listener of listeners) listener()
+}
+
+export const onNumbers = (listener) => listeners.push(listener)
