@@ -1,6 +1,6 @@
 """The other processes that serve the same models: how they are told of a reload, and how the figures of all are added up.
 
-A worker alone has none (`Peers`); those of one machine share a folder (`Workers`); replicas on several machines report
+A worker alone has none (`Peers`); those of one machine share a folder (`Neighbours`); replicas on several machines report
 to a board (`Board`), which Ray keeps running (`service.ray_app`).
 """
 
@@ -41,7 +41,7 @@ class Peers:
         return metrics.exposition()
 
 
-class Workers(Peers):
+class Neighbours(Peers):
     """Other workers share nothing but a folder: they look several times a second at the time of a file in it.
 
     The time is a random one, so that no clock matters, and setting it needs no room on the disk. uvicorn's own way, a
@@ -78,7 +78,7 @@ class Workers(Peers):
 def peers_of(settings: Settings) -> Peers:
     """Those of a worker that `python -m service` started."""
     several = settings.runtime_dir and settings.workers > 1
-    return Workers(Path(settings.runtime_dir)) if several else Peers()
+    return Neighbours(Path(settings.runtime_dir)) if several else Peers()
 
 
 @dataclass

@@ -26,8 +26,8 @@ EXPORTER = [
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "quantiles", "scaling", "requests",
-    "compute", "watch", "http", "life", "building", "app", "stopping", "worker", "ray_app", "retries", "numbers_file", "client",
-    "demo", "batch", "page_data",
+    "compute", "watch", "http", "life", "building", "app", "stopping", "worker", "ray_app", "retries", "numbers_file",
+    "client", "demo", "batch", "page_data",
 ]  # fmt: skip
 
 
