@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import service
 from service import logs, metrics, peers
 from service.__main__ import main
-from service.peers import Board, Peers, Workers, peers_of
+from service.peers import Board, Neighbours, Peers, peers_of
 from service.settings import Settings
 from tests.service.conftest import InProcess
 
@@ -92,7 +92,7 @@ def test_who_has_peers(tmp_path: Path) -> None:
     assert not peers_of(Settings()).several
     assert not peers_of(Settings(runtime_dir=str(tmp_path))).several
     several = peers_of(Settings(runtime_dir=str(tmp_path), workers=2))
-    assert isinstance(several, Workers)
+    assert isinstance(several, Neighbours)
     asyncio.run(several.tell())
     assert asyncio.run(several.mark()) != several.seen
 
