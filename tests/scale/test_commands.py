@@ -30,7 +30,7 @@ from service.client import Client
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 BLOCKS = re.findall(r"^```sh ray\n(.*?)^```$", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
-(ALONE,), (START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
+(ALONE,), (TOKENS, TOKEN, START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
 KEY = "sesame"
 
 
@@ -40,7 +40,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(condition: Callable[[], Any], seconds: float = 120, what: Callable[[], str] = lambda: "in vain") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 300, what: Callable[[], str] = lambda: "in vain") -> Any:
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, what()
@@ -48,9 +48,11 @@ def until(condition: Callable[[], Any], seconds: float = 120, what: Callable[[],
     return value
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Of a user who has just come: what Ray keeps in a home is not there."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "MEDIAN_API_KEY": KEY, **more}
+    own = {"PATH": path, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "MEDIAN_API_KEY": KEY}
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}, **own, **more}
 
 
 @pytest.fixture(scope="module")
@@ -98,15 +100,14 @@ def test_python_m_service_on_ray(models: Path, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{port}"
     command = [*ours(ALONE, port, models), "--replica-cpus", "0.25", "--no-build"]
     log = tmp_path / "log"
+    variables = environment(tmp_path, RAY_ADDRESS="local")
     with log.open("w") as stream:
-        process = subprocess.Popen(command, env=environment(RAY_ADDRESS="local"), stderr=stream, stdout=stream)
+        process = subprocess.Popen(command, env=variables, stderr=stream, stdout=stream)
     try:
         until(lambda: process.poll() is not None or is_ready(url), what=log.read_text)
         assert process.poll() is None, log.read_text()
         answers(url)
-        again = subprocess.run(
-            command, env=environment(RAY_ADDRESS="local"), capture_output=True, text=True, check=False
-        )
+        again = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         assert again.returncode == 2
         assert "cannot listen there" in again.stderr
         assert "Traceback" not in again.stderr
@@ -127,9 +128,13 @@ def test_serve_run_status_and_deploy(models: Path, short: Path) -> None:
     url = f"http://127.0.0.1:{port}"
     more = ["--port", str(gcs), "--dashboard-port", str(dashboard), "--temp-dir", str(short), "--num-cpus", "4"]
     more += ["--object-store-memory", str(80 * 2**20), "--ray-client-server-port", str(free_port())]
-    variables = environment(RAY_ADDRESS=f"127.0.0.1:{gcs}", RAY_DASHBOARD_ADDRESS=f"http://127.0.0.1:{dashboard}")
+    name, _, value = TOKENS.removeprefix("export ").partition("=")
+    variables = environment(short, **{name: value})
+    subprocess.run(shlex.split(TOKEN), env=variables, check=True, capture_output=True)
+    assert (short / ".ray" / "auth_token").exists()
     with (short / "log").open("w") as stream:
-        head = subprocess.Popen([*shlex.split(START), *more], env=environment(), stdout=stream, stderr=stream)
+        head = subprocess.Popen([*shlex.split(START), *more], env=variables, stdout=stream, stderr=stream)
+    variables |= {"RAY_ADDRESS": f"127.0.0.1:{gcs}", "RAY_DASHBOARD_ADDRESS": f"http://127.0.0.1:{dashboard}"}
 
     def run(text: str, *beside: str) -> str:
         command = [*ours(text, port, models), *beside]

@@ -233,6 +233,15 @@ def test_a_replica_that_is_killed_is_replaced(service: Service) -> None:
         made.more(100)
 
 
+def test_a_replica_that_hangs_is_replaced(service: Service) -> None:
+    """It does not answer when Ray asks for its health; nor do the requests that it has, until it is given up."""
+    victim = min(service.processes())
+    psutil.Process(victim).suspend()
+    with load(service) as made:
+        until(lambda: victim not in service.processes() and service.settled(), 300)
+        made.more(100)
+
+
 def test_a_board_that_is_killed_is_replaced(service: Service) -> None:
     (board,) = service.processes("board")
     with load(service) as made:
