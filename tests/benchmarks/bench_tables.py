@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_tables.py [--rows 10000000] [--groups 1000000] [--data DIR]
 
 Needs duckdb, pandas, polars and psutil (`make scale` has them). Rows are 25 float32 each; groups have 1 to 2000 entries,
-most of them few. Every contestant is a process of its own that reads the Parquet files and writes its answer as one, with as many
-threads as ours has processes. Exit status 1 where an answer differs from that of numpy.
+most of them few. Every contestant is a process of its own that reads the Parquet files and writes its answer as one, with as
+many threads as ours has processes. Exit status 1 where an answer differs from that of numpy.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def write(folder: Path, family: str, entries: int) -> list[Path]:
 def duckdb(folder: Path, what: str, threads: int) -> str:
     return (
         f"import duckdb; c = duckdb.connect(); c.execute('set threads = {threads}'); "
-        f"print(c.sql(\"select {what} from '{folder}/*.parquet'\").fetchone()[0])"
+        f"print(c.sql(\"select {what} from '{folder}/*.parquet'\").fetchall()[0][0])"
     )
 
 
