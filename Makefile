@@ -60,7 +60,7 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 
 # Clusters simulated on one machine, tables against other engines, and every command of docs/scale.md; about ten minutes.
 scale: $(SCALE)/.installed
-	$(SCALE)/bin/python -m pytest -q tests/scale
+	RAY_raylet_start_wait_time_s=300 $(SCALE)/bin/python -m pytest -q -W default tests/scale tests/service/batch
 	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --rows 100000 --groups 10000
 	$(SCALE)/bin/python tests/benchmarks/bench_vector.py --entries 1000000
 
