@@ -62,7 +62,7 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 # What goes beyond one machine: clusters simulated on one, tables against other engines, and every command of docs/scale.md and
 # docs/deploy.md, in an environment of its own; a quarter of an hour.
 scale: $(SCALE)/.installed
-	$(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale
+	RAY_raylet_start_wait_time_s=300 $(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale tests/service/batch
 	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --rows 100000 --groups 10000
 	$(SCALE)/bin/python tests/benchmarks/bench_vector.py --entries 1000000
 

@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 from exporter.errors import UserError
-from exporter.library import export_model
 from service.compute import registry
 from service.compute.registry import LoadedModel
 
@@ -57,6 +56,8 @@ def loaded(folder: Path, shape: Shape) -> LoadedModel:
 
 
 def _build(home: Path, shape: Shape) -> None:
+    from exporter.library import export_model  # noqa: PLC0415, the builder is loaded only when it is needed
+
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=home.parent, prefix=".new-"))
     try:

@@ -55,7 +55,9 @@ def write(folder: Path, family: str, entries: int) -> list[Path]:
     for number, start in enumerate(range(0, entries, PART)):
         path = folder / f"{number:04}.parquet"
         rng = np.random.default_rng([number, entries])
-        with pq.ParquetWriter(path, pa.schema([("x", pa.float32())])) as writer:
+        with pq.ParquetWriter(
+            path, pa.schema([("x", pa.float32())]), use_dictionary=False, compression="none"
+        ) as writer:
             for first in range(start, min(start + PART, entries), GROUP):
                 writer.write_table(
                     pa.table({"x": FAMILIES[family](rng, min(GROUP, start + PART - first, entries - first))})
@@ -67,7 +69,7 @@ def write(folder: Path, family: str, entries: int) -> list[Path]:
 def duckdb(folder: Path, what: str, threads: int) -> str:
     return (
         f"import duckdb; c = duckdb.connect(); c.execute('set threads = {threads}'); "
-        f"print(c.sql(\"select {what} from '{folder}/*.parquet'\").fetchone()[0])"
+        f"print(c.sql(\"select {what} from '{folder}/*.parquet'\").fetchall()[0][0])"
     )
 
 

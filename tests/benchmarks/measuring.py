@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 @dataclass
 class Measured:
     seconds: float
+    processor: float  # seconds of all processors together: what other work on the machine does not change much
     each: float  # peak GB of the largest process
     all: float  # peak GB of all processes together
     printed: str
@@ -24,7 +26,7 @@ class Measured:
 
 def measured(command: list[str]) -> Measured:
     """Run a command; memory is what is resident, looked at 20 times a second, without pages of files."""
-    started = time.perf_counter()
+    started, before = time.perf_counter(), os.times()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     each = together = 0.0
     while process.poll() is None:
@@ -35,7 +37,9 @@ def measured(command: list[str]) -> Measured:
     printed = process.communicate()[0]
     if process.returncode:
         sys.exit(f"{' '.join(command)[:300]}\n{printed}")
-    return Measured(seconds, each, together, printed)
+    after = os.times()
+    processor = after.children_user + after.children_system - before.children_user - before.children_system
+    return Measured(seconds, processor, each, together, printed)
 
 
 def _family(pid: int) -> list[Any]:
@@ -63,9 +67,8 @@ def peer(code: str) -> Measured:
 
 
 def line(name: str, one: Measured, to: Measured | None = None) -> None:
-    ratio = (
-        f"   ours takes {to.seconds / one.seconds:6.2f} x its time, {to.all / one.all:6.2f} x its memory" if to else ""
-    )
-    print(
-        f"  {name:34} {one.seconds:8.2f} s   {one.each:6.2f} GB a process, {one.all:6.2f} GB in all{ratio}", flush=True
-    )
+    memory = f"{one.each:6.2f} GB a process, {one.all:6.2f} in all"
+    print(f"  {name:34} {one.seconds:8.2f} s, {one.processor:8.2f} s of processors, {memory}", flush=True)
+    if to:
+        ratios = to.seconds / one.seconds, to.processor / one.processor, to.all / one.all
+        print("    ours takes {:.2f} x its time, {:.2f} x its processor time, {:.2f} x its memory".format(*ratios))

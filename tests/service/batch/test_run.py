@@ -260,10 +260,10 @@ def test_counts_of_parts_add_up(data: Path) -> None:
 
 
 def test_memory_is_bounded_and_the_command_line_works(tmp_path: Path) -> None:
-    """A column of 64 MB in row groups of 4 MB: no process holds much of it beyond what it needs to run."""
+    """A column of 32 MB in row groups of 4 MB: no process holds much of it beyond what it needs to run."""
     writer = pq.ParquetWriter(tmp_path / "t.parquet", pa.schema([("x", pa.float64())]))
     rng = np.random.default_rng(0)
-    parts = [rng.normal(size=1 << 19) for _ in range(16)]
+    parts = [rng.normal(size=1 << 19) for _ in range(8)]
     for part in parts:
         writer.write_table(pa.table({"x": part}))
     writer.close()
