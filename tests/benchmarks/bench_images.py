@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def topk(k: int, last: bool) -> onnx.ModelProto:
     )
     graph.add("Slice", ["top", *map(graph.shape, ([middle - 1], [middle], [axis]))])
     graph.nodes[-1].output[0] = "y"
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", ["n", 1, "h", "w"]), ("y", None)))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, "h", "w"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     made = helper.make_graph(graph.nodes, "topk", [x], [y], list(graph.initializers.values()))
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -108,7 +110,7 @@ def others(k: int) -> dict[str, Callable[[Array], Array]]:
 
     found["torch median of windows"] = unfold
     try:
-        from kornia.filters import median_blur
+        median_blur = import_module("kornia.filters").median_blur
     except ImportError:
         return found
     found["kornia median_blur (zero border)"] = lambda x: median_blur(torch.from_numpy(x), (k, k)).numpy()
