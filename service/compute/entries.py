@@ -145,6 +145,8 @@ def checked(folder: Path, entry: Any) -> Entry:
         raise UnusableModelError(
             "its description holds a number that is too large or not finite, or text that is not Unicode"
         ) from None
+    if "window" in about or "frames" in about:
+        raise UnusableModelError("it is a filter for images, and the service answers vectors")
     try:
         grid, columns = contract(about)
     except (UserError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.build import build
-from exporter.library import export
+from exporter.files.profiles import IMAGE_PROFILES
+from exporter.images.running import windows
+from exporter.library import export, export_model
 from exporter.options import Options
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
@@ -58,6 +61,30 @@ class Case:
         return median(self.d).answers(x)
 
 
+@dataclass(frozen=True)
+class ImageCase(Case):
+    """A median filter: the rows are images of three channels."""
+
+    @property
+    def side(self) -> int:
+        return isqrt(self.d)
+
+    def export(self, out: Path) -> Path:
+        return export_model(window=(self.side, self.side), profile=self.profile, dtype=self.dtype, out=out)
+
+    def rows(self, each: int, seed: int = 0) -> npt.NDArray[Any]:
+        return np.random.default_rng(seed).integers(0, 256, (2 * each, 3, 13, 11)).astype(self.dtype)
+
+    def answers(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.median(windows(x, (self.side, self.side), "edge"), axis=-1).reshape(len(x), -1)
+
+
+def filters() -> list[Case]:
+    """Median filters of 3 x 3 in all profiles, and of 5 x 5 as minima and maxima, on 8-bit images in float32."""
+    cases: list[Case] = [ImageCase("window3x3", 9, 8, "float32", profile) for profile in IMAGE_PROFILES]
+    return [*cases, ImageCase("window5x5", 25, 8, "float32", "minmax")]
+
+
 def promised() -> Iterator[Case]:
     """Exact in every required runtime: d = 25 at 16 bits, dense and structured, and d = 2048 at 24 bits."""
     for name in EXACT:
@@ -79,4 +106,4 @@ def catalogue() -> list[Case]:
     cases += [Case("batcher", d, 24, "float32", "minmax") for d in (9, 25, 64, 256)]
     cases += [Case("batcher", 25, 24, "float32", "minmax", 1), Case("batcher", 25, 24, "float64", "minmax")]
     cases += [Case(name, 25, 16, "float64", "structured") for name in SAMPLED]
-    return cases
+    return [*cases, *filters()]
