@@ -322,12 +322,13 @@ def _frontier(args: Sequence[str]) -> int:
         "--inputs", choices=["any", "uniform"], default="any",
         help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
     )  # fmt: skip
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
     parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
     parsed = parser.parse_args(args)
     failure = checked("failure", parsed.failure)
     found: list[Point] = []
     for each in points(
-        parsed.d, failure, parsed.inputs,
+        parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
         lambda all_: tqdm(all_, desc="building", unit="network", disable=None, leave=False),
     ):  # fmt: skip
         if isinstance(each, Point):

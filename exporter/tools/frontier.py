@@ -8,13 +8,13 @@ is run. `searched` are the options that make a construction's depth or width: al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
 from exporter.build import trace
-from exporter.constructions import CONSTRUCTIONS, Construction
+from exporter.constructions import CONSTRUCTIONS, Construction, lookup
 from exporter.errors import UserError
 from exporter.options import Options
 from exporter.question import task as tasks
@@ -42,10 +42,10 @@ class Point:
         return " ".join([f"--construction {self.construction}", *(f"--{k} {v}" for k, v in self.options.items())])
 
 
-def candidates(inputs: Law, failure: float) -> list[tuple[Construction, dict[str, Any]]]:
-    """Every construction for the median, with every choice that its catalogue entry says moves it on the plane."""
+def candidates(inputs: Law, failure: float, names: Sequence[str] = ()) -> list[tuple[Construction, dict[str, Any]]]:
+    """Every construction for the median, or the named ones, with every choice that moves it on the plane."""
     found = []
-    for c in CONSTRUCTIONS.values():
+    for c in map(lookup, names or CONSTRUCTIONS):
         if c.op != "median" or (c.uniform and inputs == "any"):
             continue
         given = {"failure": failure} if "failure" in c.takes else {}
@@ -58,11 +58,12 @@ def points(
     d: int,
     failure: float = 1e-3,
     inputs: Law = "any",
+    names: Sequence[str] = (),
     progress: Callable[[list[Any]], Iterable[Any]] = lambda all_: all_,
 ) -> Iterator[Point | tuple[str, str]]:
     """A point for every candidate, or its name and why there is none."""
     task = tasks.median(d)
-    for construction, given in progress(candidates(inputs, failure)):
+    for construction, given in progress(candidates(inputs, failure, names)):
         options = Options(construction.name, inputs="grid", **given)
         try:
             if reason := construction.cannot(d, task.ranks):

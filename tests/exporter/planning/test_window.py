@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import log
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from exporter.constructions.scheduled import formula, schedule
 from exporter.errors import UserError
 from exporter.formula.network import network
 from exporter.formula.trace import vector
+from exporter.library import export_model
 from exporter.planning import tails
 from exporter.planning.goal import Goal
 from exporter.planning.window import Counts, Steps
 from exporter.question.families import UNITS
 from exporter.readings.contract import structured_bits
 from exporter.readings.evaluate import evaluate
+from exporter.tools.verify import verify
 
 HIDDEN = {"window4": 3, "window5": 4, "window6": 5}
 FAILURE = {"window4": 0.35, "window5": 0.05, "window6": 0.05}
@@ -108,3 +111,11 @@ def test_the_window_of_a_count_is_missed_as_often_as_its_law_says() -> None:
         bound = counts.misses(rank, slope, margin)
         assert missed <= binom.isf(1e-6, len(x), min(1.0, bound)), (rank, centre)
         assert log(bound) <= log(max(missed, 1) / len(x)) + 0.7, "and it is no idle bound"
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_certificates_tell_right_from_wrong(name: str, tmp_path: Path) -> None:
+    """On all families: most of them break the law that the network is made for."""
+    found = verify(export_model(32, name, tmp_path, failure=0.35, certificate=True), trials=20)
+    assert found.breaches == []
+    assert any(f.wrong for f in found.families)

@@ -36,13 +36,14 @@ def test_narrowest_and_smallest_of_every_depth_and_what_they_gain() -> None:
 
 @pytest.mark.parametrize("inputs", ["any", "uniform"])
 def test_the_command(inputs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["frontier", "--d", "24", "--failure", "0.3", "--inputs", inputs]
-    assert main([*asked, "--json"]) == 0
+    names = ("depth3", "batcher", "window4", "window5", "window6")
+    asked = ["frontier", "--d", "24", "--failure", "0.3", "--inputs", inputs, "--json"]
+    assert main(asked + [word for name in names for word in ("--construction", name)]) == 0
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     windows = {r["construction"] for r in rows if r["construction"].startswith("window")}
     assert windows == ({"window4", "window5", "window6"} if inputs == "uniform" else set())
     for row in rows:
-        if row["construction"] in ("window5", "compact"):  # counts are those of the file
+        if row["construction"] in ("window5", "batcher"):  # counts are those of the file
             about = build(median(24), Options(row["construction"], inputs="grid", **row["options"])).description()
             assert {k: row[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")} == {
                 k: about[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")
