@@ -268,7 +268,8 @@ def _first(
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
     dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
     tried = _preferences(construction, dtypes, options, profile)
-    for offsets in (True, False) if construction.offsets else (True,):
+    light = options.objective == "weights"
+    for offsets in ((False,) if light else (True, False)) if construction.offsets else (True,):
         for dtype, form in tried:
             if options.grid.bits > MANTISSA[dtype] or options.grid.misfit(dtype):
                 continue

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from exporter.library import (
     question,
     requests,
 )
-from exporter.options import OPTIONS, nearest, whole_number
+from exporter.options import OPTIONS, checked, nearest, whole_number
 from exporter.readings.promise import TIES, promise
 from exporter.tools.atlas import TABLE, atlas, redraw
 from exporter.tools.audit import audit, audit_lines
 from exporter.tools.describe import describe, describe_lines
+from exporter.tools.frontier import Point, frontier, frontier_lines, points
 from exporter.tools.reduce import reduce_file
 from exporter.tools.verify import verify
 
@@ -357,6 +358,34 @@ def _atlas(args: Sequence[str]) -> int:
     return 0
 
 
+def _frontier(args: Sequence[str]) -> int:
+    parser = _parser("frontier")
+    parser.add_argument("--d", type=_at_least(1), required=True, metavar="D", help="how many numbers go in")
+    parser.add_argument("--failure", type=_number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    parser.add_argument(
+        "--inputs", choices=["any", "uniform"], default="any",
+        help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
+    )  # fmt: skip
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
+    parsed = parser.parse_args(args)
+    failure = checked("failure", parsed.failure)
+    found: list[Point] = []
+    for each in points(
+        parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
+        lambda all_: tqdm(all_, desc="building", unit="network", disable=None, leave=False),
+    ):  # fmt: skip
+        if isinstance(each, Point):
+            found.append(each)
+        else:
+            print(f"skipped {each[0]}: {each[1]}", file=sys.stderr)
+    if parsed.json:
+        print(json.dumps([asdict(p) for p in found], indent=1))
+    else:
+        print("\n".join(frontier_lines(parsed.d, frontier(found))))
+    return 0
+
+
 @dataclass(frozen=True)
 class Command:
     """A word before the options: what it does in a line, at more length, and by example."""
@@ -395,6 +424,13 @@ COMMANDS = {
         "A network for rank k of d numbers as one for the maximum of k numbers, by fixing the other inputs.",
         "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
         "  python -m exporter reduce models/rank5-batcher-d9.onnx --to max --out models/",
+    ),
+    "frontier": Command(
+        _frontier,
+        "for every depth the narrowest and the smallest network known",
+        "For every depth the narrowest and the smallest network for the median known, counted as built; * where a depth\n"
+        "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
+        "  python -m exporter frontier --d 32 --failure 0.1 --inputs uniform",
     ),
     "atlas": Command(
         _atlas,

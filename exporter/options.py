@@ -152,7 +152,12 @@ OPTIONS: dict[str, Option] = {
             "schedule", "plan", "the planner's numbers (default) or the paper's exponents where they fit",
             choices=get_args(Numbers),
         ),
-        Option("objective", "plan", "what the planner keeps small (default: width)", choices=get_args(Objective)),
+        Option(
+            "objective", "plan",
+            "what the planner keeps small (default: width); weights: no index offsets, which tell equal entries apart by "
+            "slopes d times as large",
+            choices=(*get_args(Objective), "weights"),
+        ),
         Option("blocks", "plan", "the paper's own building blocks or lean ones", choices=get_args(Blocks)),
         Option(
             "gamma", "plan", "the paper's blocks and window d^(1/3 + G); --schedule paper has G = 0.1", "G",
@@ -183,7 +188,7 @@ class Options:
     seed: int = 0
     failure: float = Goal.failure
     schedule: Numbers = Goal.schedule
-    objective: Objective = Goal.objective
+    objective: Objective | Literal["weights"] = Goal.objective
     blocks: Blocks | None = None
     gamma: float | None = None
     depth: int | None = None
@@ -210,7 +215,8 @@ class Options:
     def goal(self, d: int, low: int, high: int, failure: float) -> Goal:
         """What a planner is asked for."""
         return Goal(
-            d=d, low=low, high=high, failure=failure, schedule=self.schedule, objective=self.objective,
+            d=d, low=low, high=high, failure=failure, schedule=self.schedule,
+            objective="width" if self.objective == "weights" else self.objective,
             blocks=self.blocks, gamma=self.gamma, depth=self.depth, width=self.width,
         )  # fmt: skip
 

@@ -65,6 +65,7 @@ class Construction:
     every real input. `comparators`: it is made of comparators (without options that say otherwise), which are Max and Min.
     `dense_bits`: a small dense chain of it is exact in float32 at so many bits. `uniform`: it is made for entries that are
     independent and uniform in the domain, and promises nothing of others; it is built when it is named.
+    `searched`: options, and their values, that move it on the plane of depth and width (exporter.tools.frontier).
     """
 
     name: str
@@ -85,6 +86,7 @@ class Construction:
     comparators: bool = False
     dense_bits: int | None = None
     uniform: bool = False
+    searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 def default(op: str) -> str:
@@ -196,6 +198,7 @@ def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
 
 
 _PLANNED_ONLY = "the numbers are the paper's, and the failure bound is what they give"
+_NO_OFFSETS = Idle("objective", "weights", ("objective",), "its weights are the slopes of the grid in every plan")
 _FIXED_WIDTH = Idle("width", None, ("objective",), "a width that is given is not searched")
 _GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
@@ -210,6 +213,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _no_radix,
             ("pair", "saturating", "bounded"),
             takes=("radix", "tune"),
+            searched={"radix": (2, 4, 8, 16, 32, 64), "tune": ("throughput", "depth")},
             everywhere=True,
             dense_bits=8,
         ),
@@ -251,6 +255,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
                 Idle("schedule", "tuned", ("gamma",), "the planner chooses the window itself"),
             ),
             claims=Claims(5, 5 / 3, 6),
+            searched={"objective": ("width", "size"), "blocks": ("paper", "lean")},
             counted=True,
         ),
         Construction(
@@ -263,6 +268,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
             idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY), _FIXED_WIDTH),
             claims=Claims(46, 1.0),
+            searched={"objective": ("width", "size"), "blocks": ("paper", "lean")},
         ),
         Construction(
             "linear22",
@@ -274,6 +280,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             takes=("failure", "objective", "blocks", "depth", "width", "seed"),
             idle=(_FIXED_WIDTH,),
             claims=Claims(22, 1.0),
+            searched={"objective": ("width", "size"), "depth": (21, 22)},
         ),
         Construction(
             "compact",
@@ -283,6 +290,17 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
             claims=Claims(9),
+            searched={"depth": (7, 9, 13, 17)},
+        ),
+        Construction(
+            "window4",
+            "ours: cells of constants, slots by position",
+            "uniform inputs only: depth 4, width about d^(5/4)/√failure; for failures of a few percent and more",
+            _planned("window4"),
+            _few_ranks,
+            takes=("failure", "width"),
+            claims=Claims(4, 1.25),
+            uniform=True,
         ),
         Construction(
             "window5",
@@ -291,8 +309,10 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("window5"),
             _few_ranks,
             takes=("failure", "objective", "width"),
+            idle=(_NO_OFFSETS,),
             claims=Claims(5, 1.0),
             uniform=True,
+            searched={"objective": ("width", "size")},
         ),
         Construction(
             "window6",
@@ -301,8 +321,10 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _planned("window6"),
             _few_ranks,
             takes=("failure", "objective", "width"),
+            idle=(_NO_OFFSETS,),
             claims=Claims(6, 1.0),
             uniform=True,
+            searched={"objective": ("width", "size")},
         ),
         Construction(
             "linear-max",

@@ -18,7 +18,7 @@ from exporter.constructions.depth5 import depth5
 from exporter.constructions.linear22 import linear22
 from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
-from exporter.constructions.window import window5, window6
+from exporter.constructions.window import window4, window5, window6
 from exporter.formula.linear import Scalar
 from exporter.formula.network import network
 from exporter.formula.trace import LayerNames, Node, stack, vector
@@ -31,7 +31,7 @@ from exporter.planning.linear_max import max_plans
 from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
 from exporter.planning.tree_max import tree_plans
-from exporter.planning.window import window5_plans, window6_plans
+from exporter.planning.window import window4_plans, window5_plans, window6_plans
 
 
 class Planned(NamedTuple):
@@ -52,6 +52,7 @@ PLANNED = {
     "linear46": Planned(partial(linear_plans, "linear46"), linear46, partial(linear_nearest, "linear46")),
     "linear22": Planned(partial(linear_plans, "linear22"), linear22, partial(linear_nearest, "linear22")),
     "compact": Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
+    "window4": Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), gridded=True),
     "window5": Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
     "window6": Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
     "linear-max": Planned(

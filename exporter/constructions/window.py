@@ -1,4 +1,4 @@
-"""window5, window6: medians of uniform inputs in 4 or 5 hidden layers (docs/frontier.md has the proofs).
+"""window4, window5, window6: medians of uniform inputs in 3 to 5 hidden layers (docs/frontier.md has the proofs).
 
 Theorems 3.1 to 3.3 speak of entries that are independent and uniform in [0, 1]. Then the entry of rank k lies in a window of
 constants, about √d entries long, and the first rounds of the linear networks, whose only work is to find such a window,
@@ -10,18 +10,63 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import scipy.sparse as sp
 
-from exporter.constructions.sampling import groups, lean_ranks, lean_select, mask_of, slots_of
+from exporter.constructions.sampling import (
+    Interval,
+    groups,
+    lean_ranks,
+    lean_select,
+    mask_of,
+    slots_of,
+)
 from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare
-from exporter.formula.trace import Node, assume, constant, relu, trim
-from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedule
+from exporter.formula.primitives import compare, indicator_product
+from exporter.formula.trace import Node, assume, constant, relu, stack, trim
+from exporter.planning.window import Cells, ConstantWindow, CountedWindow, WindowSchedule
+
+
+def window4(u: Node, plan: Cells, delta: Scalar) -> Node:
+    """Cells with constant ends; all pairs of the slots of every cell; the targets' cells yield them and the others 0.
+
+    [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and u [u >= e] = δ [(u - e)/δ]+ + e [u >= e] read the same two neurons, so
+    after one layer the slots of a cell, sums over blocks of positions, are affine. An empty slot is 0 and ranks lowest.
+    With n entries in a cell and N below its upper end, rank r of all is rank p + r - N of its p slots: an empty slot or
+    none unless the cell holds it. Two entries in one slot are cut to 1, so every answer lies in the domain.
+    """
+    step, d, p, k = Fraction(delta), u.shape[0], plan.slots, len(plan.ends) - 1
+    ends = [e * step for e in plan.ends]
+    apart = (u.spread(0, k + 1) - constant([float(e) for e in ends]).spread(1, d)) / step
+    beyond = relu(apart)
+    there = assume(relu(apart + 1) - beyond, 0.0, 1.0)
+    values = assume(beyond * step + there.along(0, sp.diags_array([float(e) for e in ends]).tocsr()), 0.0, 1.0)
+    rows = np.repeat(np.arange(p), [size for _, blocks, size in groups(d, p) for _ in range(blocks)])
+    sums = sp.csr_array((np.ones(d), (rows, np.arange(d))), shape=(p, d))
+
+    def slots(v: Node) -> Node:
+        return assume((v.take(range(k)) - v.take(range(1, k + 1))).along(1, sums), 0.0, float(-(-d // p)))
+
+    found, held = slots(values), slots(there)
+    i, j = np.triu_indices(p, 1)
+    keys = found + held * step
+    wins = compare(keys.take(i, axis=1), keys.take(j, axis=1), step)
+    table = np.zeros((p, p), dtype=np.int64)
+    table[i, j], table[j, i] = np.arange(len(i)), np.arange(len(i)) + len(i)
+    lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(p, dtype=bool)], axis=1).reshape(k, p, p - 1)
+    ranks = assume(lower.sum(2) + 1, 1.0, float(p))
+    below = assume(d - there.take(range(1, k + 1)).sum(1), 0.0, float(d))
+    one = trim(found)
+    chosen = [
+        indicator_product(one, (p + plan.low + o - below).spread(1, p) - ranks).sum(1).sum(0).reshape(1)
+        for o in range(plan.outputs)
+    ]
+    return stack([assume(each, 0.0, 1.0) for each in chosen])
 
 
 def window5(u: Node, plan: ConstantWindow, delta: Scalar) -> Node:
     """mask with constants; shortlist, pairs, select."""
     step = Fraction(delta)
-    return block_ending(u, constant(float(plan.first * step)), constant(float(plan.last * step)), plan, step)
+    return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
 
 
 def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
@@ -32,13 +77,16 @@ def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
     per, at = plan.slope * step, plan.centre * step
     lower = at + per * plan.low - plan.below * step - per * n
     upper = at + per * (plan.high - 1) + (plan.above - 1) * step - per * n
-    return block_ending(u, lower, upper, plan, step)
+    return _ended(u, Interval(lower, upper), plan, step)
 
 
-def block_ending(u: Node, lower: Node, upper: Node, plan: WindowSchedule, step: Fraction) -> Node:
-    """The entries in [lower, upper] in slots, compared in all pairs, the targets selected: four layers."""
+def _ended(u: Node, at: Interval, plan: WindowSchedule, step: Fraction) -> Node:
+    """The entries in a closed interval in slots, compared in all pairs, the targets selected: four layers.
+
+    The blocks are as the entries come: they are independent, so a permutation would change nothing.
+    """
     d, outputs, ending = u.shape[0], plan.outputs, plan.ending
-    mask, below = mask_of(u, lower, upper, step)
+    mask, below = mask_of(u, at.lower, at.upper, step)
     n = assume(mask.sum(), 0.0, float(d))
     slots, _ = slots_of(u, mask, np.arange(d), groups(d, ending.blocks), ending.entries)
     m = slots.shape[0]

@@ -144,11 +144,11 @@ def log_multinomial(counts: Sequence[ArrayLike], chances: Sequence[ArrayLike]) -
     c = np.broadcast_arrays(*(np.asarray(v, np.int64) for v in counts))
     n = np.sum(c, axis=0, dtype=np.int64)
     f = _log_factorials(int(n.max(initial=0)))
-    value, slack = f[n].copy(), f[n] + MORE + n
+    value, slack = f[n], f[n] + MORE + n
     for count, chance in zip(c, chances, strict=True):
         part = count * portable.log(np.asarray(chance, np.float64))
-        value += part - f[count]
-        slack += np.abs(part)
+        value = value + part - f[count]
+        slack = slack + np.abs(part)
     return np.asarray(value + SLACK * slack, dtype=np.float64)
 
 

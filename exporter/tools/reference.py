@@ -2,9 +2,9 @@
 
 Every construction for any data at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; those
 made of comparators at d = 9 and 25 as Max and Min, which need no grid. For verifiers the exact ones as bare dense chains
-too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with
-VNN-LIB properties beside them: these speak of real numbers inside the domain, where such layers do nothing. What would be
-larger than LARGEST is left out.
+too, without the layers that round and clamp data (radix on 8 bits), also at d = 3, with VNN-LIB properties beside them:
+these speak of real numbers inside the domain, where such layers do nothing. What would be larger than LARGEST is left out,
+and so are networks for uniform inputs only.
 """
 
 from __future__ import annotations

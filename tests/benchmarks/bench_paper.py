@@ -208,10 +208,10 @@ def cells() -> Iterator[Cell]:
             yield counted(asked(name), d)
 
 
-def exponents(rows: dict[str, Row]) -> Row:
+def exponents(rows: dict[str, Row], limits: dict[str, float]) -> Row:
     """The slopes of log width over log d, where all widths have been counted."""
     checks = []
-    for name, limit in EXPONENTS.items():
+    for name, limit in limits.items():
         mine = [rows[key] for d in SIZES if (key := f"width-{name}-d{d}") in rows]
         if len(mine) == len(SIZES):
             slope = np.polyfit(np.log([r["d"] for r in mine]), np.log([r["width"] for r in mine]), 1)[0]
@@ -233,8 +233,9 @@ def show(name: str, row: Row) -> None:
         print(f"{name:36} {c['what']:34} {c['measured']:12.6g} (target {c['relation']} {c['target']:g}){mark}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_cells(name: str, about: str | None, cells: Callable[[], Iterator[Cell]], limits: dict[str, float]) -> int:
+    """The command line of a benchmark: measure what is missing, print all; exit status 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="one JSON file per finished cell")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cells whose name holds one of the words")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the vectors: a check of the script itself")
@@ -243,7 +244,7 @@ def main() -> int:
     chosen = [c for c in cells() if not args.only or any(word in c.name for word in args.only)]
     rows: dict[str, Row] = {}
     try:
-        for cell in tqdm(chosen, desc="paper", unit="cell", disable=None):
+        for cell in tqdm(chosen, desc=name, unit="cell", disable=None):
             path = args.out / f"{cell.name}.json"
             if not path.exists():
                 row = cell.measure(20 if args.quick else 1)
@@ -252,13 +253,13 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"interrupted: {len(rows)} of {len(chosen)} cells are done and kept in {args.out}", file=sys.stderr)
         return 130
-    rows["exponents"] = exponents(rows)
-    for name, row in rows.items():
-        show(name, row)
+    rows["exponents"] = exponents(rows, limits)
+    for each, row in rows.items():
+        show(each, row)
     missed = [c for row in rows.values() for c in row["checks"] if not c["held"]]
     print(f"{len(missed)} targets missed" if missed else "all targets are met")
     return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cells("paper", __doc__, cells, EXPONENTS))
