@@ -432,6 +432,7 @@ def test_the_key_is_asked_for_once_and_kept_in_the_page(open_page: Open, locked:
         page.click(f"nav a[href='#{view}']")
         page.wait_for_load_state("networkidle")
         assert not page.is_visible("#key-dialog")
+    page.wait_for_selector("#model-list .card")
     assert page.locator("#model-list .card").count() > 10
     page.click("nav a[href='#try']")
     page.click("[data-example=normal]")

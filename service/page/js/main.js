@@ -4,9 +4,8 @@ import { startTry } from './try.js'
 import { openWatch } from './watch.js'
 import { openCompare } from './compare.js'
 import { openModels } from './models.js'
-import { findImages, openImages } from './images.js'
 
-const VIEWS = { try: () => {}, watch: openWatch, compare: openCompare, models: openModels, images: openImages }
+const VIEWS = { try: () => {}, watch: openWatch, compare: openCompare, models: openModels }
 
 function route(moved) {
   const name = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : 'try'
@@ -21,6 +20,5 @@ function route(moved) {
 }
 
 startTry()
-findImages()
 addEventListener('hashchange', () => route(true))
 route(false)

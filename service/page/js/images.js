@@ -1,2 +1,0 @@
-export async function findImages() {}
-export function openImages() {}
