@@ -138,6 +138,7 @@ async def _live(engine: Engine) -> None:
     seen = 0 if flag is None else _mark(flag)
     if engine.loading:
         await load_models(engine)
+    engine.ready.set()
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})
     gc.collect()
