@@ -97,7 +97,7 @@ def test_who_cannot_wait_is_told_when_to_come_back(connect: Connect, folder: Pat
     assert "128 entries is being built" in answer.json()["detail"]
     assert answer.json()["building"] == ["128"]
     assert right(ask(client, 4), 4), "others are served meanwhile"
-    client.engine.settings = replace(client.engine.settings, timeout_s=30.0)
+    client.engine.settings = client.app.exchanges.settings = replace(client.engine.settings, timeout_s=30.0)
     assert right(patient(client, 100), 100)
 
 

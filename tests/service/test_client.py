@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exporter.question.families import FAMILIES
 from service.client import Client, ServiceError, main
 from tests.service.conftest import Server
+from tests.service.random_requests import is_right
 
 
 @pytest.mark.parametrize("format", ["json", "npy", "raw"])
@@ -127,3 +129,11 @@ def test_long_numbers_in_large_requests(server: Server) -> None:
         for _ in range(3):
             answer = client.median(vectors, exact=True)
             assert answer.medians.tolist() == [np.median(vector) for vector in vectors]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_requests_are_bit_equal(server: Server, family: str) -> None:
+    """`python tests/benchmarks/bench_service.py requests` sends more, and longer ones."""
+    rng = np.random.default_rng(len(family))
+    with Client(server.url) as client:
+        assert all(is_right(client, rng, family, 32) for _ in range(12))
