@@ -91,7 +91,9 @@ ATTACKS: dict[str, Attack] = {
     "v2: an empty document": Attack(fill(b"", b"[],"), path=V2),
     "missing numbers": Attack(fill(b'{"nan": "omit", "vectors": [[', b"null,", b"1]]}")),
     "vectors of missing numbers": Attack(fill(b'{"nan": "omit", "vectors": [', b"[null],", b"[1]]}")),
-    "quantiles of short vectors": Attack(fill(b'{"quantiles": [0, 1], "vectors": [', b"[1],", b"[1]]}"), path="/quantile"),
+    "quantiles of short vectors": Attack(
+        fill(b'{"quantiles": [0, 1], "vectors": [', b"[1],", b"[1]]}"), path="/quantile"
+    ),
     "quantiles": Attack(fill(b'{"vector": [1, 2], "quantiles": [', b"0.5,", b"1]}"), path="/quantile"),
     "v2: quantiles": Attack(fill(infer(b"[" + b"1," * 63 + b'1]}], "a": ['), b"1,", b"1]}"), path=V2_QUANTILE),
     "CSV: a long first line": Attack(fill(b"", b"a,"), CSV),
