@@ -199,7 +199,7 @@ def _refusal(response: httpx.Response, tries: str) -> ServiceError:
 
 
 def _from_json(content: dict[str, Any]) -> tuple[Any, ...]:
-    told = next(content[name] for name in ("medians", "quantiles", "ranks") if name in content)
+    (told,) = (content[name] for name in ("medians", "quantiles", "ranks") if name in content)
     bound, models = np.array(content["error_bound"]), np.ravel(content["models"]).tolist()
     counts = (int(np.sum(content[name])) for name in ("certified", "fallback"))
     certified, fallback = counts

@@ -97,6 +97,7 @@ async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = N
 async def _live(engine: Engine) -> None:
     if engine.loading:
         await load_models(engine)
+    engine.ready.set()
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})
     gc.collect()

@@ -85,6 +85,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
+        self.ready = asyncio.Event()  # the models are loaded
         self.readers = asyncio.Semaphore(2)  # large bodies that are parsed at a time
         self.pool = _pool(self.settings.inference_threads, "inference")
         self.helpers = _pool(2, "prepare")
@@ -302,6 +303,14 @@ class Engine:
         if not self.registry.models:
             raise ProblemError(503, self.unready, headers={"Retry-After": "1"})
         return BodyLimits(self.settings.max_vectors, max(self.registry.largest, self.reach))
+
+    async def loaded(self) -> None:
+        """Wait for the models to be loaded, as long as a request may take."""
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                await self.ready.wait()
+        except TimeoutError:
+            raise ProblemError(503, self.unready, headers={"Retry-After": "1"}) from None
 
     @property
     def unready(self) -> str:

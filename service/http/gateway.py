@@ -25,6 +25,7 @@ from service.scaling import NotFiniteError
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
+OF_MODELS = ("/median", "/quantile", "/models", "/v2/models")
 MUCH = 1 << 19  # bytes that are no small request
 
 
@@ -52,6 +53,8 @@ class Gateway:
 
         try:
             exchange.authorise()
+            if self.engine.loading and head.path.startswith(OF_MODELS):
+                await self.engine.loaded()
             if is_median:
                 reply: Reply = await self.route.endpoint(Request(scope, receive))
                 await reply(scope, receive, send_with_id)

@@ -140,7 +140,7 @@ def _parse_csv(body: Body, options: MedianOptions, limits: BodyLimits) -> Questi
             matrix.add(batch)
     except pa.ArrowInvalid as error:
         said = str(error).splitlines()[0][:200]
-        if "Empty CSV" in said:
+        if "Empty CSV" in said or "Could not skip" in said:
             raise BadInputError("The table has no rows.") from None
         remedy = "" if options.columns else " Name the columns that are numbers with ?columns=..."
         raise BadInputError(f"The table cannot be read: {said.rstrip('.')}.{remedy}") from None
@@ -174,7 +174,7 @@ def _parse_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Ques
             picked = batch.select(wanted)
             picked.validate(full=True)
             matrix.add(picked)
-    except (pa.ArrowException, OSError, struct.error, StopIteration, EOFError) as error:
+    except (pa.ArrowException, OSError, ValueError, struct.error, StopIteration, EOFError) as error:
         said = (str(error).splitlines() or ["it ends too early"])[0][:200]
         raise BadInputError(
             f"The body is not an Arrow stream that can be read here: {said.rstrip('.')}.", status=400
@@ -184,7 +184,7 @@ def _parse_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Ques
 
 def _batches(pa: Any, reader: Any, schema: Any) -> Iterator[Any]:
     """The batches of a stream, whose memory is the body's."""
-    for message in islice(iter(partial(next, reader, None), None), BATCHES + 1):
+    for message in islice(iter(partial(next, reader, None), None), BATCHES):
         if message.type != RECORDS:
             raise BadInputError(
                 "Dictionary-encoded columns are not accepted; send them as they are, or leave them out."

@@ -1,7 +1,9 @@
-"""Figures of the service that take too long for `make test`. Needs `wrk` for everything but `accuracy`.
+"""Figures of the service that take too long for `make test`. Needs `wrk` for `ratios` and `soak`.
 
     python tests/benchmarks/bench_service.py ratios      latency and throughput against bare endpoints, in one run
     python tests/benchmarks/bench_service.py accuracy    10,000 vectors a family, any length, ranges up to 1e300
+    python tests/benchmarks/bench_service.py requests    10,000 to /median and /quantile, lengths 1 to 20,000, bit for bit
+    python tests/benchmarks/bench_service.py lengths     the first and the next answer for lengths up to a million
     python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
 
 Every figure is a ratio of two things measured turn and turn about in the same run; inputs rotate. Options behind -- are
@@ -34,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from exporter.question.families import FAMILIES  # noqa: E402
 from service.client import Client  # noqa: E402
+from tests.service.random_requests import is_right  # noqa: E402
 
 D = 2048
 SCRIPT = """
@@ -196,6 +199,47 @@ def accuracy(models: Path, count: int) -> dict[str, float]:
     return failures
 
 
+def requests(count: int) -> dict[str, float]:
+    """Every family in turn, lengths 1 to 20,000, both routes, all methods, every format; models are built when needed."""
+    wrong = dict.fromkeys(FAMILIES, 0.0)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        service(Path(folder), "--timeout-s", "300") as (url, _),
+        Client(url, timeout=600) as client,
+    ):
+
+        def ask(number: int) -> tuple[str, bool]:
+            name = list(FAMILIES)[number % len(FAMILIES)]
+            return name, is_right(client, np.random.default_rng(number), name, 20_000)
+
+        with ThreadPoolExecutor(2) as pool:
+            for number, (name, right) in enumerate(pool.map(ask, range(count)), 1):
+                wrong[name] += not right
+                if number % 1000 == 0 or number == count:
+                    print(f"{number} requests, {sum(wrong.values()):.0f} not bit-equal", flush=True)
+    return {"requests": count, **wrong}
+
+
+def lengths() -> dict[str, float]:
+    """Seconds of the first answer, for which a model is built, and of the next one, beside numpy.median."""
+    figures: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        service(Path(folder), "--timeout-s", "300") as (url, _),
+        Client(url, timeout=600) as client,
+    ):
+        for n in (2048, 4096, 65536, 10**6):
+            x = np.random.default_rng(n).random((1, n), np.float32)
+            for which in ("first", "next"):
+                started = time.perf_counter()
+                assert client.median(x, format="raw", exact=True).medians == np.median(x)
+                figures[f"{n} numbers, {which} answer, s"] = time.perf_counter() - started
+            started = time.perf_counter()
+            np.median(x)
+            figures[f"{n} numbers, numpy, s"] = time.perf_counter() - started
+    return figures
+
+
 def soak(models: Path, seconds: float) -> dict[str, float]:
     """A queue of 4 under 64 connections: it is always full. Memory is sampled after the first quarter."""
     raw = [np.random.default_rng(i).random(D).astype("<f4").tobytes() for i in range(64)]
@@ -221,17 +265,21 @@ def soak(models: Path, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ratios", "accuracy", "soak"])
+    parser.add_argument("what", choices=["ratios", "accuracy", "requests", "lengths", "soak"])
     parser.add_argument("options", nargs="*", help="of the service (ratios)")
     parser.add_argument("--models", type=Path, default=ROOT / "models")
     parser.add_argument("--seconds", type=int, help="of each wrk run (whole ones; ratios 2, soak 60)")
     parser.add_argument("--rounds", type=int, default=9, help="of turn and turn about (ratios)")
-    parser.add_argument("--count", type=int, default=10_000, help="vectors a family (accuracy)")
+    parser.add_argument("--count", type=int, default=10_000, help="vectors a family (accuracy), or requests")
     chosen = parser.parse_args()
     if chosen.what == "ratios":
         figures = ratios(chosen.models, chosen.seconds or 2, chosen.rounds, chosen.options)
     elif chosen.what == "accuracy":
         figures = accuracy(chosen.models, chosen.count)
+    elif chosen.what == "requests":
+        figures = requests(chosen.count)
+    elif chosen.what == "lengths":
+        figures = lengths()
     else:
         figures = soak(chosen.models, chosen.seconds or 60)
     print()

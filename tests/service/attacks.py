@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 
 JSON, NPY, RAW = "application/json", "application/x-npy", "application/octet-stream"
+CSV, ARROW = "text/csv", "application/vnd.apache.arrow.stream"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def infer(data: bytes) -> bytes:
 
 
 GOOD = "4096 vectors that are right"
-V2 = "/v2/models/{model}/infer"
+V2, V2_QUANTILE = "/v2/models/{model}/infer", "/v2/models/quantile/infer"
 ATTACKS: dict[str, Attack] = {
     "empty arrays": Attack(fill(b"", b"[],")),
     "opening brackets": Attack(fill(b"", b"[")),
@@ -88,6 +89,22 @@ ATTACKS: dict[str, Attack] = {
     "v2: numbers": Attack(fill(infer(b"["), b"1,", b"1]}]}"), path=V2),
     "v2: strings": Attack(fill(infer(b'["'), b",", b'"]}]}'), path=V2),
     "v2: an empty document": Attack(fill(b"", b"[],"), path=V2),
+    "missing numbers": Attack(fill(b'{"nan": "omit", "vectors": [[', b"null,", b"1]]}")),
+    "vectors of missing numbers": Attack(fill(b'{"nan": "omit", "vectors": [', b"[null],", b"[1]]}")),
+    "quantiles of short vectors": Attack(
+        fill(b'{"quantiles": [0, 1], "vectors": [', b"[1],", b"[1]]}"), path="/quantile"
+    ),
+    "quantiles": Attack(fill(b'{"vector": [1, 2], "quantiles": [', b"0.5,", b"1]}"), path="/quantile"),
+    "v2: quantiles": Attack(fill(infer(b"[" + b"1," * 63 + b'1]}], "a": ['), b"1,", b"1]}"), path=V2_QUANTILE),
+    "CSV: a long first line": Attack(fill(b"", b"a,"), CSV),
+    "CSV: a quoted first line": Attack(fill(b'"', b"a\n"), CSV),
+    "CSV: empty lines": Attack(fill(b"a\n", b"\n"), CSV),
+    "CSV: short lines": Attack(fill(b"a\n", b"1\n"), CSV),
+    "CSV: empty cells": Attack(fill(b"a" + b",b%d" * 999 % tuple(range(999)), b"\n" + b"," * 999), CSV),
+    "CSV: a long cell": Attack(fill(b"a\n1", b"1"), CSV),
+    "CSV: rows": Attack(fill(b"a,b\n", b"1,2\n"), CSV, "/median?by=rows"),
+    "Arrow: zeros": Attack(fill(b"\xff\xff\xff\xff", b"\0"), ARROW),
+    "Arrow: a long schema": Attack(fill(b"\xff\xff\xff\xff\xff\xff\x0f\0", b"\x10\0\0\0"), ARROW),
 }
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exporter.question.families import FAMILIES
 from service.client import Client, ServiceError, main
 from tests.service.conftest import Server
+from tests.service.random_requests import is_right
 
 
 @pytest.mark.parametrize("format", ["json", "npy", "raw"])
@@ -61,6 +63,44 @@ def test_the_users_own_vectors(server: Server, tmp_path: Path, capsys: pytest.Ca
         assert f"{count} of length" in capsys.readouterr().out
 
 
+def printed(server: Server, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["--url", server.url, "--exact", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_file_is_answered_line_by_line(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_text("1, 2, 4\n\n4;5\n1e300 -2.5 7 8\n")
+    assert printed(server, capsys, "--in", str(path)) == ["2.0", "4.5", "7.5"]
+    path.write_text("3\n1\n2\n")
+    assert printed(server, capsys, "--in", str(path)) == ["2.0"], "a single column"
+    assert printed(server, capsys, "--in", str(path), "--by", "rows") == ["3.0", "1.0", "2.0"]
+    path.write_text('price,"a, b"\n3,1\n1,\n2,5\n')
+    assert main(["--url", server.url, "--in", str(path)]) == 2
+    assert "not a number" in capsys.readouterr().err
+    told = printed(server, capsys, "--in", str(path), "--nan", "omit")
+    assert told == ["price\t2.0", "a, b\t3.0"]
+    told = printed(
+        server, capsys, "--in", str(path), "--columns", "price", "--quantiles", "0,0.25", "--method", "hazen"
+    )
+    assert told == ["price\t1.0\t" + repr(float(np.quantile([3, 1, 2], 0.25, method="hazen")))]
+    assert printed(server, capsys, "--in", str(path), "--columns", "price", "--ranks", "3") == ["price\t3.0"]
+    np.save(tmp_path / "m.npy", np.arange(3000.0).reshape(1500, 2))
+    assert len(printed(server, capsys, "--in", str(tmp_path / "m.npy"))) == 1500
+
+
+@pytest.mark.parametrize("format", ["json", "npy", "raw", "csv", "arrow", "feather"])
+def test_quantiles_agree_with_numpy(server: Server, format: str) -> None:
+    values = np.random.default_rng(0).normal(size=(6, 30))
+    with Client(server.url) as client:
+        answer = client.quantile(values, [0.1, 0.9], method="weibull", format=format, exact=True)
+        assert answer.quantiles.tobytes() == np.quantile(values, [0.1, 0.9], axis=1, method="weibull").T.tobytes()
+        assert answer.certified == 12
+        assert client.quantile(values, ranks=[1], format=format, exact=True).quantiles.shape == (6, 1)
+        values[0, 0] = np.nan
+        assert np.isnan(client.median(values, format=format, nan="propagate").medians).tolist() == [True] + [False] * 5
+
+
 @pytest.mark.parametrize("content", ["1,x\n", None])
 def test_a_bad_file_is_one_line(content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "data.csv"
@@ -89,3 +129,11 @@ def test_long_numbers_in_large_requests(server: Server) -> None:
         for _ in range(3):
             answer = client.median(vectors, exact=True)
             assert answer.medians.tolist() == [np.median(vector) for vector in vectors]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_requests_are_bit_equal(server: Server, family: str) -> None:
+    """`python tests/benchmarks/bench_service.py requests` sends more, and longer ones."""
+    rng = np.random.default_rng(len(family))
+    with Client(server.url) as client:
+        assert all(is_right(client, rng, family, 32) for _ in range(12))

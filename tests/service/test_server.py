@@ -44,6 +44,10 @@ def test_options_come_from_flags_and_environment(serve: Serve, models: Path) -> 
         (["--workers", "0"], {}),
         (["--log-level", "loud"], {}),
         ([], {"MEDIAN_PORT": "x"}),
+        ([], {"MEDIAN_WORKER": "2"}),
+        ([], {"MEDIAN_NOTHING_LIKE_IT": ""}),
+        (["--max-length", "0"], {}),
+        (["--max-length", "99999999"], {}),
         (["--nothing"], {}),
         (["--port", "99999"], {}),
         (["--port", "65536"], {}),
@@ -64,6 +68,36 @@ def test_a_wrong_option_is_one_line(arguments: list[str], environment: dict[str,
     assert "error:" in done.stderr.splitlines()[-1]
 
 
+def test_an_unknown_option_in_the_environment_is_named_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="MEDIAN_MAX_BATHC in the environment is no option; MEDIAN_MAX_BATCH is meant"):
+        Settings.from_env({"MEDIAN_MAX_BATHC": "4"})
+    assert Settings.from_env({"MEDIAN_MAX_BATCH": "4", "OTHER": "x"}).max_batch == 4
+
+
+def test_readiness_says_loading_while_large_models_load(serve: Serve, tmp_path: Path) -> None:
+    for d in range(101, 140, 2):
+        toy_models.write(tmp_path, f"d{d}", toy_models.description(d), slow=300)
+    server = serve(tmp_path, "--no-build", "--drain-s", "0")
+    said: list[str] = []
+
+    def ready() -> bool:
+        try:
+            answer = httpx.get(server.url + "/readyz")
+        except httpx.TransportError:
+            return False
+        if answer.status_code == 503:
+            said.append(answer.json()["detail"])
+            if len(said) == 1:  # who asks already waits, and is answered
+                assert ask(server, [3, 1, 2]).json()["medians"] == [2.0]
+        return answer.status_code == 200
+
+    until(ready)
+    assert "loading" in said[0]
+    assert server.said("loading a model") >= 20
+    assert '"file":"d139.onnx","d":139' in server.log
+    assert server.stop() == 0
+
+
 def failed(*arguments: str) -> str:
     """The error a service says before it stops instead of starting."""
     command = [sys.executable, "-m", "service", *arguments]
@@ -80,6 +114,8 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(models: Path) -> No
         taken.listen()
         port = str(taken.getsockname()[1])
         said = failed("--models", str(models), "--port", port)
+        nothing = failed("--models", str(models / "missing"), "--no-build", "--port", port)
+    assert "cannot listen" in nothing, "it is told before anything is looked for or built"
     assert "cannot listen" in said
     assert port in said
     assert "in use" in said
