@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
     "version", "errors", "question", "formula", "planning", "readings", "files", "options", "constructions", "build", "net",
-    "library", "tools", "cli", "console",
+    "library", "rewriting", "torch", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "layout", "scaling", "requests", "compute", "http",
@@ -111,7 +111,8 @@ def test_packages_import_what_they_declare() -> None:
     """The base install runs the exporter, the extra `service` the service (fastapi brings starlette and pydantic)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    base, service, plot = project["dependencies"], extras["service"], extras["plot"]
+    base, service = project["dependencies"], extras["service"]
+    optional = extras["plot"] + extras["rewrite"] + extras["torch"]
     for package, declared in (("exporter", base), ("service", base + service)):
         used = {
             name.partition(".")[0]
@@ -120,7 +121,7 @@ def test_packages_import_what_they_declare() -> None:
             for name in imported(node)
         } - {"exporter", "service", *sys.stdlib_module_names}
         known = {module(each) for each in declared}
-        assert used - {module(each) for each in plot} - {"starlette", "pydantic"} <= known, package
+        assert used - {module(each) for each in optional} - {"starlette", "pydantic"} <= known, package
     assert {module(each) for each in service} == set(NEEDED)
 
 
