@@ -7,7 +7,8 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
-.PHONY: setup demo test lint types tests torture mutants runtimes versions models browser clean
+TORCH := .venv-torch
+.PHONY: setup demo test lint types tests torture mutants runtimes torch versions models browser clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -62,6 +63,16 @@ browser: $(HEAVY)/.installed
 	mkdir -p models/browser/ort
 	cp $(addprefix $(HEAVY)/node_modules/onnxruntime-web/dist/,ort.wasm.min.mjs ort-wasm-simd-threaded.mjs ort-wasm-simd-threaded.wasm) models/browser/ort/
 
+# Exports of torch and kornia without TopK, and networks as modules, in an environment of its own.
+torch: $(TORCH)/.installed
+	$(TORCH)/bin/python -m pytest -q tests/torch
+
+$(TORCH)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt torch==2.13.0 onnxscript==0.7.2 kornia==0.9.0 pytest setuptools
+	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation -e '.[rewrite]'
+	@touch $@
+
 # The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.
 versions:
 	for which in lowest highest; do \
@@ -76,4 +87,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) $(TORCH) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

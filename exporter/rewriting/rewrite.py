@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ from exporter.rewriting.find import OPERATORS, Left, Request, Unfit, find, infer
 LARGEST = 2**31 - 1  # bytes of a protobuf message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Replaced:
     """A node that was replaced: what it was and became, and what the check found on its outputs."""
 
@@ -61,7 +62,7 @@ class Replaced:
         return not self.left_range and all(c.equal or c.difference <= self.error for c in self.outputs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rewritten:
     """The outcome: `ok` if nothing is left, and every replaced node is as right as promised."""
 
@@ -236,7 +237,14 @@ def _rewrite(
         replace(model.graph, node, request, emission)
         stated = None if way.floats or request.dtype.startswith(("int8", "uint8", "int16", "uint16")) else its_domain
         replaced.append(
-            Replaced(request.node, request.about(), emission.became, len(emission.graph.nodes), emission.error, stated)
+            Replaced(
+                node=request.node,
+                was=request.about(),
+                became=emission.became,
+                nodes=len(emission.graph.nodes),
+                error=emission.error,
+                domain=stated,
+            )
         )
         requests.append((request, x))
     after = ir.to_proto(model)
@@ -251,7 +259,10 @@ def _rewrite(
     if out is not None and replaced:
         progress("writing")
         _write(after, path, out)
-    return Rewritten(path.name, way.profile, replaced, left, counts, opset, outputs, times, after)
+    return Rewritten(
+        file=path.name, profile=way.profile, replaced=replaced, left=left, nodes=counts, opset=opset, outputs=outputs,
+        checked=times, model=after,
+    )  # fmt: skip
 
 
 def _model(proto: onnx.ModelProto, folder: Path) -> ir.Model:
@@ -367,7 +378,7 @@ def _checked(
             for name in (request.values, request.indices)
             if name and pairs
         ]
-        results.append(Replaced(one.node, one.was, one.became, one.nodes, one.error, one.domain, seen.get(x), found))
+        results.append(dataclasses.replace(one, seen=seen.get(x), outputs=found))
     return [compared(n, [(a[n], b[n]) for a, b in pairs]) for n in outputs if pairs], len(pairs), results
 
 

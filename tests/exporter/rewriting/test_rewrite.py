@@ -185,7 +185,7 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
     proto.graph.initializer[2].CopyFrom(numpy_helper.from_array(big, "two"))
     source = tmp_path / "in"
     source.mkdir()
-    onnx.save(proto, source / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=16)
+    onnx.save(proto, source / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=60)
     found = rewrite(source / "m.onnx", tmp_path / "out" / "new.onnx")
     assert found.replaced[0].right
     assert (tmp_path / "out" / "m.data").read_bytes() == (source / "m.data").read_bytes()
