@@ -9,7 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 HEAVY := .venv-runtimes
 SCALE := .venv-scale
 PAGE := .venv-page
-.PHONY: setup demo test lint types tests torture mutants runtimes scale versions models browser page vendor clean
+TORCH := .venv-torch
+.PHONY: setup demo test lint types tests torture mutants runtimes scale torch versions models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -99,6 +100,16 @@ vendor:
 	  --banner:js="// hyparquet and fzstd, see LICENSES.txt" --outfile=service/page/vendor/parquet.js
 	cat tests/page/licenses.txt $(addprefix $(PAGE)/vendor/node_modules/,hyparquet/LICENSE fzstd/LICENSE) > service/page/vendor/LICENSES.txt
 
+# Exports of torch and kornia without TopK, and networks as modules, in an environment of its own.
+torch: $(TORCH)/.installed
+	$(TORCH)/bin/python -m pytest -q tests/torch
+
+$(TORCH)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt torch==2.13.0 onnxscript==0.7.2 kornia==0.9.0 pytest setuptools
+	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation -e '.[rewrite]'
+	@touch $@
+
 # The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.
 versions:
 	for which in lowest highest; do \
@@ -113,4 +124,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) $(SCALE) $(PAGE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""The command line: `python -m exporter --d 2048 --out models/`, and the commands describe, verify, audit, reduce, atlas."""
+"""The command line: `python -m exporter --d 2048 --out models/`, and commands such as describe and rewrite."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
+from exporter.files.profiles import PROFILES
 from exporter.images.build import asks_for_images
 from exporter.library import (
     Exported,
@@ -386,6 +387,57 @@ def _frontier(args: Sequence[str]) -> int:
     return 0
 
 
+def _rewrite(args: Sequence[str]) -> int:
+    try:
+        from exporter.rewriting.emit import INDICES_UP_TO  # noqa: PLC0415, an extra of its own
+        from exporter.rewriting.find import OPERATORS  # noqa: PLC0415
+        from exporter.rewriting.rewrite import rewrite  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is missing: pip install 'onnx-median[rewrite]'") from None
+    parser = _parser("rewrite")
+    parser.add_argument("file", type=Path, metavar="MODEL", help="an .onnx file, of any origin")
+    parser.add_argument("--out", type=Path, metavar="NEW", help="the .onnx file to write")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be replaced, and write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--profile", metavar=f"{{{','.join(PROFILES)}}}",
+        help="what the new nodes are made of (default: minmax, Max and Min, which is right on all data as it is; with "
+        "--domain or --calibrate structured, where Relu is the only non-linear operator and data has a range and a grid)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--domain", type=_number, nargs=2, metavar=("LO", "HI"), help="the range of the data, at every node"
+    )
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="DATA.npz",
+        help="measure the range at each node by running the model on these arrays, named as its inputs are",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bits",
+        type=_number,
+        metavar="B",
+        help="the grid of 2^B steps on that range (default: 24, or all of an int8)",
+    )
+    parser.add_argument(
+        "--only", action="append", choices=OPERATORS, help="replace only these, repeatable (default: all)"
+    )
+    parser.add_argument(
+        "--indices", type=_at_least(1), metavar="D",
+        help=f"indices of TopK for axes of up to D entries, by D^2 comparisons a vector (default: {INDICES_UP_TO})",
+    )  # fmt: skip
+    parser.add_argument("--no-check", action="store_true", help="do not run both models")
+    parsed = vars(parser.parse_args(args))
+    dry, skip = parsed.pop("dry_run", False), parsed.pop("no_check", False)
+    file, as_json, out = parsed.pop("file"), parsed.pop("json", False), parsed.pop("out", None)
+    if out is None and not dry:
+        parser.error("the following arguments are required: --out (or --dry-run)")
+    with tqdm(desc="rewriting", bar_format="{desc}: {postfix}", disable=None, leave=False) as bar:
+        found = rewrite(
+            file, None if dry else out, check=not (dry or skip), progress=bar.set_postfix_str, spelled=False, **parsed
+        )
+    print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
+    return 0 if found.ok else 1
+
+
 @dataclass(frozen=True)
 class Command:
     """A word before the options: what it does in a line, at more length, and by example."""
@@ -431,6 +483,15 @@ COMMANDS = {
         "For every depth the narrowest and the smallest network for the median known, counted as built; * where a depth\n"
         "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
         "  python -m exporter frontier --d 32 --failure 0.1 --inputs uniform",
+    ),
+    "rewrite": Command(
+        _rewrite,
+        "MODEL: TopK and its relatives in any ONNX model become networks of ours",
+        "Replace TopK, ReduceMax, ReduceMin, ArgMax and ArgMin along an axis of known length, which torch writes\n"
+        "for sort, msort, argsort, topk, quantile, max and min, and run both models to compare them.\n"
+        "Exit status 0: all replaced and as right as promised; 1: something is left as it was, or differs; 2: an error.",
+        "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
+        "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --out models/new.onnx",
     ),
     "atlas": Command(
         _atlas,

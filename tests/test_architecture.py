@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
     "version", "errors", "question", "formula", "planning", "readings", "files", "options", "constructions", "build",
-    "images", "net", "library", "tools", "cli", "console",
+    "images", "net", "library", "rewriting", "torch", "tools", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "quantiles", "scaling", "requests",
@@ -113,7 +113,7 @@ def test_packages_import_what_they_declare() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     base, service = project["dependencies"], extras["service"]
-    optional = {module(each) for name in ("plot", "ray", "tables") for each in extras[name]}
+    optional = {module(each) for name in ("plot", "ray", "tables", "rewrite", "torch") for each in extras[name]}
     for package, declared in (("exporter", base), ("service", base + service)):
         used = {
             name.partition(".")[0]

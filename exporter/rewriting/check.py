@@ -1,0 +1,150 @@
+"""Both models in onnxruntime on the same inputs: every replaced node and every output, equal bit for bit or how far off."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from exporter.errors import UserError
+from exporter.files.model_file import running
+from exporter.rewriting.find import Request
+
+Feed = dict[str, Any]
+KINDS = {
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8, "tensor(int16)": np.int16, "tensor(uint16)": np.uint16, "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64, "tensor(bool)": np.bool_,
+}  # fmt: skip
+FREE = 3  # the length of an axis that may have any
+DRAWS = 4
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor of both models: `equal` bit for bit (NaN equals NaN, 0 equals -0), or the largest difference."""
+
+    name: str
+    equal: bool
+    difference: float
+
+
+def external_files(proto: onnx.ModelProto) -> list[str]:
+    """The files beside a model that hold its data."""
+    tensors = [*proto.graph.initializer]
+    for node in proto.graph.node:
+        tensors += [a.t for a in node.attribute if a.HasField("t")]
+    places = (e.value for t in tensors for e in t.external_data if e.key == "location")
+    return sorted(set(places))
+
+
+@contextmanager
+def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Any]]:
+    """The models in onnxruntime, from a folder of their own that also holds their external data (linked, or copied)."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as name:
+        there = Path(name)
+        for file in external_files(protos[0]):
+            (there / file).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(folder / file, there / file)
+            except OSError:
+                shutil.copyfile(folder / file, there / file)
+        loaded = []
+        for i, proto in enumerate(protos):
+            path = there / f"model{i}.onnx"
+            path.write_bytes(proto.SerializeToString())
+            with running("the rewritten model" if i else "the model"):
+                loaded.append(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+        yield loaded
+
+
+def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with more of its tensors as outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    there = {o.name for o in [*copy.graph.output, *copy.graph.input]}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in dict.fromkeys(names) if n not in there)
+    return copy
+
+
+def feeds(session: Any, calibration: Feed | None, seed: int = 0) -> list[Feed]:
+    """Random inputs, with ties and without, and the calibration data."""
+    rng = np.random.default_rng(seed)
+    out = [dict(calibration)] if calibration else []
+    for draw in range(DRAWS):
+        free: dict[str, int] = {}
+        feed = {}
+        for source in session.get_inputs():
+            if source.type not in KINDS:
+                return out  # a type that is not drawn: strings, sequences
+            shape = [n if isinstance(n, int) else free.setdefault(n or "", FREE + draw) for n in source.shape]
+            kind = np.dtype(KINDS[source.type])
+            if kind.kind == "f":
+                x = rng.normal(size=shape) if draw % 2 else rng.integers(-4, 5, shape)
+            else:
+                x = rng.integers(0, 2 if kind.kind == "b" else 6 if draw % 2 else 100, shape)
+            feed[source.name] = x.astype(kind)
+        out.append(feed)
+    return out
+
+
+def calibration_data(path: Path, session: Any) -> Feed:
+    """The arrays of an .npz file, by the names of the model's inputs."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except Exception:
+        raise UserError(f"{path} is not an .npz file of arrays: write it with numpy.savez(path, name=array)") from None
+    wanted = [i.name for i in session.get_inputs()]
+    if sorted(data) != sorted(wanted):
+        raise UserError(f"{path} holds {', '.join(data) or 'nothing'}, and the model's inputs are {', '.join(wanted)}")
+    for source in session.get_inputs():
+        kind, given = KINDS.get(source.type), data[source.name].dtype
+        if kind is not None and given != kind:
+            raise UserError(f"{path}: {source.name} is {given}, and the model takes {np.dtype(kind)}")
+    return data
+
+
+def run(session: Any, feed: Feed, names: Sequence[str]) -> dict[str, Any]:
+    if not names:
+        return {}  # an empty list would ask for all of them
+    with running("the model"):
+        return dict(zip(names, session.run(list(names), feed), strict=True))
+
+
+def ranges(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """The least and the largest number of each tensor."""
+    return {n: (min(float(r[n].min()) for r in results), max(float(r[n].max()) for r in results)) for n in names}
+
+
+def compared(name: str, pairs: Sequence[tuple[Any, Any]], request: Request | None = None) -> Compared:
+    """A tensor of both models, over all inputs; of a TopK only the positions that are read, sorted where it is not."""
+    equal, most = True, 0.0
+    for before, after in pairs:
+        a, b = (np.asarray(v) for v in (before, after))
+        if request is not None and request.op == "TopK":
+            a, b = (v.take(request.read, axis=request.axis) for v in (a, b))
+            if not request.ordered:
+                a, b = (np.sort(v, axis=request.axis) for v in (a, b))
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Compared(name, False, float("inf"))
+        if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            continue
+        equal = False
+        with np.errstate(all="ignore"):
+            off = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        most = max(most, float(np.nan_to_num(off, nan=np.inf).max()))
+    return Compared(name, equal, most)

@@ -1,0 +1,402 @@
+"""`python -m exporter rewrite`: find, replace, write, and run both models."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import version_converter
+
+from exporter.errors import UserError, WriteError
+from exporter.files.graph import Graph
+from exporter.files.manifest import replace_files, writable
+from exporter.files.profiles import PROFILES
+from exporter.options import checked, in_python, nearest
+from exporter.question.grid import at_most, shown
+from exporter.rewriting.check import (
+    Compared,
+    Feed,
+    calibration_data,
+    compared,
+    external_files,
+    feeds,
+    ranges,
+    run,
+    sessions,
+    watched,
+)
+from exporter.rewriting.emit import INDICES_UP_TO, Emission, Way, emit, opset_needed
+from exporter.rewriting.find import OPERATORS, Left, Request, Unfit, find, inferred
+
+LARGEST = 2**31 - 1  # bytes of a protobuf message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """A node that was replaced: what it was and became, and what the check found on its outputs."""
+
+    node: str
+    was: str
+    became: str
+    nodes: int
+    error: float
+    domain: tuple[float, float] | None = None
+    seen: tuple[float, float] | None = None  # the range of the data in the check
+    outputs: list[Compared] = field(default_factory=list)
+
+    @property
+    def left_range(self) -> bool:
+        return bool(self.domain and self.seen and (self.seen[0] < self.domain[0] or self.seen[1] > self.domain[1]))
+
+    @property
+    def right(self) -> bool:
+        """Equal, or as near as promised."""
+        return not self.left_range and all(c.equal or c.difference <= self.error for c in self.outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """The outcome: `ok` if nothing is left, and every replaced node is as right as promised."""
+
+    file: str
+    profile: str
+    replaced: list[Replaced]
+    left: list[Left]
+    nodes: tuple[int, int]
+    opset: tuple[int, int]
+    outputs: list[Compared]
+    checked: int  # inputs that both models were run on
+    model: onnx.ModelProto = field(repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.left and all(r.right for r in self.replaced)
+
+    def as_dict(self) -> dict[str, Any]:
+        found = {name: value for name, value in vars(self).items() if name != "model"}
+        lists: dict[str, list[Any]] = {"replaced": self.replaced, "left": self.left, "outputs": self.outputs}
+        return found | {name: [asdict(each) for each in some] for name, some in lists.items()} | {"ok": self.ok}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        out = []
+        for r in self.replaced:
+            out.append(f"replaced {r.was}\n    by {r.became}, {r.nodes} nodes{_told(r.outputs, r.error)}")
+            if r.left_range and r.domain and r.seen:
+                (lo, hi), (least, most) = r.domain, r.seen
+                out.append(
+                    f"    its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}], and is "
+                    "clamped there: take a wider --domain, or --profile minmax"
+                )
+        out += [f"left {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.left]
+        if self.opset[0] != self.opset[1]:
+            out.append(f"opset raised from {self.opset[0]} to {self.opset[1]}, which the new nodes need")
+        out.append(
+            f"{len(self.replaced)} replaced, {len(self.left)} left, {self.nodes[0]} nodes became {self.nodes[1]}"
+        )
+        if self.checked:
+            out += [f"output {c.name}{_told([c], 0.0)}" for c in self.outputs]
+            out.append(f"checked on {self.checked} inputs in onnxruntime")
+        elif self.replaced:
+            out.append("not checked: --no-check, or no input could be drawn (give --calibrate)")
+        return out
+
+
+def _told(found: Sequence[Compared], error: float) -> str:
+    if not found:
+        return ""
+    if all(c.equal for c in found):
+        return ": equal bit for bit"
+    allowed = f" (at most {at_most(error)} is promised)" if error else ""
+    return f": largest difference {max(c.difference for c in found):.3g}{allowed}"
+
+
+def rewrite(
+    model: Path | str,
+    out: Path | str | None = None,
+    *,
+    domain: Sequence[float] | None = None,
+    calibrate: Path | str | None = None,
+    bits: int | None = None,
+    profile: str | None = None,
+    only: Sequence[str] = OPERATORS,
+    indices: int = INDICES_UP_TO,
+    check: bool = True,
+    progress: Callable[[str], None] = lambda stage: None,
+    spelled: bool = True,
+) -> Rewritten:
+    """Replace order statistics in the ONNX file `model` and write `out`; without `out` nothing is written.
+
+    The options are those of `python -m exporter rewrite --help`; `spelled`: messages name them as Python does.
+    """
+    try:
+        return _rewrite(
+            Path(model), Path(out) if out else None, _way(domain, calibrate, bits, profile, indices), domain=domain,
+            calibrate=Path(calibrate) if calibrate else None, only=tuple(only), check=check, progress=progress,
+        )  # fmt: skip
+    except UserError as error:
+        raise type(error)(in_python(str(error)) if spelled else str(error)) from None
+
+
+def _way(domain: Any, calibrate: Any, bits: int | None, profile: str | None, indices: int) -> Way:
+    if profile is not None and profile not in PROFILES:
+        raise UserError(f"--profile must be one of {', '.join(PROFILES)}, not {profile!r}{nearest(profile, PROFILES)}")
+    if domain is not None and calibrate is not None:
+        raise UserError("--domain and --calibrate both say what range the data has: give one of them")
+    way = Way(profile or ("structured" if domain is not None or calibrate is not None else "minmax"), bits, indices)
+    for name, value in (("domain", domain), ("bits", bits)):
+        if value is not None:
+            checked(name, value)
+            if way.floats:
+                remedy = "leave it out, or take --profile structured"
+                raise UserError(
+                    f"--profile {way.profile} takes every number as it is: --{name} changes nothing; {remedy}"
+                )
+    if domain is not None and not domain[0] < domain[1]:
+        raise UserError(f"the domain must be two finite numbers LO < HI, not {shown(domain[0])} {shown(domain[1])}")
+    return way
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """The model of a file, its external data left where it is; UserError when it is none."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UserError(
+                f"{path} is larger than 2 GB, which no protobuf message may be: save it with its data beside it, "
+                "onnx.save(model, path, save_as_external_data=True)"
+            )
+        proto = onnx.load(path, load_external_data=False)
+        if not proto.graph.node or not proto.opset_import:
+            raise UserError(f"{path} is not a valid ONNX file: it has no nodes")
+        missing = [name for name in external_files(proto) if not (path.parent / name).is_file()]
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a directory, not an .onnx file") from None
+    except PermissionError:
+        raise UserError(f"{path}: permission denied") from None
+    except UserError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is not a valid ONNX file: {reason[:200]}") from None
+    if missing:
+        raise UserError(f"{path}: its data file {missing[0]} is not beside it")
+    return proto
+
+
+def _rewrite(
+    path: Path, out: Path | None, way: Way, *, domain: Any, calibrate: Path | None, only: tuple[str, ...], check: bool,
+    progress: Callable[[str], None],
+) -> Rewritten:  # fmt: skip
+    progress("reading")
+    if unknown := [op for op in only if op not in OPERATORS]:
+        raise UserError(f"--only takes {', '.join(OPERATORS)}, not {unknown[0]!r}{nearest(unknown[0], OPERATORS)}")
+    before = load(path)
+    if out is not None and out.is_dir():
+        raise UserError(f"{out} is a directory: name a file in it")
+    proto, opset = _raised(before, way, only, path.parent)
+    model, types = _model(proto, path.parent), inferred(proto)
+    found = list(find(model, types, only))
+    if not found:
+        raise UserError(f"{path} has none of {', '.join(only)} inside: there is nothing to replace")
+    wanted = [r for _, r in found if isinstance(r, Request)]
+    sources = {id(node): node.inputs[0].name or "" for node, r in found if isinstance(r, Request) and node.inputs[0]}
+    calibration: Feed | None = None
+    measured: dict[str, tuple[float, float]] = {}
+    if calibrate is not None:
+        progress("calibrating")
+        names = sorted(set(sources.values()))
+        with sessions([watched(before, names)], path.parent) as (session,):
+            calibration = calibration_data(calibrate, session)
+            computed = run(session, calibration, [n for n in names if n not in calibration])
+            measured = ranges([computed | calibration], names)
+    replaced, left, requests = [], [r for _, r in found if isinstance(r, Left)], []
+    taken = {v.name for node in model.graph.all_nodes() for v in (*node.inputs, *node.outputs) if v}
+    for node, request in found:
+        if isinstance(request, Left):
+            continue
+        x = sources[id(node)]
+        its_domain = tuple(domain) if domain is not None else measured.get(x)
+        try:
+            if its_domain and not np.isfinite(its_domain).all():
+                raise Unfit("its calibration data is not finite", "take --profile minmax, which needs no range")
+            emission = emit(request, way, x, _prefix(request, taken), None if way.floats else its_domain)
+        except Unfit as reason:
+            left.append(Left(request.node, request.op, reason.args[0], reason.args[1]))
+            continue
+        progress(f"replacing {request.node}")
+        replace(model.graph, node, request, emission)
+        stated = None if way.floats or request.dtype.startswith(("int8", "uint8", "int16", "uint16")) else its_domain
+        replaced.append(
+            Replaced(
+                node=request.node,
+                was=request.about(),
+                became=emission.became,
+                nodes=len(emission.graph.nodes),
+                error=emission.error,
+                domain=stated,
+            )
+        )
+        requests.append((request, x))
+    after = ir.to_proto(model)
+    order = {called: i for i, called in enumerate(r.node for r in wanted)}
+    left.sort(key=lambda each: order.get(each.node, -1))
+    outputs: list[Compared] = []
+    times = 0
+    if check and replaced:
+        progress("checking")
+        outputs, times, replaced = _checked(before, after, path.parent, requests, replaced, calibration)
+    counts = (len(before.graph.node), len(after.graph.node))
+    if out is not None and replaced:
+        progress("writing")
+        _write(after, path, out)
+    return Rewritten(
+        file=path.name, profile=way.profile, replaced=replaced, left=left, nodes=counts, opset=opset, outputs=outputs,
+        checked=times, model=after,
+    )  # fmt: skip
+
+
+def _model(proto: onnx.ModelProto, folder: Path) -> ir.Model:
+    """The model for editing, with data from the files of its folder where it is external."""
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, folder)
+    return model
+
+
+def _raised(
+    proto: onnx.ModelProto, way: Way, only: tuple[str, ...], folder: Path
+) -> tuple[onnx.ModelProto, tuple[int, int]]:
+    """The model in an opset that has the operators we write; the model as it is where that one is new enough."""
+    now = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    asked = [r for _, r in find(_model(proto, folder), inferred(proto), only) if isinstance(r, Request)]
+    need = max((opset_needed(r, way) for r in asked), default=0)
+    if now >= need:
+        return proto, (now, now)
+    try:
+        newer = version_converter.convert_version(proto, need)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"the model is of opset {now}, the new nodes need {need}, and it cannot be raised: {reason[:160]}; export it "
+            f"again with opset {need}"
+        ) from None
+    newer.metadata_props.extend(p for p in proto.metadata_props if p.key not in {q.key for q in newer.metadata_props})
+    return newer, (now, need)
+
+
+def _prefix(request: Request, taken: set[str | None]) -> str:
+    """What the new names begin with: no name of the model does."""
+    base = re.sub(r"\W+", "_", request.node).strip("_") or "node"
+    prefix = f"{base}_sorted_"
+    while any(name and name.startswith(prefix) for name in taken):
+        prefix += "_"
+    taken.add(prefix)
+    return prefix
+
+
+def replace(graph: ir.Graph, node: ir.Node, request: Request, emission: Emission) -> None:
+    """Our nodes in place of one; what only that one read goes too."""
+    made = _nodes(graph, emission.graph)
+    names = {request.values: emission.values, request.indices: emission.indices}
+    old = [value for value in node.outputs if value.name and names.get(value.name)]
+    new = [made[names[value.name] or ""] for value in old]
+    for before, after in zip(old, new, strict=True):
+        after.type, after.shape, name = before.type, before.shape, before.name
+        before.name = f"{emission.graph.prefix}replaced_{name}"
+        after.name = name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    nodes = list({id(v.producer()): v.producer() for v in made.values() if v.producer()}.values())
+    graph.insert_before(node, [n for n in nodes if n is not None and n.graph is None])
+    read = list(node.inputs)
+    graph.remove(node, safe=True)
+    for value in read[1:]:
+        _forget(graph, value)
+
+
+def _forget(graph: ir.Graph, value: ir.Value | None) -> None:
+    """Remove what computed a value that nothing reads any more."""
+    if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+        return
+    producer = value.producer()
+    if producer is None:
+        graph.initializers.pop(value.name or "", None)
+    elif not any(v.uses() or v.is_graph_output() for v in producer.outputs):
+        inputs = list(producer.inputs)
+        graph.remove(producer, safe=True)
+        for each in inputs:
+            _forget(graph, each)
+
+
+def _nodes(graph: ir.Graph, ours: Graph) -> dict[str, ir.Value]:
+    """Our nodes and constants as values of the model's graph, by name."""
+    known = [*(v for node in graph for v in node.outputs), *graph.inputs, *graph.initializers.values()]
+    values = {v.name or "": v for v in known}
+    made: dict[str, ir.Value] = {}
+    for name, tensor in ours.initializers.items():
+        constant = ir.serde.deserialize_tensor(tensor)
+        value = ir.Value(
+            name=name, const_value=constant, type=ir.TensorType(constant.dtype), shape=ir.Shape(tensor.dims)
+        )
+        graph.register_initializer(value)
+        values[name] = value
+    for node in ours.nodes:
+        attributes = [ir.serde.deserialize_attribute(a) for a in node.attribute]
+        new = ir.Node("", node.op_type, [values[i] for i in node.input], attributes, num_outputs=1, name=node.name)
+        new.outputs[0].name = node.output[0]
+        values[node.output[0]] = made[node.output[0]] = new.outputs[0]
+    return made
+
+
+def _checked(
+    before: onnx.ModelProto, after: onnx.ModelProto, folder: Path, requests: list[tuple[Request, str]],
+    replaced: list[Replaced], calibration: Feed | None,
+) -> tuple[list[Compared], int, list[Replaced]]:  # fmt: skip
+    names = [name for r, _ in requests for name in (r.values, r.indices) if name]
+    outputs = [o.name for o in before.graph.output]
+    sources = sorted({x for _, x in requests})
+    with sessions([watched(before, [*names, *sources]), watched(after, names)], folder) as (old, new):
+        inputs = feeds(old, calibration)
+        made = {i.name for i in old.get_inputs()}
+        pairs = []
+        for feed in inputs:
+            a = run(old, feed, list(dict.fromkeys([*outputs, *names, *(s for s in sources if s not in made)])))
+            pairs.append((a | feed, run(new, feed, list(dict.fromkeys([*outputs, *names])))))
+    seen = ranges([a for a, _ in pairs], sources) if pairs else {}
+    results = []
+    for one, (request, x) in zip(replaced, requests, strict=True):
+        found = [
+            compared(name, [(a[name], b[name]) for a, b in pairs], request)
+            for name in (request.values, request.indices)
+            if name and pairs
+        ]
+        results.append(dataclasses.replace(one, seen=seen.get(x), outputs=found))
+    return [compared(n, [(a[n], b[n]) for a, b in pairs]) for n in outputs if pairs], len(pairs), results
+
+
+def _write(proto: onnx.ModelProto, source: Path, out: Path) -> None:
+    """The model whole or not at all; data files that it names go beside it, unless it stays in their folder."""
+    data = {out: proto.SerializeToString(deterministic=True)}
+    with writable(out.parent):
+        if out.parent.resolve() != source.parent.resolve():
+            for name in external_files(proto):
+                target = out.parent / name
+                if target.exists() and target.stat().st_size != (source.parent / name).stat().st_size:
+                    raise WriteError(f"{target} is there already and is not the model's data: choose another folder")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if not target.exists():
+                    data = {target: (source.parent / name).read_bytes(), **data}
+        replace_files(data)
+
+
+def operators(proto: onnx.ModelProto) -> dict[str, int]:
+    """How often each operator stands in the main graph."""
+    return dict(Counter(node.op_type for node in proto.graph.node))

@@ -1,0 +1,212 @@
+"""PyTorch: export median, nanmedian, kthvalue, quantile, topk and sort without TopK, and any network as an nn.Module.
+
+    torch.onnx.export(model, args, "model.onnx", dynamo=True, custom_translation_table=exporter.torch.translations())
+    module = exporter.torch.Module(exporter.median(25, profile="minmax", construction="batcher"))
+
+Needs the extra `torch` (pip install 'onnx-median[torch]'); nothing else of the package imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnxscript
+import torch
+from onnxscript import ir
+from onnxscript import opset18 as op
+
+from exporter.errors import UserError
+from exporter.files.comparators import comparison
+from exporter.formula.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.net import Net
+from exporter.readings.promise import without_grid
+from exporter.rewriting.emit import INDICES_UP_TO, Way, emit
+from exporter.rewriting.find import TYPES, Request, Unfit
+
+aten = torch.ops.aten
+
+
+class Module(torch.nn.Module):  # type: ignore[misc]
+    """A network as a module: vectors along the last axis in, answers out (a last axis for several outputs).
+
+    The formula itself is computed, structured and not as dense matrices: ReLU layers, or max and min for a network of
+    profile minmax. Gradients flow through it; its constants are buffers, which follow `.to(device)` and `.double()`.
+    """
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        if net._model is None:
+            raise UserError("a module needs a network that was built (exporter.median, ...), not one read from a file")
+        self.d, self.single = net.d, len(net.description["outputs"]) == 1 and not net.description["certificate"]
+        self._floats = without_grid(net.description)
+        self._output: Node = net._model.network.output
+        self._order: list[Node] = topological(self._output, args=self._args)
+        for place, node in enumerate(self._order):
+            for name, values in _constants(node).items():
+                self.register_buffer(f"c{place}_{name}", values)
+        self.to(getattr(torch, str(net.dtype)))
+
+    def _args(self, node: Node) -> tuple[Node, ...]:
+        found = comparison(node) if self._floats else None
+        return (found.a, found.b) if found else node.args
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] != self.d:
+            raise UserError(f"this network takes {self.d} numbers along the last axis, not {x.shape[-1]}")
+        values: dict[Node, torch.Tensor] = {}
+        for place, node in enumerate(self._order):
+            values[node] = self._value(place, node, values, x.reshape(-1, self.d))
+        out = values[self._output].reshape(*x.shape[:-1], self._output.size)
+        return out[..., 0] if self.single else out
+
+    def _value(self, place: int, node: Node, values: dict[Node, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        found = comparison(node) if self._floats else None
+        if found:
+            both = torch.maximum if found.op == "Max" else torch.minimum
+            return both(values[found.a], values[found.b])
+        match kind(node):
+            case Input():
+                return x
+            case Constant():
+                return getattr(self, f"c{place}_values")[None]
+            case Largest(arg=arg):
+                return values[arg]
+            case Relu(arg=arg):
+                return torch.relu(values[arg])
+            case Sum(terms=terms, offset=offset):
+                if self._floats and len(terms) == 2 and all(c == 0.5 for c, _ in terms):
+                    return (values[terms[0][1]] + values[terms[1][1]]) / 2
+                parts = [values[a] if c == 1 else values[a] * float(c) for c, a in terms]
+                out = parts[0]
+                for part in parts[1:]:
+                    out = out + part
+                return out + float(offset) if offset else out
+            case Stack(parts=nodes, axis=axis):
+                batch = max(values[n].shape[0] for n in nodes)
+                return torch.cat([values[n].expand(batch, *values[n].shape[1:]) for n in nodes], dim=axis + 1)
+            case Apply(linear=linear, arg=arg):
+                return self._apply(place, linear, values[arg])
+        raise AssertionError(node)
+
+    def _apply(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
+        match linear:
+            case Along(axis, _):
+                matrix = getattr(self, f"c{place}_matrix")
+                return torch.movedim(torch.movedim(v, axis + 1, -1) @ matrix.T, -1, axis + 1)
+            case Take(axis, _):
+                return v.index_select(axis + 1, getattr(self, f"c{place}_index"))
+            case Spread(axis, n):
+                out = v.unsqueeze(axis + 1)
+                return out.expand(*out.shape[: axis + 1], n, *out.shape[axis + 2 :])
+            case Reorder(perm):
+                return v.permute(0, *(a + 1 for a in perm))
+            case Reshape(shape):
+                return v.reshape(v.shape[0], *shape)
+            case Weigh(_):
+                return v * getattr(self, f"c{place}_weights")
+        raise AssertionError(linear)
+
+
+def _constants(node: Node) -> dict[str, torch.Tensor]:
+    match node:
+        case Constant(values=values):
+            return {"values": torch.from_numpy(np.array(values, dtype=np.float64))}
+        case Apply(linear=Along(_, matrix)):
+            return {"matrix": torch.from_numpy(np.array(dense(matrix), dtype=np.float64))}
+        case Apply(linear=Take(_, indices)):
+            return {"index": torch.from_numpy(np.array(indices, dtype=np.int64))}
+        case Apply(linear=Weigh(weights)):
+            return {"weights": torch.from_numpy(np.array(weights, dtype=np.float64))}
+        case _:
+            return {}
+
+
+def translations(indices_up_to: int = INDICES_UP_TO) -> dict[Any, Callable[..., Any]]:
+    """The `custom_translation_table` for torch.onnx.export(..., dynamo=True): no TopK in what it writes.
+
+    The axis must have a known length. median, nanmedian (of data without NaN), kthvalue, sort and topk are Max and Min;
+    quantile is what torch makes of its sort. Of equal entries the one with the lower index is meant.
+    """
+    way = Way(indices_up_to=indices_up_to)
+
+    def ordered(x: Any, axis: int, positions: Sequence[int], *, largest: bool) -> tuple[Any, Any]:
+        return _ordered(x, axis, positions, largest, way)
+
+    def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
+        d = _length(x, dim)
+        return ordered(x, dim, range(d), largest=descending)
+
+    def sort_stable(x: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
+        return sort(x, dim, descending)
+
+    def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        return ordered(x, dim, range(k), largest=largest)
+
+    def picked(x: Any, position: int, dim: int, keepdim: bool) -> Any:
+        values, indices = ordered(x, dim, [position], largest=False)
+        if keepdim:
+            return values, indices
+        axes = op.Constant(value_ints=[dim])
+        return op.Squeeze(values, axes), op.Squeeze(indices, axes)
+
+    def kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+        return picked(x, k - 1, dim, keepdim)
+
+    def median_dim(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+        return picked(x, (_length(x, dim) - 1) // 2, dim, keepdim)
+
+    def median(x: Any) -> Any:
+        flat = op.Reshape(x, op.Constant(value_ints=[-1]))
+        flat.shape, flat.dtype = ir.Shape([int(np.prod([_length(x, a) for a in range(len(x.shape))]))]), x.dtype
+        return picked(flat, (_length(flat, 0) - 1) // 2, 0, False)[0]
+
+    return {
+        aten.sort.default: sort, aten.sort.stable: sort_stable, aten.topk.default: topk, aten.kthvalue.default: kthvalue,
+        aten.median.dim: median_dim, aten.nanmedian.dim: median_dim, aten.median.default: median,
+        aten.nanmedian.default: median,
+    }  # fmt: skip
+
+
+def _length(x: Any, dim: int) -> int:
+    """The length of an axis, which must be known."""
+    n = x.shape[dim] if x.shape is not None else None
+    if not isinstance(n, int):
+        raise UserError(f"the length of axis {dim} is {n}: export with a fixed one there")
+    return n
+
+
+def _ordered(x: Any, dim: int, positions: Sequence[int], largest: bool, way: Way) -> tuple[Any, Any]:
+    """Values and indices at some positions of the order along an axis, as the nodes that `rewrite` writes."""
+    dims = tuple(n if isinstance(n, int) else None for n in x.shape)
+    axis, d = dim % len(dims), _length(x, dim)
+    # k positions from the front, of which all but these are not read
+    request = Request(
+        "torch", "TopK", axis, dims, TYPES[ir.DataType(x.dtype).name], k=max(positions) + 1, largest=largest, values="v",
+        indices="i" if d <= way.indices_up_to or max(positions) == 0 else None, read=tuple(positions),
+    )  # fmt: skip
+    try:
+        emission = emit(request, way, "x", "", None)
+    except Unfit as reason:
+        raise UserError(f"{reason.args[0]}; {reason.args[1]}") from None
+    values: dict[str, Any] = {"x": x}
+    for name, tensor in emission.graph.initializers.items():
+        values[name] = op.Constant(value=tensor)
+    for node in emission.graph.nodes:
+        attributes = {a.name: onnxscript.ir.serde.deserialize_attribute(a).value for a in node.attribute}
+        values[node.output[0]] = getattr(op, node.op_type)(*(values[i] for i in node.input), **attributes)
+    found = [values[name] if name else None for name in (emission.values, emission.indices)]
+    if len(positions) < request.k:
+        chosen = op.Constant(value_ints=list(positions))
+        found = [None if v is None else op.Gather(v, chosen, axis=axis) for v in found]
+    if found[1] is None:  # torch wants two; what nothing reads is dropped, and what is read is wrong nowhere silently
+        found[1] = _no_indices(found[0], d, way)
+    return found[0], found[1]
+
+
+def _no_indices(values: Any, d: int, way: Way) -> Any:
+    raise UserError(
+        f"indices of {d} entries need all pairs compared: exporter.torch.translations(indices_up_to={d}) allows that"
+    )
