@@ -55,6 +55,7 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
+RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 LONG = 4  # so many scalars are added up by one Gemm
 
 
@@ -389,12 +390,20 @@ class Lowering:
         where = self._place(axis, v.batched)
         steps = np.unique(np.diff(indices))
         if len(steps) == 0 or (len(steps) == 1 and steps[0] > 0):
-            step = int(steps[0]) if len(steps) else 1
-            ends = [[int(indices[0])], [int(indices[-1]) + 1], [where], [step]]
-            return Value(self.graph.add("Slice", [v.name, *(self.graph.shape(e) for e in ends)]), shape, v.batched)
+            return Value(self._slice(v.name, indices, where), shape, v.batched)
+        runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+        if self.fused and len(runs) <= RUNS and len(indices) >= RUNS * len(runs):
+            names = [self._slice(v.name, run, where) for run in runs]
+            return Value(self.graph.add("Concat", names, axis=where), shape, v.batched)
         # long lists of indices are most of a file: four bytes each will do
         idx = self.graph.constant(indices, np.int32 if len(indices) > LONG_LIST else np.int64)
         return Value(self.graph.add("Gather", [v.name, idx], axis=where), shape, v.batched)
+
+    def _slice(self, name: str, indices: Array, axis: int) -> str:
+        """Entries at equal distances."""
+        step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
+        ends = [[int(indices[0])], [int(indices[-1]) + 1], [axis], [step]]
+        return self.graph.add("Slice", [name, *(self.graph.shape(e) for e in ends)])
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
         m = dense(matrix).astype(np.float64)
