@@ -61,7 +61,7 @@ def test_what_is_there_is_not_made_again() -> None:
     assert [(node.op_type, *node.input, *node.output) for node in graph.nodes] == [("Relu", "x", "y")]
 
 
-@pytest.mark.parametrize(("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33)])
+@pytest.mark.parametrize(("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)])
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:
     """24 bits in float32, on entries that differ by one step at either end of the range, on ties and anywhere."""
