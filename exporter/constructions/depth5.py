@@ -71,7 +71,9 @@ def _by_index(u: Node, plan: Depth5Schedule, delta: Scalar, order: npt.NDArray[n
     for (start, end), (first, last) in zip(pairwise(bounds.tolist()), plan.windows, strict=True):
         mine, others = np.sort(order[start:end]), np.sort(np.concatenate([order[:start], order[end:]]))
         block, p = u.take(mine), last - first + 1
-        place = constant(np.arange(first, last + 1)).spread(1, end - start) - all_pairs(block, delta, cells).spread(0, p)
+        place = constant(np.arange(first, last + 1)).spread(1, end - start) - all_pairs(block, delta, cells).spread(
+            0, p
+        )
         value = picked(block.spread(0, p), place)
         index = picked(constant(mine / fine).spread(0, p), place) * fine
         rest, steps = u.take(others) / delta, value / delta

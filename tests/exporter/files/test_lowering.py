@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -61,7 +63,9 @@ def test_what_is_there_is_not_made_again() -> None:
     assert [(node.op_type, *node.input, *node.output) for node in graph.nodes] == [("Relu", "x", "y")]
 
 
-@pytest.mark.parametrize(("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)])
+@pytest.mark.parametrize(
+    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)]
+)
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:
     """24 bits in float32, on entries that differ by one step at either end of the range, on ties and anywhere."""
@@ -93,3 +97,35 @@ def test_all_pairs_in_blocks(rows: int) -> None:
     data = np.random.default_rng(0).integers(0, 4, (200, 7)) / 4
     ranks = evaluate(network(x, all_pairs(x, 0.25, 7 * rows)), data)
     assert np.array_equal(ranks, 1 + np.argsort(np.argsort(data, axis=1, kind="stable"), axis=1))
+
+
+def gathers(name: str, d: int, tune: str) -> list[int]:
+    """The lengths of the index lists in a fused file."""
+    graph = to_onnx(build(median(d), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    return [sizes[node.input[1]] for node in graph.node if node.op_type == "Gather"]
+
+
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_what_is_regular_is_not_gathered(tune: str) -> None:
+    assert gathers("depth3", 100, tune) == []
+    assert gathers("radix", 100, tune) == []
+    # in a sorting network one for the start of each of the passes whose runs are short
+    assert len(gathers("batcher", 256, tune)) <= 7
+    # in a planned one what its permutations pick: the sample, and entries and mask of every block; pairs are broadcast
+    assert sum(gathers("compact", 256, tune)) <= 3 * 256
+    assert sum(gathers("depth5", 256, tune)) <= 256 * 17
+
+
+def test_where_the_batch_stands() -> None:
+    """Last, with one Transpose at each end, where entries move and batches are large."""
+    for name, tune, ends in (
+        ("batcher", "throughput", 2),
+        ("compact", "throughput", 2),
+        ("batcher", "latency", 0),
+        ("radix", "throughput", 0),
+        ("depth3", "throughput", 0),
+    ):
+        graph = to_onnx(build(median(64), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+        moved = [list(a.ints) for n in graph.node if n.op_type == "Transpose" for a in n.attribute]
+        assert moved == [[1, 0]] * ends, (name, tune)
