@@ -49,13 +49,12 @@ from exporter.formula.linear import (
     shape_size,
 )
 from exporter.formula.network import Network, Weights, constant_values
-from exporter.formula.serving import scaled_total, served, trimmed
+from exporter.formula.serving import regular_runs, scaled_total, served, trimmed
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
-RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 LONG = 4  # so many scalars are added up by one Gemm
 
 
@@ -391,8 +390,7 @@ class Lowering:
         steps = np.unique(np.diff(indices))
         if len(steps) == 0 or (len(steps) == 1 and steps[0] > 0):
             return Value(self._slice(v.name, indices, where), shape, v.batched)
-        runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
-        if self.fused and len(runs) <= RUNS and len(indices) >= RUNS * len(runs):
+        if self.fused and (runs := regular_runs(indices)):
             names = [self._slice(v.name, run, where) for run in runs]
             return Value(self.graph.add("Concat", names, axis=where), shape, v.batched)
         # long lists of indices are most of a file: four bytes each will do

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from exporter.formula.linear import Along, Reshape, Scalar
+from exporter.formula.linear import Along, Array, Reshape, Scalar, Take
 from exporter.formula.network import Network
 from exporter.formula.trace import (
     Apply,
@@ -38,6 +38,8 @@ from exporter.formula.trace import (
     total,
     trim,
 )
+
+RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 
 
 def all_pairs(x: Node, delta: Scalar, cells: int) -> Node:
@@ -99,8 +101,35 @@ def served(net: Network, cells: int = 1 << 17) -> Network:
     return net if out is net.output else replace(net, output=out)
 
 
+def taken(arg: Node, indices: Array) -> Node:
+    """Entries of a vector: a few runs are cut out of the parts that it is stacked of, which then need not be stacked."""
+    runs = regular_runs(indices)
+    match arg:
+        case Apply(linear=Take(0, inner), arg=source) if len(source.shape) == 1 and regular_runs(inner[indices]):
+            return taken(source, inner[indices])
+        case Stack(parts=parts) if runs:
+            starts = np.cumsum([0, *(part.size for part in parts)])
+            pieces = [
+                (part, run[(run >= start) & (run < start + part.size)] - start)
+                for run in runs
+                for part, start in zip(parts, starts, strict=False)
+            ]
+            found = [taken(part, piece) for part, piece in pieces if len(piece)]
+            if len(found) <= RUNS:
+                return stack(found)
+    return arg.take(indices)
+
+
+def regular_runs(indices: Array) -> list[Array]:
+    """The runs of neighbours, if they are so few and long that slices copy them faster than a Gather."""
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+    return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
+
+
 def _rebuilt(node: Node, args: list[Node]) -> Node:
     """The node over other arguments, within the bounds that were stated of it."""
+    if isinstance(node, Apply) and isinstance(node.linear, Take) and node.linear.axis == 0 and len(node.shape) == 1:
+        return assume_total(assume(taken(args[0], node.linear.indices), node.lo, node.hi), node.total)
     if not isinstance(node, Variant) and all(new is old for new, old in zip(args, node.args, strict=False)):
         return node
     new: Node
