@@ -27,7 +27,7 @@ from exporter.planning.search import edge
 from exporter.question.grid import Grid
 from exporter.question.task import Task
 from exporter.readings.accounting import Accounting, accounting
-from exporter.readings.contract import LARGEST, MANTISSA, DType, Step, dense_bits, low_bit, structured_bits
+from exporter.readings.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
 from exporter.version import __version__
 
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
@@ -275,7 +275,7 @@ def _first(
                 continue
             net, failure = traced(form, rounded=None if options.inputs == "grid" else dtype, offsets=offsets)
             if not PROFILES[profile].merged:
-                step = structured_bits(net, options.grid.step)
+                step = (fused_bits if PROFILES[profile].clips else structured_bits)(net, options.grid.step)
             elif dense_weights(net) <= DENSE_LIMIT:
                 step = dense_bits(net, options.grid.step)
             else:
@@ -398,7 +398,7 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
 
 def to_onnx(model: Built) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
-    graph = PROFILES[model.profile].write(model.network, model.dtype)
+    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune)
     return assemble(
         graph, model.task.d, model.network.output.size, model.task.label, model.description(), model.options.batch
     )

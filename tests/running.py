@@ -15,7 +15,7 @@ from exporter.files.lowering import dense_graph
 from exporter.files.model_file import assemble
 from exporter.files.profiles import PROFILES
 from exporter.formula.network import Network, Weights, weights
-from exporter.readings.contract import DType, dense_bits, structured_bits
+from exporter.readings.contract import DType, dense_bits, fused_bits, structured_bits
 
 DTYPES: tuple[DType, ...] = ("float32", "float64")
 
@@ -41,7 +41,8 @@ def writers(net: Network) -> list[str]:
 
 def exact_dtypes(net: Network, profile: str, step: float) -> list[DType]:
     """The dtypes in which the contract promises equal bits."""
-    needed = dense_bits(net, step) if PROFILES[profile].merged else structured_bits(net, step)
+    kind = PROFILES[profile]
+    needed = (dense_bits if kind.merged else fused_bits if kind.clips else structured_bits)(net, step)
     return [dtype for dtype in DTYPES if needed.exact_in(dtype)]
 
 

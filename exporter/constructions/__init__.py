@@ -365,14 +365,20 @@ def takers(option: str) -> list[str]:
 
 def own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
     """What of the given options a construction takes."""
-    return {o: value for o, value in given.items() if o in construction.takes or not takers(o)}
+    return {o: value for o, value in given.items() if _reads(construction, o, given) or not takers(o)}
+
+
+def _reads(construction: Construction, option: str, given: Mapping[str, Any]) -> bool:
+    """Whether an option changes what a construction is, or how its fused file is laid out."""
+    layout = given.get("profile") == "fused" and given.get("tune") == "latency"
+    return option in construction.takes or (option == "tune" and layout)
 
 
 def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
     """Refuse an option that would change nothing, so that no file is named after what it does not have."""
     name = construction.name
     for option in given:
-        if (others := takers(option)) and option not in construction.takes:
+        if (others := takers(option)) and not _reads(construction, option, given):
             own = spoken([f"--{o}" for o in construction.takes]) if construction.takes else "no options of its own"
             raise UserError(
                 f"{name} does not use --{option}, which would change nothing: it is an option of {spoken(others)}; "

@@ -26,7 +26,7 @@ from exporter.constructions.sampling import (
 )
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import like
-from exporter.formula.trace import Node, assume, constant, relu, stack, trim
+from exporter.formula.trace import Node, assume, constant, relu, stack, trim, variant
 from exporter.planning.compact import CompactSchedule
 
 
@@ -69,8 +69,11 @@ def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
     under, over = both - 1 - count, count - both
     up = assume(relu(rise + under) - relu(under), 0.0, 1.0)
     down = assume(relu(fall + over) - relu(over), 0.0, 1.0)
-    lower = assume(p.take([0]).reshape() + up.sum(), 0.0, 1.0)
-    upper = assume(p.take([k + 1]).reshape() - down.sum(), 0.0, 1.0)
+    # the integers need no more bits where they are cut off first
+    rises = variant(up.sum(), lambda _: assume(relu(rise - trim(-under)).sum(), 0.0, 1.0))
+    falls = variant(down.sum(), lambda _: assume(relu(fall - trim(-over)).sum(), 0.0, 1.0))
+    lower = assume(p.take([0]).reshape() + rises, 0.0, 1.0)
+    upper = assume(p.take([k + 1]).reshape() - falls, 0.0, 1.0)
     return Interval(lower, upper)
 
 

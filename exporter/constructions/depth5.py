@@ -7,15 +7,18 @@ are equal; selected are the entries themselves, with the same ranks.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from exporter.constructions.sampling import lean_ranks, lean_select, permutation, prepare, restored
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, indicator_product
 from exporter.formula.primitives import ranks as all_ranks
-from exporter.formula.trace import Node, assume, constant, relu, stack
+from exporter.formula.serving import all_pairs, picked
+from exporter.formula.trace import Node, assume, constant, differences, relu, stack, trim, variant
 from exporter.planning.depth5 import Depth5Schedule
 
 
@@ -53,7 +56,38 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
         assume(indicator_product(y, wanted - rank).sum(), 0.0, 1.0).reshape(1)
         for wanted in range(plan.low, plan.high + 1)
     ]
-    return stack(outputs)
+    found = stack(outputs)
+    return variant(found, partial(_by_index, u, plan, delta, order)) if offsets else found
+
+
+def _by_index(u: Node, plan: Depth5Schedule, delta: Scalar, order: npt.NDArray[np.int64], cells: int) -> Node:
+    """The same candidates and ranks in the bits of the grid: equal entries are told apart by their indices themselves.
+
+    Entry j is above entry k when u_j - u_k + δ [j > k] > 0. A candidate's index is selected beside it.
+    """
+    bounds = np.cumsum([0, *plan.sizes])
+    fine = 1 << plan.d.bit_length()  # an index over it is a number in [0, 1] that floating point holds
+    candidates, ranks = [], []
+    for (start, end), (first, last) in zip(pairwise(bounds.tolist()), plan.windows, strict=True):
+        mine, others = np.sort(order[start:end]), np.sort(np.concatenate([order[:start], order[end:]]))
+        block, p = u.take(mine), last - first + 1
+        place = constant(np.arange(first, last + 1)).spread(1, end - start) - all_pairs(block, delta, cells).spread(
+            0, p
+        )
+        value = picked(block.spread(0, p), place)
+        index = picked(constant(mine / fine).spread(0, p), place) * fine
+        rest, steps = u.take(others) / delta, value / delta
+        rows = max(1, cells // max(len(others), 1))
+        counts = []
+        for at in range(0, p, rows) if len(others) else ():
+            some = slice(at, min(at + rows, p))
+            later = trim(differences(index.take(some), constant(others)))
+            counts.append(trim(differences(steps.take(some), rest) + later).sum(1))
+        count: Node = constant(np.arange(first, last + 1))
+        candidates.append(value)
+        ranks.append(stack(counts) + count if counts else count)
+    y, rank = stack(candidates), stack(ranks)
+    return stack([picked(y, wanted - rank).reshape(1) for wanted in range(plan.low, plan.high + 1)])
 
 
 def _select(x: Node, ranks: Node, wanted: list[int]) -> Node:

@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like
-from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
+from exporter.formula.serving import all_pairs, picked
+from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
 from exporter.planning.schedule import HardRound, SoftRound
 
 Index = npt.NDArray[np.int64]
@@ -104,7 +106,8 @@ def lean_ranks(x: Node, quantum: Scalar) -> Node:
     table[i, j] = np.arange(len(i))
     table[j, i] = np.arange(len(i)) + len(i)
     off = table[~np.eye(m, dtype=bool)]
-    return assume(both.take(off).reshape(m, m - 1).sum(1) + 1, 1.0, float(m))
+    ranks = assume(both.take(off).reshape(m, m - 1).sum(1) + 1, 1.0, float(m))
+    return variant(ranks, lambda cells: all_pairs(x, quantum, cells))
 
 
 def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:
@@ -125,8 +128,14 @@ def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive:
     last = np.arange(1, p, 1 if consecutive else 2)
     # subtracted before they are summed, so that no sum exceeds m
     each = assume(cells.take(last) - cells.take(last - 1), 0.0, 1.0)
-    before = stack([(r - 1).reshape(1) if isinstance(r, Node) else constant([r - 1.0]) for r in wanted])
-    return assume(each.sum(1) - before, 0.0, 1.0)
+    before, exactly = (
+        stack([(r - less).reshape(1) if isinstance(r, Node) else constant([float(r - less)]) for r in wanted])
+        for less in (1, 0)
+    )
+    found = assume(each.sum(1) - before, 0.0, 1.0)
+    # the sum of ones and an entry has more bits than the entry
+    q = len(wanted)
+    return variant(found, lambda _: picked(x.spread(0, q), exactly.spread(1, m) - ranks.spread(0, q)))
 
 
 def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node]:
@@ -176,9 +185,19 @@ def slots_of(
         step = np.eye(c) - np.eye(c, k=-1)
         index = constant(np.arange(c)).spread(1, blocks)
         slots = sums.along(0, step) - index if c > 1 else sums
-        found.append(assume(slots, -float(c), 1.0).reshape(c * blocks))
+        slots = assume(slots, -float(c), 1.0).reshape(c * blocks)
+        found.append(variant(slots, partial(_picked_slots, values, live, c)))
         counts.append(assume(live.sum(1), block * live.lo, float(block)))
     return stack(found), stack(counts)
+
+
+def _picked_slots(values: Node, live: Node, c: int, _: int) -> Node:
+    """The slots of `slots_of` in the bits of an entry; one that stays empty holds 0, as good as any integer <= 0."""
+    mask = live if live.lo >= 0 else assume(relu(live), 0.0, 1.0)
+    blocks, block = live.shape
+    place = assume(mask.prefix_sum(1), 0.0, float(block)) + (c + 1) * (1 - mask)  # of a dead entry: beyond c
+    index = constant(np.arange(1.0, c + 1)).spread(1, blocks).spread(2, block)
+    return picked(values.spread(0, c), index - place.spread(0, c)).reshape(c * blocks)
 
 
 def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:
@@ -203,6 +222,9 @@ class Interval:
         """
         mask, below, shut = open_mask_of(e.values, self.lower, self.upper, e.quantum)
         x = e.values - like(self.lower + (longest + entries + 1) * shut, e.values)
+        x = variant(
+            x, lambda _: e.values - like(self.lower, e.values)
+        )  # picked slots take no entry where nothing is live
         return x, mask, assume(mask.sum(), -float(e.d), float(e.d)), below
 
 

@@ -33,8 +33,6 @@ from exporter.files.rewrites import (
     largest_entry,
     plus_product,
     product_chain,
-    scaled_total,
-    trimmed,
 )
 from exporter.formula.guard import Guard, guard
 from exporter.formula.linear import (
@@ -51,7 +49,8 @@ from exporter.formula.linear import (
     shape_size,
 )
 from exporter.formula.network import Network, Weights, constant_values
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.formula.serving import regular_runs, scaled_total, served, trimmed
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
@@ -93,10 +92,12 @@ def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
 
 def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
     """The factored formula as ONNX nodes."""
-    return _Lowering(Graph(np.dtype(dtype), once=fused), fused).run(net)
+    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net) if fused else net)
 
 
-class _Lowering:
+class Lowering:
+    """The nodes of one formula, batch first; exporter.files.columns puts the batch last."""
+
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
         self.values: dict[Node, Value] = {}
@@ -105,24 +106,28 @@ class _Lowering:
         self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
 
     def run(self, net: Network) -> Graph:
-        # what a pattern absorbs is not emitted
-        for node in topological(net.output, args=self._operands):
-            self.values[node] = self._lower(node)
-        p = net.output.size
-        out = self._reshape(self._full(net.output), (p,))
-        if out.name == "x" or not out.batched:
-            out = self._from_input(out, p)
-        self.graph.finish(out.name)
+        self.graph.finish(self._emit(net).name)
         if self.fused:
             self.graph.reshape_once()
         return self.graph
 
+    def _emit(self, net: Network) -> Value:
+        """All nodes but what a pattern absorbs, and the vector of outputs."""
+        for node in topological(net.output, args=self._operands):
+            self.values[node] = self._lower(node)
+        p = net.output.size
+        out = self._reshape(self._full(net.output), (p,))
+        return out if out.name != "x" and out.batched else self._from_input(out, p)
+
     def _rule(self, node: Node) -> tuple[Rule, Any]:
         """The first rule of the table that matches, and what it found."""
-        for rule in RULES:
+        for rule in self.rules():
             if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
                 return rule, found
         raise AssertionError("the last rule matches every node")
+
+    def rules(self) -> tuple[Rule, ...]:
+        return RULES
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
         rule, found = self._rule(node)
@@ -136,10 +141,10 @@ class _Lowering:
         """A node by itself."""
         match kind(node):
             case Input(shape=shape):
-                return Value("x", shape, True)
+                return self._input(shape)
             case Constant():
                 return self.folded(node)
-            case Largest(arg=arg):
+            case Largest(arg=arg) | Variant(arg=arg):
                 return self.values[arg]
             case Relu(arg=arg):
                 return self._each(self.values[arg], "Relu")
@@ -154,8 +159,14 @@ class _Lowering:
             case never:
                 assert_never(never)
 
+    def _input(self, shape: Shape) -> Value:
+        return Value("x", shape, True)
+
     def folded(self, node: Node) -> Value:
-        return Value(self.graph.constant(constant_values(node)), node.shape, False)
+        return Value(self._stored(constant_values(node)), node.shape, False)
+
+    def _stored(self, values: Array) -> str:
+        return self.graph.constant(values.astype(np.float64))
 
     def clip(self, c: float, v: Node, h: float, offset: float) -> Value:
         if summed := absorbed((c, v, h, offset)):
@@ -342,7 +353,12 @@ class _Lowering:
         if batched:
             full = [v if v.batched else self._with_batch(v) for v in full]
         shape = (*full[0].shape[:axis], sum(v.shape[axis] for v in full), *full[0].shape[axis + 1 :])
-        return Value(self.graph.add("Concat", [v.name for v in full], axis=axis + batched), shape, batched)
+        name = self.graph.add("Concat", [v.name for v in full], axis=self._place(axis, batched))
+        return Value(name, shape, batched)
+
+    def _place(self, axis: int, batched: bool) -> int:
+        """The axis of a tensor that is an axis of the formula."""
+        return axis + batched
 
     def _apply(self, linear: Linear, arg: Node) -> Value:
         v = self._plain(self.values[arg])
@@ -358,8 +374,7 @@ class _Lowering:
                     return self._scale(v, weights)
                 if v.batched and v.shape == ():
                     return self._scale(v, float(weights))
-                w = self.graph.constant(weights.astype(np.float64))
-                return Value(self.graph.add("Mul", [v.name, w]), arg.shape, v.batched)
+                return Value(self.graph.add("Mul", [v.name, self._stored(weights)]), arg.shape, v.batched)
             case Take(axis, indices):
                 return self._take(v, axis, indices)
             case Along(axis, matrix):
@@ -371,15 +386,22 @@ class _Lowering:
         if v.shape[axis] == 1:
             return v  # all entries along the axis are alike
         shape = (*v.shape[:axis], len(indices), *v.shape[axis + 1 :])
-        where = axis + v.batched
+        where = self._place(axis, v.batched)
         steps = np.unique(np.diff(indices))
         if len(steps) == 0 or (len(steps) == 1 and steps[0] > 0):
-            step = int(steps[0]) if len(steps) else 1
-            ends = [[int(indices[0])], [int(indices[-1]) + 1], [where], [step]]
-            return Value(self.graph.add("Slice", [v.name, *(self.graph.shape(e) for e in ends)]), shape, v.batched)
+            return Value(self._slice(v.name, indices, where), shape, v.batched)
+        if self.fused and (runs := regular_runs(indices)):
+            names = [self._slice(v.name, run, where) for run in runs]
+            return Value(self.graph.add("Concat", names, axis=where), shape, v.batched)
         # long lists of indices are most of a file: four bytes each will do
         idx = self.graph.constant(indices, np.int32 if len(indices) > LONG_LIST else np.int64)
         return Value(self.graph.add("Gather", [v.name, idx], axis=where), shape, v.batched)
+
+    def _slice(self, name: str, indices: Array, axis: int) -> str:
+        """Entries at equal distances."""
+        step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
+        ends = [[int(indices[0])], [int(indices[-1]) + 1], [axis], [step]]
+        return self.graph.add("Slice", [name, *(self.graph.shape(e) for e in ends)])
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
         m = dense(matrix).astype(np.float64)
@@ -454,8 +476,9 @@ class Rule:
 
     match: Callable[[Node], Any]
     operands: Callable[[Any], tuple[Node, ...]]
-    emit: Callable[[_Lowering, Node, Any], Value]
+    emit: Callable[[Lowering, Node, Any], Value]
     fused: bool = False  # for that profile alone
+    rows: bool = False  # a product from the right, for vectors as rows
 
 
 RULES = (
@@ -464,9 +487,9 @@ RULES = (
     Rule(largest_entry, lambda q: (q,), lambda low, _, q: low.largest(q), fused=True),
     Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
     Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
-    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p)),
-    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p)),
-    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True),
-    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c)),
+    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),
+    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p), rows=True),
+    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True, rows=True),
+    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c), rows=True),
     Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),
 )

@@ -19,6 +19,7 @@ from dataclasses import KW_ONLY, dataclass
 import onnx
 
 from exporter.errors import UserError
+from exporter.files.columns import column_graph, moves_entries
 from exporter.files.comparators import comparator_graph
 from exporter.files.graph import Graph
 from exporter.files.lowering import dense_graph, structured_graph
@@ -39,7 +40,8 @@ class Profile:
     `why_not` says why a file is not of this profile, or None; `write` lowers a network in a dtype. A `merged` profile is one
     chain of merged maps: no order of summation is the formula's, and every zero is stored. `pair`: how many neurons one
     number of a run stands for at most, as Clip stands for two. `floats`: it compares and moves numbers and never changes
-    them, so that it needs no grid and no guard, and writes networks of comparators alone.
+    them, so that it needs no grid and no guard, and writes networks of comparators alone. `batches` lowers a network that
+    moves entries for large batches.
     """
 
     name: str
@@ -51,6 +53,18 @@ class Profile:
     merged: bool = False
     pair: int = 1
     floats: bool = False
+
+    batches: Callable[[Network, str], Graph] | None = None
+
+    def graph(self, net: Network, dtype: str, tune: str = "throughput") -> Graph:
+        """A network for large batches, if they have a form of their own and it pays, or for `tune`."""
+        large = self.batches and tune == "throughput" and moves_entries(net)
+        return self.batches(net, dtype) if self.batches and large else self.write(net, dtype)
+
+    @property
+    def clips(self) -> bool:
+        """Whether it has Clip, and computes what the network's variants are served as."""
+        return self.pair > 1
 
 
 @dataclass(frozen=True)
@@ -187,6 +201,7 @@ PROFILES = {
             "fused",
             "structured, with Clip for relu(v) - relu(v - 1) and for the guard, and ReduceMax for a tree of maxima",
             "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
+            batches=column_graph,
         ),
         Profile(
             "minmax", "Max and Min, right on every float: no grid, no domain",

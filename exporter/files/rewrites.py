@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from exporter.formula.linear import Along, Array, Reshape, Take
-from exporter.formula.trace import Apply, Largest, Node, Relu, Sum
-
-
-def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
-    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, the pair that Clip(v, 0, h) stands for."""
-    match node:
-        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
-            (base, start), (other, end) = _shifted(v), _shifted(w)
-            if base == other and end < start:
-                return float(c), v, float(start - end), float(offset)
-    return None
-
-
-def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
-    """((c, a), o) when the node is c a + o."""
-    match node:
-        case Sum(terms=((c, arg),), offset=offset):
-            return (c, arg), offset
-        case _:
-            return (1, node), 0
+from exporter.formula.trace import Apply, Largest, Node, Sum
 
 
 def largest_entry(node: Node) -> Node | None:
@@ -37,34 +17,6 @@ def largest_entry(node: Node) -> Node | None:
             return arg
         case Largest(of=q):
             return q
-        case _:
-            return None
-
-
-def plain_total(node: Node) -> Node | None:
-    """The argument when the node is its sum over the last axis, `Node.sum`."""
-    match node:
-        case Apply(linear=Reshape(), arg=Apply(linear=Along(axis, matrix), arg=arg)) if (
-            axis == len(arg.shape) - 1
-            and node.shape == arg.shape[:-1]
-            and isinstance(matrix, np.ndarray)
-            and matrix.shape[0] == 1
-            and (matrix == 1).all()
-        ):
-            return arg
-        case _:
-            return None
-
-
-def scaled_total(node: Node) -> tuple[float, Node, float] | None:
-    """(c, a, offset) when the node is c times the sum of a over its last axis, plus offset."""
-    if node.is_constant:
-        return None
-    if (arg := plain_total(node)) is not None:
-        return 1.0, arg, 0.0
-    match node:
-        case Sum(terms=((c, inner),), offset=offset) if (arg := plain_total(inner)) is not None:
-            return float(c), arg, float(offset)
         case _:
             return None
 

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 from exporter.formula import linear as lin
 from exporter.formula.linear import Along, Reorder, Reshape, Spread, Take, Weigh
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 Index = npt.NDArray[np.int64]
 CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of every reading
@@ -207,7 +207,7 @@ def merged_rows(
         data = np.tile(np.asarray(group.signs, dtype=np.float64), n)
         return sp.csr_array((data, columns.ravel(), np.arange(n + 1) * k), shape=(n, width)), np.zeros(n)
     match kind(node):
-        case Largest(arg=arg):
+        case Largest(arg=arg) | Variant(arg=arg):
             return merged_rows(arg, rows, leaves, width)
         case Sum(terms=terms, offset=offset):
             matrix, bias = None, np.full(n, float(offset))
@@ -281,7 +281,7 @@ def constant_values(node: Node) -> npt.NDArray[np.float64]:
         match kind(n):
             case Constant(values=v):
                 out = v.astype(np.float64)
-            case Largest(arg=a):
+            case Largest(arg=a) | Variant(arg=a):
                 out = values[a]
             case Relu(arg=a):
                 out = np.maximum(values[a], 0)

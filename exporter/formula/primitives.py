@@ -16,6 +16,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from exporter.formula.linear import Scalar
+from exporter.formula.serving import all_pairs, picked
 from exporter.formula.trace import (
     Node,
     assume,
@@ -26,6 +27,7 @@ from exporter.formula.trace import (
     stack,
     total,
     trim,
+    variant,
 )
 
 
@@ -97,7 +99,8 @@ def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) 
     if ties:
         pairs = pairs + below_diagonal(x.shape[0])
     won = 1 - relu(1 - relu(pairs)) if saturating else trim(pairs)  # see compare_saturating
-    return 1 + assume(won, 0.0, 1.0).sum(1)
+    found = 1 + assume(won, 0.0, 1.0).sum(1)
+    return variant(found, lambda cells: all_pairs(x, delta, cells)) if ties else found
 
 
 def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
@@ -113,7 +116,8 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
     if ties and not isinstance(r, Node):
         # every rank is taken once, so the r - y_k above 0 are r - 1, ..., 1: far less than d times the largest
         bound = max(r) * (max(r) - 1) / 2 + max(r) * x.hi
-    return indicator_product(x.spread(0, p), s, bound).sum(1)
+    found = indicator_product(x.spread(0, p), s, bound).sum(1)
+    return variant(found, lambda _: picked(x.spread(0, p), s)) if ties else found
 
 
 def shortlist(x: Node, u: Node, l: Node, p: int, delta: Scalar) -> Node:  # noqa: E741 - the paper's letter

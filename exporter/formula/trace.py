@@ -7,6 +7,7 @@
            | Stack(Node..., axis)            concatenation
            | Relu(Node)                      one layer of neurons
            | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`
+           | Variant(Node, form)             the Node, for which a file made for serving may compute another formula
 
 Everything but Relu is affine and costs no layer. `level` counts the ReLU layers below a node; what is used more than one
 layer later is carried there by `exporter.formula.network`, which is why every node knows bounds of its values: a value that
@@ -212,7 +213,25 @@ class Largest(Node):
         return (self.arg,)
 
 
-Kind = Input | Constant | Apply | Sum | Stack | Relu | Largest
+@dataclass(frozen=True, eq=False, repr=False)
+class Variant(Node):
+    """`arg` as it is. In its place the fused profile computes `form(cells)`, with which every output is the same.
+
+    `cells` is how many numbers of one vector it may hold at a time, where there are many.
+
+    The network, its layers and its neurons are those of `arg`: each pair of entries compared once, or few neurons a cell, is
+    what is counted. What a processor does fastest, and in fewest bits, may be another formula (exporter.formula.serving).
+    """
+
+    arg: Node
+    form: Callable[[int], Node]
+
+    @property
+    def args(self) -> tuple[Node, ...]:
+        return (self.arg,)
+
+
+Kind = Input | Constant | Apply | Sum | Stack | Relu | Largest | Variant
 
 
 def kind(node: Node) -> Kind:
@@ -293,6 +312,11 @@ def assume_total(node: Node, total: float) -> Node:
 def largest_of(q: Node, node: Node) -> Node:
     """The scalar `node`, which is the largest entry of the vector q."""
     return Largest(node.shape, node.level, node.lo, node.hi, node, q)
+
+
+def variant(node: Node, form: Callable[[int], Node]) -> Node:
+    """The node, for which the fused profile computes `form(cells)`."""
+    return Variant(node.shape, node.level, node.lo, node.hi, node, form, total=node.total)
 
 
 class LayerNames(dict[int, str]):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from exporter.formula.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
 from exporter.formula.network import CHUNK, Index, Network, Neurons, merged_rows
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 ALIKE: Literal["alike"] = "alike"
 ENTRIES: Literal["entries"] = "entries"
@@ -87,7 +87,7 @@ def _count(node: Node, groups: dict[Node, Neurons], symmetry: dict[Node, Axes]) 
             case Apply(linear=Spread(_, n), arg=arg):
                 nnz, largest = _count(arg, groups, symmetry)
                 return n * nnz, largest
-            case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg):
+            case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg) | Variant(arg=arg):
                 return _count(arg, groups, symmetry)
             case Stack(parts=parts):
                 several = [_count(part, groups, symmetry) for part in parts]
@@ -196,7 +196,7 @@ def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns 
             return None
         args.append(found)
     match node:
-        case Largest():
+        case Largest() | Variant():
             return args[0]
         case Sum(terms=terms):
             used = [(abs(float(c)), columns) for (c, _), columns in zip(terms, args, strict=True) if c != 0]
@@ -262,7 +262,7 @@ def _axes(node: Node, known: dict[Node, Axes]) -> tuple[Axes, bool]:
         case Constant(values=values):
             v = values.astype(np.float64)
             return tuple(None if np.ptp(v, axis=a).any() else ALIKE for a in range(v.ndim)), False
-        case Relu(arg=arg) | Largest(arg=arg):
+        case Relu(arg=arg) | Largest(arg=arg) | Variant(arg=arg):
             return known[arg], False
         case Sum():
             # constants enter the bias only, and only weights are counted; but equal rows of other bias are other neurons

@@ -14,6 +14,7 @@ formula at hand what that proof needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import frexp, isinf
@@ -23,11 +24,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from exporter.formula.guard import Guard, guard_of
-from exporter.formula.linear import Along, Array, Take, Weigh
+from exporter.formula.linear import Along, Array, Scalar, Take, Weigh
 from exporter.formula.network import Network, Neurons
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.formula.serving import scaled_total, served, trimmed
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 DType = Literal["float32", "float64"]
+Clips = Callable[[Node], tuple[float, Node, float, float] | None]  # `trimmed`, in a form that has Clip
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
 LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
 EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a multiple of everything
@@ -54,14 +57,37 @@ class Step:
 
 def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
+    return _factored_bits(net, quantum, lambda node: None)
+
+
+def fused_bits(net: Network, quantum: float) -> Step:
+    """The same of the formula that the fused profile computes, where Clip forgives what rounds outside its bounds."""
+    return _factored_bits(served(net), quantum, trimmed)
+
+
+def _factored_bits(net: Network, quantum: float, clip: Clips) -> Step:
     quanta = node_quanta(net, quantum)
     guard = guard_of(net.output)
     worst = _guard_step(net, guard, quantum)
-    nodes = topological(net.output, args=lambda node: () if guard and node is guard.node else node.args)
+
+    def args(node: Node) -> tuple[Node, ...]:
+        pair = clip(node)
+        return () if guard and node is guard.node else (pair[1],) if pair else node.args
+
+    nodes = topological(net.output, args=args)
     final = _rounded_once(net.output)
     cut = _cut_at_zero(nodes)
+    inside = _read_inside(nodes, clip)
     for node in nodes:
-        largest = _largest_partial(node)
+        pair = clip(node)
+        largest = pair[0] * pair[2] + abs(pair[3]) if pair else _largest_partial(node)
+        if node in inside and isinstance(node, Sum):
+            exact = [_bits(*_product(c, a, quanta)) for c, a in node.terms if a not in inside]
+            bits = max(_bits(inside[node], quanta[node]), *exact, 0.0)
+            worst = replace(worst, largest=max(worst.largest, largest))
+            if bits > worst.bits:
+                worst = replace(worst, bits=bits, where=_told(node))
+            continue
         if node in final:
             worst = replace(worst, largest=max(worst.largest, largest))
             continue
@@ -73,6 +99,47 @@ def structured_bits(net: Network, quantum: float) -> Step:
         if bits > worst.bits:
             worst = replace(worst, bits=bits, where=_told(node))
     return worst
+
+
+def _product(c: Scalar, a: Node, quanta: dict[Node, float]) -> tuple[float, float]:
+    return abs(float(c)) * a.magnitude, low_bit(c) * quanta[a]
+
+
+def _read_inside(nodes: list[Node], clip: Clips) -> dict[Node, float]:
+    """For the nodes that only Clips read, directly or with a number added: the magnitude up to which they must be exact.
+
+    Such a node is one rounded sum of two, so that it keeps its side of every number that its type has. With Clip(v, 0, h)
+    the numbers are 0 and h; where v = c a + t with t from lo to hi they are -hi/c and (h - lo)/c for a: what lies beyond
+    puts v beyond. A sum over many entries is not one operation.
+    """
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for arg in (pair[1],) if (pair := clip(node)) else node.args:
+            readers.setdefault(arg, []).append(node)
+    ends: dict[Node, tuple[float, float]] = {}
+    for node in reversed(nodes):
+        if not isinstance(node, Sum) or len(node.terms) + (node.offset != 0) > 2 or scaled_total(node) is not None:
+            continue
+        wanted = []
+        for reader in readers.get(node, ()):
+            if pair := clip(reader):
+                wanted.append((0.0, pair[2]))
+            elif reader in ends and isinstance(reader, Sum) and (found := _lighter(reader, node)):
+                c, lo, hi = found
+                wanted.append(((ends[reader][0] - hi) / c, (ends[reader][1] - lo) / c))
+        if wanted and len(wanted) == len(readers[node]):
+            ends[node] = min(a for a, _ in wanted), max(b for _, b in wanted)
+    return {node: max(abs(a), abs(b)) for node, (a, b) in ends.items()}
+
+
+def _lighter(node: Sum, heavy: Node) -> tuple[float, float, float] | None:
+    """(c, lo, hi) when the sum of at most two is c heavy + t with t from lo to hi, c a power of two and t the smaller."""
+    rest = [(float(c), a) for c, a in node.terms if a is not heavy]
+    (c, *others) = [float(c) for c, a in node.terms if a is heavy]
+    if others or c < 0 or frexp(c)[0] != 0.5 or any(abs(k) * a.magnitude > c * heavy.magnitude for k, a in rest):
+        return None
+    ends = [sorted((k * a.lo, k * a.hi)) for k, a in rest] + [[float(node.offset)] * 2]
+    return c, sum(e[0] for e in ends), sum(e[1] for e in ends)
 
 
 def _told(node: Node) -> str:
@@ -216,7 +283,7 @@ class _Partials:
                 p = self.known[arg]
                 both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
                 out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node]
-            case Largest(arg=arg):
+            case Largest(arg=arg) | Variant(arg=arg):
                 out, quantum = self.known[arg], self.quanta[node]
             case Apply(linear=linear, arg=arg):
                 out, quantum = self.known[arg], self.quanta[node]
@@ -282,7 +349,7 @@ def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
                 q = quantum
             case Constant(values=values):
                 q = _low_bit_of(values)
-            case Relu(arg=arg) | Largest(arg=arg):
+            case Relu(arg=arg) | Largest(arg=arg) | Variant(arg=arg):
                 q = quanta[arg]
             case Sum(terms=terms, offset=offset):
                 q = min([low_bit(c) * quanta[a] for c, a in terms] + [low_bit(offset)])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from exporter.formula import linear as lin
 from exporter.formula.linear import Array
 from exporter.formula.network import Network, Weights, constant_values
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 
 def evaluate(net: Network, x: Array) -> Array:
@@ -56,7 +56,7 @@ def _value(node: Node, values: dict[Node, Any], x: Array) -> Array:
     match kind(node):
         case Input(shape=shape):
             return x.reshape((len(x), *shape))
-        case Largest(arg=arg):
+        case Largest(arg=arg) | Variant(arg=arg):
             return np.asarray(values[arg])
         case Relu(arg=arg):
             return np.asarray(np.maximum(values[arg], 0 if x.dtype.kind == "O" else x.dtype.type(0)))

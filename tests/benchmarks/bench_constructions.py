@@ -1,18 +1,23 @@
-"""How fast each construction is, as ratios in one run: against ONNX TopK + mean, and against numpy.median.
+"""How fast each construction is, as ratios in one run: against ONNX TopK + mean and every peer that a user would name.
 
-    python tests/benchmarks/bench_constructions.py [--d 2048] [--rounds 15] [--construction NAME ...]
+    python tests/benchmarks/bench_constructions.py [--d 2048] [--batch 1 16 64] [--rounds 15] [--construction NAME ...]
+    python tests/benchmarks/bench_constructions.py --profile compact --batch 64       where the time of one file goes
 
 One onnxruntime thread. Inputs rotate (on one repeated vector, selection algorithms learn its branches), contenders take
-turns within every round, and the median of the rounds counts. Below 1 a construction is faster than its rival.
+turns within every round, and the median of the rounds counts. Below 1 a construction is faster than its rival. ns/neuron is
+the time of one vector over the size of the network; best of --tune. bottleneck and torch take part where they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +30,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.options import Options
+from exporter.files.profiles import PROFILES
+from exporter.options import Options, Tune
 from exporter.question import task as tasks
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take
+FILES: tuple[tuple[str, Tune], ...] = (("fused", "throughput"), ("fused", "latency"), ("minmax", "throughput"))
+SIZE: dict[str, int] = {}  # neurons of the contenders
 
 
 def topk_mean(d: int) -> onnx.ModelProto:
@@ -47,6 +55,57 @@ def topk_mean(d: int) -> onnx.ModelProto:
         [numpy_helper.from_array(np.array(v, dtype=np.int64), name) for name, v in ints.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def peers() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    """The medians of a batch as users compute them."""
+
+    def middle(ordered: np.ndarray) -> np.ndarray:
+        d = ordered.shape[1]
+        return (ordered[:, (d - 1) // 2, None] + ordered[:, d // 2, None]) / 2
+
+    found: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "numpy.median": lambda x: np.median(x, axis=1, keepdims=True),
+        "np.sort": lambda x: middle(np.sort(x, axis=1)),
+        "np.partition": lambda x: middle(np.partition(x, [(x.shape[1] - 1) // 2, x.shape[1] // 2], axis=1)),
+    }
+    if importlib.util.find_spec("bottleneck"):
+        bottleneck = importlib.import_module("bottleneck")
+        found["bottleneck.median"] = lambda x: bottleneck.median(x, axis=1)[:, None]
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        torch.set_num_threads(1)
+        # torch.median of an even number is the lower one of the two
+        found["torch.quantile"] = lambda x: torch.quantile(torch.from_numpy(x), 0.5, dim=1, keepdim=True).numpy()
+    return found
+
+
+def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
+    """Microseconds a vector by operator, from onnxruntime's own profiler; the best of ten runs of every node."""
+    proto = to_onnx(build(tasks.median(d), Options(construction=name, profile="fused", tune=tune)))
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.enable_profiling = 1, True
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = f"{folder}/profile"
+        run = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        x = (
+            np.random.default_rng(0)
+            .random((batch, d))
+            .astype(np.float32 if "float)" in run.get_inputs()[0].type else float)
+        )
+        for _ in range(10):
+            run.run(None, {"x": x})
+        events = json.loads(Path(run.end_profiling()).read_text())
+    nodes: dict[tuple[str, str], list[int]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("kernel_time"):
+            nodes.setdefault((event["args"]["op_name"], event["name"]), []).append(event["dur"])
+    by_operator: dict[str, list[int]] = {}
+    for (op, _), spent in nodes.items():
+        by_operator.setdefault(op, []).append(min(spent))
+    print(f"{name} {tune}, d = {d}, batch {batch}\n{'':4}{'':12} {'nodes':>6} {'us/vector':>10}")
+    for op, spent in sorted(by_operator.items(), key=lambda item: -sum(item[1])):
+        print(f"{'':4}{op:12} {len(spent):6} {sum(spent) / batch:10.1f}")
 
 
 def session(proto: onnx.ModelProto) -> Callable[[np.ndarray], np.ndarray]:
@@ -70,26 +129,29 @@ def seconds(call: Callable[[np.ndarray], np.ndarray], inputs: list[np.ndarray], 
             return spent / calls
 
 
-def contenders(d: int, names: list[str]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    found: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-        "TopK + mean": session(topk_mean(d)),
-        "numpy.median": lambda x: np.median(x, axis=1, keepdims=True),
-    }
+def contenders(
+    d: int, names: list[str], files: Sequence[tuple[str, Tune]] = FILES
+) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    found: dict[str, Callable[[np.ndarray], np.ndarray]] = {"TopK + mean": session(topk_mean(d)), **peers()}
     for name in names:
-        for profile in ("structured", "fused"):
+        for profile, tune in files:
+            if PROFILES[profile].floats and not CONSTRUCTIONS[name].comparators:
+                continue
             try:
-                model = build(tasks.median(d), Options(construction=name, profile=profile))
+                model = build(tasks.median(d), Options(construction=name, profile=profile, tune=tune))
+                label = f"{name} {profile} {tune} {model.dtype}"
+                found[label] = session(to_onnx(model))
             except UserError as error:
                 print(f"skipped {name} {profile}: {error}")
                 continue
-            found[f"{name} {profile} {model.dtype}"] = session(to_onnx(model))
+            SIZE[label] = model.accounting.size
     return found
 
 
 def too_large(name: str, d: int, batch: int) -> str | None:
-    """depth3 holds tensors of all pairs: four of them at a time in float64."""
+    """A structured file of depth3 holds tensors of all pairs: four of them at a time in float64."""
     need = 4 * 8 * batch * d * d
-    if name.startswith("depth3") and need > MEMORY:
+    if name.startswith("depth3 structured") and need > MEMORY:
         return f"a batch of {batch} needs about {need / 2**30:.0f} GiB for its pairs"
     return None
 
@@ -102,10 +164,10 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
     here = {}
     for name, call in runs.items():
         if reason := too_large(name, d, batch):
-            print(f"{'':4}{name:28} skipped: {reason}")
+            print(f"{'':4}{name:40} skipped: {reason}")
             continue
         if not np.allclose(call(inputs[0]), truth, rtol=0, atol=2**-23):
-            print(f"{'':4}{name:28} wrong: not timed")
+            print(f"{'':4}{name:40} wrong: not timed")
             continue
         here[name] = call
     times: dict[str, list[float]] = {name: [] for name in here}
@@ -116,20 +178,27 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
     middle = {name: statistics.median(t) for name, t in times.items()}
     for name, t in middle.items():
         against = f"{t / middle['TopK + mean']:9.2f} {t / middle['numpy.median']:9.2f}"
-        print(f"{'':4}{name:28} {1e6 * t / batch:12.1f} {against}")
+        each = f"{1e9 * t / batch / SIZE[name]:12.2f}" if name in SIZE else ""
+        print(f"{'':4}{name:40} {1e6 * t / batch:12.1f} {against} {each}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--d", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 64])
-    parser.add_argument("--construction", nargs="+", default=list(CONSTRUCTIONS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
+    medians = [c.name for c in CONSTRUCTIONS.values() if c.op == "median"]
+    parser.add_argument("--construction", nargs="+", default=medians, choices=medians)
+    parser.add_argument("--profile", metavar="NAME", choices=medians, help="profile one fused file by operator instead")
     args = parser.parse_args()
+    if args.profile:
+        for batch in args.batch:
+            where_time_goes(args.profile, args.d, batch, "latency" if batch == 1 else "throughput")
+        return
     runs = contenders(args.d, args.construction)
     for batch in args.batch:
         print(f"d = {args.d}, batch {batch}")
-        print(f"{'':4}{'':28} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9}")
+        print(f"{'':4}{'':40} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9} {'ns/neuron':>12}")
         compare(args.d, batch, runs, args.rounds)
 
 

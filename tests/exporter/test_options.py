@@ -15,6 +15,7 @@ from exporter.constructions import CONSTRUCTIONS, takers
 from exporter.errors import ContractError, UserError
 from exporter.library import checked_all, export_model, question, requests
 from exporter.options import OPTIONS, Options, in_python
+from exporter.question import task as tasks
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
@@ -122,6 +123,15 @@ def test_an_option_that_another_makes_idle_is_refused(
 ) -> None:
     said = said_by_both(given, tmp_path, capsys, construction)
     assert f"does not use {unread}: " in said
+
+
+def test_every_fused_file_can_be_laid_out_for_single_vectors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("batcher", "compact"):
+        assert build(tasks.median(16), Options(name, profile="fused", tune="latency")).options.tune == "latency"
+    for given in ({"profile": "structured", "tune": "latency"}, {"profile": "fused", "tune": "width"}):
+        assert "batcher does not use tune" in said_by_both(given, tmp_path, capsys, "batcher")
 
 
 BAD = [

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
+from exporter.build import build, to_onnx
 from exporter.files.graph import Graph
 from exporter.files.rewrites import entry_sum, joint_product
-from exporter.formula.trace import Node, total, vector
+from exporter.formula.network import network
+from exporter.formula.serving import all_pairs
+from exporter.formula.trace import Node, relu, stack, total, trim, vector
+from exporter.options import Options
+from exporter.question.task import median
+from exporter.readings.contract import fused_bits, structured_bits
+from exporter.readings.evaluate import evaluate
+from tests.running import run
 
 
 def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
@@ -51,3 +61,71 @@ def test_what_is_there_is_not_made_again() -> None:
     assert graph.add("Relu", ["x"]) == first
     graph.finish(first)
     assert [(node.op_type, *node.input, *node.output) for node in graph.nodes] == [("Relu", "x", "y")]
+
+
+@pytest.mark.parametrize(
+    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)]
+)
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:
+    """24 bits in float32, on entries that differ by one step at either end of the range, on ties and anywhere."""
+    model = build(median(d), Options(name, profile="fused", tune=tune))  # type: ignore[arg-type]
+    assert (model.dtype, model.step.bits) == ("float32", 24)
+    rng, top = np.random.default_rng(d), 2**24
+    near = rng.integers(0, 3, (60, d)) + rng.choice([0, 1, top // 2 - 1, top - 3, top - 2], (60, 1))
+    ends = rng.choice([0, 1, top - 1, top], (60, d))
+    x = (np.concatenate([near, ends, rng.integers(0, top, (60, d), endpoint=True)]) / top).astype(np.float32)
+    wrong = run(to_onnx(model), x)[:, 0] != np.median(x, axis=1)
+    assert np.count_nonzero(wrong) <= (3 if model.failure_bound else 0)
+
+
+def test_a_clip_forgives_what_rounds_outside_its_bounds() -> None:
+    x = vector(2)
+    a, b = x.take([0]), x.take([1])
+    pairs = (a - b) * 2.0**24
+    net = network(x, trim(pairs + 1))  # up to 2^24 + 1
+    assert (structured_bits(net, 2.0**-24).bits, fused_bits(net, 2.0**-24).bits) == (25, 24)
+    # what is read beside the Clip must be exact, and so must what a Clip keeps
+    v = pairs + 1
+    for output in (stack([trim(v), relu(v)]), trim(v, 2**24 + 1)):
+        assert fused_bits(network(x, output), 2.0**-24).bits == 25
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_all_pairs_in_blocks(rows: int) -> None:
+    x = vector(7, 0.0, 1.0)
+    data = np.random.default_rng(0).integers(0, 4, (200, 7)) / 4
+    ranks = evaluate(network(x, all_pairs(x, 0.25, 7 * rows)), data)
+    assert np.array_equal(ranks, 1 + np.argsort(np.argsort(data, axis=1, kind="stable"), axis=1))
+
+
+def gathers(name: str, d: int, tune: str) -> list[int]:
+    """The lengths of the index lists in a fused file."""
+    graph = to_onnx(build(median(d), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    return [sizes[node.input[1]] for node in graph.node if node.op_type == "Gather"]
+
+
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_what_is_regular_is_not_gathered(tune: str) -> None:
+    assert gathers("depth3", 100, tune) == []
+    assert gathers("radix", 100, tune) == []
+    # in a sorting network one for the start of each of the passes whose runs are short
+    assert len(gathers("batcher", 256, tune)) <= 7
+    # in a planned one what its permutations pick: the sample, and entries and mask of every block; pairs are broadcast
+    assert sum(gathers("compact", 256, tune)) <= 3 * 256
+    assert sum(gathers("depth5", 256, tune)) <= 256 * 17
+
+
+def test_where_the_batch_stands() -> None:
+    """Last, with one Transpose at each end, where entries move and batches are large."""
+    for name, tune, ends in (
+        ("batcher", "throughput", 2),
+        ("compact", "throughput", 2),
+        ("batcher", "latency", 0),
+        ("radix", "throughput", 0),
+        ("depth3", "throughput", 0),
+    ):
+        graph = to_onnx(build(median(64), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+        moved = [list(a.ints) for n in graph.node if n.op_type == "Transpose" for a in n.attribute]
+        assert moved == [[1, 0]] * ends, (name, tune)

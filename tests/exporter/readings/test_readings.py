@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
+from exporter.files.columns import column_graph
+from exporter.files.model_file import assemble
 from exporter.files.profiles import prove_profile
 from exporter.formula.trace import topological
 from exporter.readings.accounting import accounting
@@ -62,6 +64,19 @@ def test_onnx_returns_the_bits_of_the_formula(case: Case, profile: str) -> None:
         model = session(proto_of(case.net, profile, dtype))
         got = run(model, x)
         assert got.dtype == dtype
+        assert np.array_equal(got, expected.astype(dtype)), dtype
+        assert np.array_equal(run(model, x[3:4])[0], got[3]), "one vector gives the row of a batch"
+
+
+@each_case
+def test_the_batch_last_returns_the_same_bits(case: Case) -> None:
+    x = inputs(case)
+    expected = evaluate(case.net, x)
+    for dtype in exact_dtypes(case.net, "fused", case.step):
+        proto = assemble(column_graph(case.net, dtype), case.net.d, case.net.output.size, "test", {"profile": "fused"})
+        assert prove_profile(proto).profile in ("structured", "fused")
+        model = session(proto)
+        got = run(model, x)
         assert np.array_equal(got, expected.astype(dtype)), dtype
         assert np.array_equal(run(model, x[3:4])[0], got[3]), "one vector gives the row of a batch"
 
