@@ -32,7 +32,7 @@ def window4(u: Node, plan: Cells, delta: Scalar) -> Node:
     [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and u [u >= e] = δ [(u - e)/δ]+ + e [u >= e] read the same two neurons, so
     after one layer the slots of a cell, sums over blocks of positions, are affine. An empty slot is 0 and ranks lowest.
     With n entries in a cell and N below its upper end, rank r of all is rank p + r - N of its p slots: an empty slot or
-    none unless the cell holds it. Two entries in one slot are cut to 1, so every answer lies in the domain.
+    none unless the cell holds it. Two entries in one slot count as 0, so every answer lies in the domain.
     """
     step, d, p, k = Fraction(delta), u.shape[0], plan.slots, len(plan.ends) - 1
     ends = [e * step for e in plan.ends]
@@ -55,7 +55,8 @@ def window4(u: Node, plan: Cells, delta: Scalar) -> Node:
     lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(p, dtype=bool)], axis=1).reshape(k, p, p - 1)
     ranks = assume(lower.sum(2) + 1, 1.0, float(p))
     below = assume(d - there.take(range(1, k + 1)).sum(1), 0.0, float(d))
-    one = trim(found)
+    # no more than `held`, so that two and more are cut to 0: a sum of both targets would be a right mean of wrong ranks
+    one = assume(relu(found - 2 * (held - 1)) - relu(2 * (1 - held)), 0.0, 1.0)
     chosen = [
         indicator_product(one, (p + plan.low + o - below).spread(1, p) - ranks).sum(1).sum(0).reshape(1)
         for o in range(plan.outputs)
