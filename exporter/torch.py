@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import onnxscript
-import scipy.sparse as sp
 import torch
 from onnxscript import ir
 from onnxscript import opset18 as op
 
 from exporter.errors import UserError
 from exporter.files.comparators import comparison
-from exporter.formula.linear import Along, Reorder, Reshape, Spread, Take, Weigh
+from exporter.formula.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
 from exporter.net import Net
 from exporter.readings.promise import without_grid
@@ -89,10 +88,10 @@ class Module(torch.nn.Module):  # type: ignore[misc]
                 batch = max(values[n].shape[0] for n in nodes)
                 return torch.cat([values[n].expand(batch, *values[n].shape[1:]) for n in nodes], dim=axis + 1)
             case Apply(linear=linear, arg=arg):
-                return self._apply(place, linear, values[arg])
+                return self._mapped(place, linear, values[arg])
         raise AssertionError(node)
 
-    def _apply(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
+    def _mapped(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
         match linear:
             case Along(axis, _):
                 matrix = getattr(self, f"c{place}_matrix")
@@ -116,8 +115,8 @@ def _constants(node: Node) -> dict[str, torch.Tensor]:
         case Constant(values=values):
             return {"values": torch.from_numpy(np.array(values, dtype=np.float64))}
         case Apply(linear=Along(_, matrix)):
-            dense = matrix.toarray() if sp.issparse(matrix) else matrix
-            return {"matrix": torch.from_numpy(np.array(dense, dtype=np.float64))}
+            full = dense(matrix)
+            return {"matrix": torch.from_numpy(np.array(full, dtype=np.float64))}
         case Apply(linear=Take(_, indices)):
             return {"index": torch.from_numpy(np.array(indices, dtype=np.int64))}
         case Apply(linear=Weigh(weights)):
