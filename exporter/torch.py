@@ -88,10 +88,10 @@ class Module(torch.nn.Module):  # type: ignore[misc]
                 batch = max(values[n].shape[0] for n in nodes)
                 return torch.cat([values[n].expand(batch, *values[n].shape[1:]) for n in nodes], dim=axis + 1)
             case Apply(linear=linear, arg=arg):
-                return self._apply(place, linear, values[arg])
+                return self._mapped(place, linear, values[arg])
         raise AssertionError(node)
 
-    def _apply(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
+    def _mapped(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
         match linear:
             case Along(axis, _):
                 matrix = getattr(self, f"c{place}_matrix")

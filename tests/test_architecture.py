@@ -160,7 +160,7 @@ def test_no_dataclass_takes_more_than_six_positional_arguments() -> None:
     """Its constructor is written nowhere, so that the linter, which counts those of functions, does not see it."""
     found = set()
     for name, _ in modules("exporter"):
-        if name != "exporter.__main__":
+        if name not in ("exporter.__main__", "exporter.torch"):  # the one runs, the other needs torch
             for one in vars(importlib.import_module(name)).values():
                 if inspect.isclass(one) and is_dataclass(one) and sum(not f.kw_only for f in fields(one)) > 6:
                     found.add(f"{one.__module__}.{one.__name__}")
