@@ -119,10 +119,10 @@ def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
 
 
 def fastest(d: int, tune: Tune) -> tuple[str, str]:
-    """The exact construction, and its profile, that onnxruntime runs fastest; docs/radix.md has the measurements."""
+    """The exact construction, and its profile, that onnxruntime runs fastest; docs/performance.md has the measurements."""
     if tune == "latency" and d <= 64:
         return "depth3", "dense" if d <= 12 else "fused"
-    return ("batcher", "dense") if d <= 25 else ("radix", "fused")
+    return ("batcher", "fused") if d <= 100 else ("radix", "fused")
 
 
 def tuned_radix(d: int, tune: Tune) -> int:

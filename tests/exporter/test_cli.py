@@ -318,8 +318,8 @@ def test_the_pixel_filter_of_the_help_is_a_median_filter(
     [
         (9, "latency", "median-depth3-d9-dense.onnx"),
         (25, "latency", "median-depth3-d25-fused.onnx"),
-        (25, "throughput", "median-batcher-d25-dense.onnx"),
-        (64, "throughput", "median-radix-d64-fused.onnx"),
+        (25, "throughput", "median-batcher-d25-fused.onnx"),
+        (121, "throughput", "median-radix-d121-fused.onnx"),
     ],
 )
 def test_the_fastest_construction_by_d_and_tune(tmp_path: Path, d: int, tune: str, name: str) -> None:
