@@ -268,12 +268,19 @@ def test_help_lists_the_commands_and_constructions(capsys: pytest.CaptureFixture
 
 
 EXAMPLES = {
-    "": {"median-batcher-d25-b8-from0to255-dense", "q0.25-0.5-0.75-radix-d101"}
+    "": {
+        "median-batcher-d25-b8-from0to255-dense",
+        "q0.25-0.5-0.75-radix-d101",
+        "median-window5x5-uint8",
+        "median-frames9",
+    }
     | {f"median-{name}-d25" for name in ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "compact")},
     "describe": {"median-batcher-d9"},
     "verify": {"median-batcher-d9"},
     "audit": {"median-depth3-d9-dense"},
     "reduce": {"rank5-batcher-d9", "max-from-rank5-batcher-d9"},
+    "frontier": set(),
+    "rewrite": {"median-radix-d64-latency-fused", "new"},
     "atlas": set(),
 }
 

@@ -84,7 +84,7 @@ def test_the_client_speaks_it(lines: None, connect: Callable[..., Any], models: 
     values = np.random.default_rng(0).normal(size=(4, 33))
     assert parse(["--format", "lines"]).format == "lines"
     with Client() as client:
-        client.http.post = service.post  # type: ignore[method-assign]
+        client.http.request = lambda _, path, **content: service.post(path, **content)  # type: ignore[method-assign]
         for name in FORMATS:
             answer = client.median(values, format=name, exact=True)
             assert answer.medians.tolist() == np.median(values, axis=1).tolist()
