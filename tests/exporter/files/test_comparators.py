@@ -133,10 +133,10 @@ def test_what_it_cannot_write_is_refused(
 
 def test_the_catalogue_says_what_is_made_of_comparators() -> None:
     for name, construction in CONSTRUCTIONS.items():
-        d = 81 if construction.uniform else 20
-        task = tasks.extremum(d, "max") if construction.op == "max" else tasks.median(d)
-        loose: dict[str, Any] = (
-            {"failure": 0.45 if construction.uniform else 0.2} if "failure" in construction.takes else {}
-        )
+        if construction.uniform:  # which count, as the networks for any data do, and are built for larger d only
+            assert not construction.comparators
+            continue
+        task = tasks.extremum(20, "max") if construction.op == "max" else tasks.median(20)
+        loose: dict[str, Any] = {"failure": 0.2} if "failure" in construction.takes else {}
         case = construction_case(name, task, **loose)
         assert made_of_comparators(case.net) == construction.comparators, name
