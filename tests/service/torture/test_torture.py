@@ -51,7 +51,7 @@ async def gather(*work: Any) -> None:
 
 def test_split_and_pipelined(serve: Serve, models: Path, rng: Rng, stop: Stop, figures: Figures) -> None:
     """Several requests at a time, their bytes cut anywhere."""
-    server = serve(models, "--drain-s", "0").wait()
+    server = serve(models, "--no-build", "--drain-s", "0").wait()
     health, tally = Health(server), Tally()
 
     async def client(own: Rng) -> None:
@@ -88,7 +88,7 @@ def test_split_and_pipelined(serve: Serve, models: Path, rng: Rng, stop: Stop, f
 
 def test_floods_of_heads_and_bodies(serve: Serve, models: Path, rng: Rng, stop: Stop, figures: Figures) -> None:
     """Clients that never finish, never read, or send without end, beside one that asks properly."""
-    server = serve(models, "--drain-s", "0", "--timeout-s", "4", "--log-level", "warning").wait()
+    server = serve(models, "--no-build", "--drain-s", "0", "--timeout-s", "4", "--log-level", "warning").wait()
     health, tally, sent = Health(server), Tally(), [0]
     head = b"POST /median HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -161,7 +161,7 @@ def test_memory_that_runs_out_and_comes_back(
     Two workers: a process that the system refuses memory in the wrong place ends, and its parent starts another one.
     """
     options = ("--max-vectors", "200000", "--queue", "1000000")
-    server = serve(models, "--workers", "2", "--drain-s", "0", *options, TMPDIR=str(tmp_path)).wait()
+    server = serve(models, "--no-build", "--workers", "2", "--drain-s", "0", *options, TMPDIR=str(tmp_path)).wait()
     until(lambda: server.said("serving") == 2)
     health, tally, limits = Health(server), Tally(), [0]
 
@@ -198,7 +198,7 @@ def test_memory_that_runs_out_and_comes_back(
 def test_workers_that_are_killed(
     serve: Serve, models: Path, tmp_path: Path, rng: Rng, stop: Stop, figures: Figures
 ) -> None:
-    server = serve(models, "--workers", "2", "--drain-s", "0", TMPDIR=str(tmp_path)).wait()
+    server = serve(models, "--no-build", "--workers", "2", "--drain-s", "0", TMPDIR=str(tmp_path)).wait()
     until(lambda: server.log.count('"serving"') == 2)
     health, tally, kills = Health(server), Tally(), [0]
 
@@ -231,7 +231,7 @@ def test_a_disk_without_room(
     """No file may grow, and the log goes to a device that is full."""
     with open("/dev/full", "wb") as full:
         how = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000)), "stderr": full}
-        server = serve(models, "--workers", "2", "--drain-s", "0", how=how, TMPDIR=str(tmp_path)).wait()
+        server = serve(models, "--no-build", "--workers", "2", "--drain-s", "0", how=how, TMPDIR=str(tmp_path)).wait()
     until(lambda: len(workers_of(server)) == 2)
     health, tally, reloads = Health(server), Tally(), [0]
     alive = workers_of(server)
@@ -271,7 +271,7 @@ def test_a_clock_that_jumps(serve: Serve, models: Path, tmp_path: Path, rng: Rng
     """The time of day goes back and forth by up to a year; limits of time are kept all the same."""
     (tmp_path / "sitecustomize.py").write_text(CLOCK.format(seed=int(rng.integers(2**31))))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    server = serve(models, "--drain-s", "0", "--timeout-s", "1", PYTHONPATH=path).wait()
+    server = serve(models, "--no-build", "--drain-s", "0", "--timeout-s", "1", PYTHONPATH=path).wait()
     health, tally, late = Health(server), Tally(), [0]
 
     async def slow() -> None:
