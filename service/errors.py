@@ -71,7 +71,12 @@ class ShortageError(ProblemError):
 
 
 # how onnxruntime and the standard library speak of it, where there is no class to tell by
-_SHORTAGES = {"bad_alloc": "memory", "allocate memory": "memory", "start new thread": "threads"}
+_SHORTAGES = {
+    "bad_alloc": "memory",
+    "allocate memory": "memory",
+    "start new thread": "threads",
+    "error return without exception set": "memory",  # the interpreter's own, seen when there was none for the exception
+}
 _SHORT_OF = {errno.ENOMEM: "memory", errno.EMFILE: "files", errno.ENFILE: "files", errno.ENOSPC: "room on a disk"}
 
 
