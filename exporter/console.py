@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-SERVICE = {"serve": "service.__main__", "client": "service.client"}
+SERVICE = {"serve": "service.__main__", "client": "service.client.__main__"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
