@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from exporter.version import __version__
 from service import life, logs
-from service.building import Builder, can_build
+from service.building import Builder
 from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
@@ -72,7 +72,7 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
     peers = peers or peers_of(settings)  # a reload that is asked for while models are loaded is heard of
     engine = Engine(settings, registry.Registry({}) if later else registry.load(settings.folders), peers=peers)
     engine.loading = "none of them yet" if later else ""
-    builder = Builder(engine) if settings.build and can_build() else None
+    builder = Builder(engine) if settings.build else None
     app = FastAPI(
         title="onnx-median",
         version=__version__,

@@ -14,6 +14,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,6 +75,10 @@ class Reply:
         headers = [tuple(line.split(b": ", 1)) for line in self.fields.split(b"\r\n")[:-1]]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
+
+
+def header_lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
 BARE_FIELDS = (
