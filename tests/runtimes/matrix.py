@@ -36,7 +36,7 @@ from tests.runtimes.report import markdown, unproved
 Result = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 EACH = 4  # vectors per family
-TIMEOUT = 90  # seconds for one file in one runtime
+TIMEOUT = 180  # seconds for one file in one runtime
 PROOFS = (("radix", 3, 2, "range"), ("radix", 3, 2, "swap"), ("batcher", 3, 16, "range"))
 
 

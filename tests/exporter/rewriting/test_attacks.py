@@ -39,7 +39,8 @@ def rich(opset: int = 17) -> onnx.ModelProto:
         ),
     ]  # fmt: skip
     ones = np.ones(3, np.float32)
-    constants: dict[str, Any] = {"k": np.array([3]), "two": np.array(2, np.float32), "one": ones, "unused": ones, "node_sorted_c_0": ones}
+    constants = {"k": np.array([3]), "two": np.array(2, np.float32)}
+    constants |= {"one": ones, "unused": ones, "node_sorted_c_0": ones}
     outputs = {"w": T.FLOAT, "y": T.FLOAT, "i": T.INT64, "r": T.FLOAT}
     proto = helper.make_model(
         helper.make_graph(
