@@ -23,7 +23,7 @@ from exporter.errors import UserError
 from exporter.files.digit import MOST_BITS, digit
 from service.batch.ordered import SIGNED, UNSIGNED, to_floats
 from service.batch.ranks import Statistic
-from service.compute.registry import session_options
+from service.compute.opening import session_options
 from service.scaling import Floats
 
 BLOCK = 1 << 17  # entries in one call: what a digit works on stays in the cache
