@@ -190,8 +190,8 @@ class Exchange:
         self.shared.held -= self.held
         self.held = 0
 
-    def too_large(self) -> ProblemError:
-        said = f"The body is larger than {self.shared.settings.max_body} bytes."
+    def too_large(self, what: str = "body") -> ProblemError:
+        said = f"The {what} is larger than {self.shared.settings.max_body} bytes."
         return ProblemError(413, said, headers={"Connection": "close"})
 
     def prepare(self, body: Body) -> Reading[bodies.Question]:
