@@ -30,6 +30,9 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "compact 7": ("compact", {"depth": 7}),
     "compact 9": ("compact", {"depth": 9}),
     "compact 13": ("compact", {"depth": 13}),
+    "compact 15": ("compact", {"depth": 15}),
+    "compact 16": ("compact", {"depth": 16}),
+    "linear18": ("linear18", LOOSE),
     "linear-max": ("linear-max", {}),
 }
 
@@ -79,7 +82,7 @@ def test_ties_are_no_worse_than_distinct_entries(case: str, d: int, grid: Grid) 
     assert wrong(model, x, got).sum() <= bound + 3 * bound**0.5 + 1
 
 
-@pytest.mark.parametrize("case", ["compact 9", "linear-max"])
+@pytest.mark.parametrize("case", ["compact 9", "linear18", "linear-max"])
 def test_open_intervals_need_no_bits(case: str) -> None:
     """At the most bits that the network carries at all, equal entries are as good as others."""
     model = built(case, 64, Grid(bits=40))
