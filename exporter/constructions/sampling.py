@@ -110,6 +110,17 @@ def lean_ranks(x: Node, quantum: Scalar) -> Node:
     return variant(ranks, lambda cells: all_pairs(x, quantum, cells))
 
 
+def ranks_of_rows(x: Node, quantum: Scalar) -> Node:
+    """Ranks 1..m within every row of a matrix, each pair compared once, as in `lean_ranks`."""
+    rows, m = x.shape
+    i, j = np.triu_indices(m, 1)
+    wins = compare(x.take(i, axis=1), x.take(j, axis=1), quantum)
+    table = np.zeros((m, m), dtype=np.int64)
+    table[i, j], table[j, i] = np.arange(len(i)), np.arange(len(i)) + len(i)
+    lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(m, dtype=bool)], axis=1).reshape(rows, m, m - 1)
+    return assume(lower.sum(2) + 1, 1.0, float(m))
+
+
 def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:
     """The entries of the wanted ranks, when every rank 1..m is taken once and 0 <= x <= 1; two neurons per entry.
 

@@ -65,10 +65,10 @@ class Piece:
     number: int | None = None
     rows: int | None = None
 
-    def place(self, column: str | None = None) -> str:
+    def place(self, *columns: str) -> str:
         """Where something is, for messages."""
         within = "" if self.number is None else f", {_PIECE[self.format]} {self.number}"
-        return self.path + ("" if column is None else f", column {column!r}") + within
+        return f"{self.path}, column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))}{within}"
 
 
 _PIECE = {"parquet": "row group", "arrow": "record batch", "csv": "file"}
@@ -142,7 +142,8 @@ def _line(error: Exception) -> str:
 @lru_cache(maxsize=2)
 def _parquet(path: str) -> Any:
     system, inner = _opened(path)
-    return pq.ParquetFile(system.open_input_file(inner), pre_buffer=False, buffer_size=BUFFER)
+    file = system.open_input_file(inner)
+    return pq.ParquetFile(file, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True)
 
 
 @lru_cache(maxsize=2)
@@ -189,7 +190,7 @@ def pieces(source: Source) -> list[Piece]:
 
 def read(piece: Piece, columns: Sequence[str], numbers: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, some columns, a bounded number at a time; in CSV `numbers` are read as such."""
-    with _reading(piece.place()):
+    with _reading(piece.place(*columns)):
         match piece.format:
             case "parquet":
                 file = _parquet(piece.path)

@@ -161,14 +161,19 @@ class Engine:
             found = _ends(outcome, use.layout)
             if any(map(refuted, found)):
                 return None
-            answer = Answer.blank(k, values.dtype)
+            bounds = [0.0] * k if options.exact else scaled.bounds(use.target)
+            medians = _medians(scaled, found, use, options.exact)
+            answer = Answer(values.dtype, medians, bounds, [use.model.name] * k, [False] * k)
             _served(answer, outcome)
-            self._enter(answer, range(k), _medians(scaled, found, use, options.exact), scaled, (use, options.exact))
+            tally(lane.metrics.vectors, k)
             answer.total_s = time.perf_counter() - started
             return answer
 
         rows = scaled.rows.reshape(-1, use.model.d)
-        (lane.run_now if lone and len(rows) <= lane.limit else lane.submit)(rows, use.layout.columns, finish)
+        if lone and len(rows) <= lane.limit:
+            finish(lane.run_now(rows, use.layout.columns))
+        else:
+            lane.submit(rows, use.layout.columns, finish)
         return True
 
     def _parts(self, group: Bundle, options: MedianOptions) -> Iterator[Part]:

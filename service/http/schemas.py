@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.compute.entries import PIXELS
 from service.layout import EVEN
 from service.quantiles import METHODS
 from service.requests.options import BY, MOST, NAN, RAW_DTYPES
@@ -72,6 +73,7 @@ class ModelList(BaseModel):
     """All models, and the files that were left out with the reason."""
 
     models: list[ModelEntry]
+    filters: list[ModelEntry] = Field(description="Filters for images, of POST /filter.")
     left_out: dict[str, str]
 
 
@@ -208,6 +210,26 @@ ANSWER_HEADERS: dict[str, Any] = {
         "X-Median-Batch-Size": "Rows in the onnxruntime call.",
         "Server-Timing": "queue, inference and total in milliseconds.",
     }.items()
+}
+
+
+OF_A_FILTER = [
+    _parameter("model", {"type": "string"}, "Name of the filter; without it, the smallest median window there is."),
+    _parameter(
+        "shape", {"type": "string", "pattern": "^[0-9]{1,9}(,[0-9]{1,9}){1,3}$"}, "Raw bodies: h,w or h,w,channels."
+    ),
+    _parameter("dtype", {"type": "string", "enum": list(PIXELS)}, "Raw bodies: type of the numbers, little-endian."),
+]
+FILTER_HEADERS: dict[str, Any] = {
+    **{name: ANSWER_HEADERS[name] for name in ("X-Request-ID", "X-Median-Models", "Server-Timing")},
+    **{
+        name: {"description": text, "schema": {"type": "string"}}
+        for name, text in {
+            "X-Median-Shape": "The sides of the answer, with commas between them.",
+            "X-Median-Dtype": "The type of its numbers.",
+            "X-Median-Error-Bound": "How far a pixel may be from the order statistic of its window.",
+        }.items()
+    },
 }
 
 

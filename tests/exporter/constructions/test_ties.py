@@ -31,6 +31,9 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "compact 7": ("compact", {"depth": 7}),
     "compact 9": ("compact", {"depth": 9}),
     "compact 13": ("compact", {"depth": 13}),
+    "compact 15": ("compact", {"depth": 15}),
+    "compact 16": ("compact", {"depth": 16}),
+    "linear18": ("linear18", LOOSE),
     "linear-max": ("linear-max", {}),
 }
 
@@ -97,7 +100,7 @@ def test_fused_files_answer_as_the_network_where_it_fails(case: str, d: int, tun
     assert np.array_equal(run(to_onnx(model), x.astype(model.dtype)), expected)
 
 
-@pytest.mark.parametrize("case", ["compact 9", "linear-max"])
+@pytest.mark.parametrize("case", ["compact 9", "linear18", "linear-max"])
 def test_open_intervals_need_no_bits(case: str) -> None:
     """At the most bits that the network carries at all, equal entries are as good as others."""
     model = built(case, 64, Grid(bits=40))
