@@ -243,14 +243,18 @@ def float_type(kind: pa.DataType) -> str | None:
 def numbers(array: Any, dtype: str, missing: str, where: str) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
     """An array as floats, and which of them are there: None for all. What is missing is an error unless it is skipped."""
     absent = array.null_count
-    if pa.types.is_integer(array.type):
+    if not pa.types.is_floating(array.type):
         try:
             array = array.cast(pa.float64())
         except pa.ArrowInvalid:
             raise TableError(
                 f"{where}: an integer beyond 2^53 is no float64: cast the column to float64 first"
             ) from None
-    values = np.asarray(array.to_numpy(zero_copy_only=False), dtype)
+    if absent:
+        array = pc.fill_null(array, float("nan"))
+    values = np.asarray(
+        np.from_dlpack(array), dtype
+    )  # to_numpy would import pandas first, which takes as long as 10^8 entries
     bad = np.isnan(values)
     if not bad.any():
         return values, None
