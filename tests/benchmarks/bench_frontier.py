@@ -82,7 +82,7 @@ def cells() -> Iterator[Cell]:
         yield promised(Options("linear18", failure=1e-6), d, 18, 30)
     yield promised(Options("window6", failure=1e-6), 2048, 6, 53)
     for name in ("window4", "window5", "window6", "linear18"):
-        yield certificates(Options(name, failure=0.2, profile="fused"), 2048, 400)
+        yield certificates(Options(name, failure=0.2, profile="fused", dtype="float64"), 2048, 400)
     for name in ("window5", "window6", "linear18"):
         for d in SIZES:
             yield counted(Options(name), d)
