@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
+from exporter.files.manifest import replace_file, writable
 from exporter.files.profiles import PROFILES
 from exporter.images.build import asks_for_images
 from exporter.library import (
@@ -31,6 +32,7 @@ from exporter.parsing import Parser, at_least, number
 from exporter.readings.promise import TIES, promise
 from exporter.tools import theorem
 from exporter.tools.atlas import TABLE, atlas, redraw
+from exporter.tools.atlas_plots import can_plot, frontier_picture
 from exporter.tools.audit import audit, audit_lines
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.frontier import Point, frontier, frontier_lines, points
@@ -331,8 +333,13 @@ def _frontier(args: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
     parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw it with the lower bounds, as PNG (extra: plot)"
+    )
     parsed = parser.parse_args(args)
-    failure = checked("failure", parsed.failure)
+    failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
+    if picture and not can_plot():
+        raise UserError("a picture needs matplotlib: pip install 'onnx-median[plot]'")
     found: list[Point] = []
     for each in points(
         parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
@@ -346,6 +353,10 @@ def _frontier(args: Sequence[str]) -> int:
         print(json.dumps([asdict(p) for p in found], indent=1))
     else:
         print("\n".join(frontier_lines(parsed.d, frontier(found))))
+    if picture and found:
+        networks = [(p.construction, p.depth, p.width, p.failure_law == "uniform") for p in found]
+        with writable(picture.parent):
+            replace_file(picture, frontier_picture(parsed.d, failure, networks))
     return 0
 
 
