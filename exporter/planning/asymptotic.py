@@ -30,12 +30,11 @@ def ceil_root(a: int, b: int = 1) -> int:
 
 
 def floor_root(n: int, power: int) -> int:
-    """⌊n^(1/power)⌋, by bisection on whole numbers."""
-    low, high = 0, 1 << (n.bit_length() // power + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if middle**power <= n else (low, middle)
-    return low
+    """⌊n^(1/power)⌋, by Newton's method from above, on whole numbers."""
+    root = 1 << -(-n.bit_length() // power)
+    while (lower := ((power - 1) * root + n // root ** (power - 1)) // power) < root:
+        root = lower
+    return root
 
 
 def above_log(n: int) -> int:
