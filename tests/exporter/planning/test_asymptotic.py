@@ -18,6 +18,7 @@ from exporter.planning.asymptotic import (
     Depth10,
     Hashing,
     above_log,
+    ceil_div,
     ceil_root,
     depth6,
     depth10,
@@ -161,8 +162,8 @@ def test_the_events_of_depth_6_are_as_rare_as_proven() -> None:
 
 
 def test_the_events_of_depth_10_are_as_rare_as_proven() -> None:
-    """Ranks in random order, at the smallest d where the theorem's own windows fit."""
-    d, tail, trials = 4 * 10**6, 1, 40
+    """Ranks in random order, at a d where the theorem's own windows fit."""
+    d, tail, trials = 8 * 10**6, 3, 40
     plan, k = depth10(d, d // 2, tail), d // 2
     assert isinstance(plan, Depth10)
     s, most = plan.sample, plan.ending
@@ -186,7 +187,8 @@ def test_the_events_of_depth_10_are_as_rare_as_proven() -> None:
     assert failed <= 4, "the bounds are far from sharp"
     reach = Hashing.of(max(live), tail)
     assert reach.slots <= most.slots, "no more are live than the ending has room for"
-    assert max(off) <= ceil_root(tail * d * d, 2 * plan.counted) + tail * d // plan.candidates + 1
+    far = ceil_root(tail * d * d, 2 * plan.counted) + ceil_div(tail * d, plan.candidates)
+    assert np.mean(np.array(off) > far) <= 3 * exp(-tail)
 
 
 def test_the_laws_of_theorem_2_are_exact_where_they_can_be_enumerated() -> None:
