@@ -1,4 +1,4 @@
-"""The networks of the asymptotic theorems (docs/frontier.md, Theorems 4 and 5): width O(d), failure exp(-d^Ω(1)).
+"""The networks of the asymptotic theorems (docs/frontier.md, Theorems 5 and 6): width O(d), failure exp(-d^Ω(1)).
 
     depth6    uniform inputs      count, mask and filter, shortlist, pairs, select
     depth10   any order           a pivot in three layers, beside them a sample that is cut into cells; a full count at the

@@ -63,7 +63,7 @@ def test_no_sum_of_indicators_exceeds_more_often_than_the_binomial(n: int) -> No
 
 
 def test_the_maximum_of_a_sampled_count_over_prefixes_is_bounded_by_its_end() -> None:
-    """Lemma 3: (G_j - j s/d)/(d - j) is a martingale, so all j <= D cost no more than j = D; exactly, by enumeration."""
+    """Lemma 4: (G_j - j s/d)/(d - j) is a martingale, so all j <= D cost no more than j = D; exactly, by enumeration."""
     d, s, last, w = 9, 4, 5, F(3, 2)
     total = worst = 0
     end = F(0)
