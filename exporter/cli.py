@@ -404,7 +404,7 @@ def _rewrite(args: Sequence[str]) -> int:
             file, None if dry else out, check=not (dry or skip), progress=bar.set_postfix_str, spelled=False, **parsed
         )
     print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
-    return 0 if found.ok else 1
+    return found.status
 
 
 @dataclass(frozen=True)
@@ -466,7 +466,9 @@ COMMANDS = {
         "MODEL: TopK and its relatives in any ONNX model become networks of ours",
         "Replace TopK, ReduceMax, ReduceMin, ArgMax and ArgMin along an axis of known length, which torch writes\n"
         "for sort, msort, argsort, topk, quantile, max and min, and run both models to compare them.\n"
-        "Exit status 0: all replaced and as right as promised; 1: something is left as it was, or differs; 2: an error.",
+        "Exit status 0: all replaced and as right as promised (without a check where --no-check or --dry-run asks for\n"
+        "none); 1: something is left as it was, or differs; 2: an error, and nothing is written; 3: all replaced, but\n"
+        "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
         "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
         "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --out models/new.onnx",
     ),
