@@ -18,6 +18,7 @@ from exporter.constructions.sampling import (
     lean_ranks,
     lean_select,
     mask_of,
+    ranks_of_rows,
     slots_of,
 )
 from exporter.formula.linear import Scalar
@@ -47,13 +48,7 @@ def window4(u: Node, plan: Cells, delta: Scalar) -> Node:
         return assume((v.take(range(k)) - v.take(range(1, k + 1))).along(1, sums), 0.0, float(-(-d // p)))
 
     found, held = slots(values), slots(there)
-    i, j = np.triu_indices(p, 1)
-    keys = found + held * step
-    wins = compare(keys.take(i, axis=1), keys.take(j, axis=1), step)
-    table = np.zeros((p, p), dtype=np.int64)
-    table[i, j], table[j, i] = np.arange(len(i)), np.arange(len(i)) + len(i)
-    lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(p, dtype=bool)], axis=1).reshape(k, p, p - 1)
-    ranks = assume(lower.sum(2) + 1, 1.0, float(p))
+    ranks = ranks_of_rows(found + held * step, step)
     below = assume(d - there.take(range(1, k + 1)).sum(1), 0.0, float(d))
     # no more than `held`, so that two and more are cut to 0: a sum of both targets would be a right mean of wrong ranks
     one = assume(relu(found - 2 * (held - 1)) - relu(2 * (1 - held)), 0.0, 1.0)

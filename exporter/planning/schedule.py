@@ -105,6 +105,18 @@ class SoftRound(BlockSample):
 
 
 @dataclass(frozen=True)
+class PivotRound(SoftRound):
+    """A soft round whose interval is found by counting: it cannot miss a target either.
+
+    `pivots` are ranks of its slots, the empty ones lowest; 0 and size + 1 are the ends that the interval has. Every entry is
+    compared with every `stride`-th of them, and then, if that is not each of them, with those in the bracket that was found.
+    """
+
+    pivots: tuple[int, ...]
+    stride: int
+
+
+@dataclass(frozen=True)
 class HashEnding:
     """`functions` of the hash functions of `const:vectorized_hashing` modulo `prime`, on at most `capacity` entries.
 

@@ -19,7 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.client import Client, ServiceError, main
+from service.client import Client, ServiceError
+from service.client.__main__ import main
 from service.retries import FIRST_S, LONGEST_S, Retries, may_pass, retry_after
 from tests.service.conftest import Server
 
