@@ -24,7 +24,7 @@ function card({ name, sha256, description: about }) {
     ['Border', about.border],
     ['Neurons', about.size == null ? null : count(about.size)],
     ['Grid', about.inputs === 'floats' ? null : `${about.bits} bits in ${about.dtype}, on [${(about.domain ?? []).map((end) => short(end)).join(', ')}]`],
-    ['Off the grid', about.off_grid_error == null ? null : `at most ${short(about.off_grid_error, 3)} off`],
+    ['Off the grid', about.off_grid_error == null || about.inputs === 'floats' ? null : `at most ${short(about.off_grid_error, 3)} off`],
     ['Profile', about.profile],
     ['Theorem', about.theorem],
     ['sha256', h('span', { class: 'mono', title: sha256 }, `${sha256.slice(0, 16)}…`)],
