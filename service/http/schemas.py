@@ -85,6 +85,7 @@ class WatchedModel(BaseModel):
 
     name: str
     loaded: bool
+    uniform: bool = Field(description="It is made for uniform inputs only.")
     construction: str
     theorem: str | None
     d: int
