@@ -25,7 +25,7 @@ import onnxruntime as ort
 from exporter.errors import UserError
 from exporter.files.digit import MOST_BITS, WORDS, digit
 from service.batch.ranks import Statistic
-from service.compute.registry import session_options
+from service.compute.opening import session_options
 from service.scaling import Floats
 
 BLOCK = 1 << 17  # entries in one call: what a digit works on stays in the cache

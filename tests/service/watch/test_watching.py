@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from service.compute.turns import WAITING
 from service.page_data import ATLAS, SIZES, atlas, specimen
 from service.watch.formulas import affine
 from service.watch.network import OpenNetwork
 from service.watch.specimens import MANIFEST, SPECIMENS, carried
-from service.watch.watching import ALL, EACH, WAITING
+from service.watch.watching import ALL, EACH
 
 DRAWN: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] = {
     "distinct": lambda rng, n: rng.permutation(n).astype(float),
