@@ -16,6 +16,7 @@ from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
 from exporter.files.manifest import replace_file, writable
 from exporter.files.profiles import PROFILES
+from exporter.files.speed_table import SPEED_TABLE
 from exporter.images.build import asks_for_images
 from exporter.library import (
     Exported,
@@ -37,6 +38,7 @@ from exporter.tools.audit import audit, audit_lines
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.frontier import Point, frontier, frontier_lines, points
 from exporter.tools.reduce import reduce_file
+from exporter.tools.tune import BATCHES, LENGTHS, tune, tune_lines
 from exporter.tools.verify import verify
 
 EXPORT = """\
@@ -119,7 +121,8 @@ def _export_parser() -> argparse.ArgumentParser:
         "--construction", action="append", metavar="NAME",
         help="which network, repeatable (default: every one that can be built at this d, those for uniform inputs only "
         "excepted); "
-        "`fastest`: the exact one that onnxruntime runs fastest at this d",
+        "`fastest`: the exact one that onnxruntime runs fastest at this d, by DIR/fastest.json, which `tune` writes, or by "
+        "what we measured",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
@@ -152,7 +155,7 @@ def _export(args: Sequence[str]) -> int:
         parser.error("the following arguments are required: --d (or --window, or --frames)")
     task = question(whole_number("d", parsed["d"]), given)
     named = parsed.get("construction")
-    wanted = requests(task, named, given)
+    wanted = requests(task, named, given, parsed["out"])
     written: list[Exported] = []
     skipped: dict[str, str] = {}
     with tqdm(wanted, desc="exporting", unit="model", disable=None, leave=False) as bar:
@@ -367,6 +370,32 @@ def _theorem(args: Sequence[str]) -> int:
     return 0
 
 
+def _tune(args: Sequence[str]) -> int:
+    parser = _parser("tune")
+    parser.add_argument(
+        "--d", type=at_least(1), nargs="+", default=LENGTHS, metavar="D",
+        help=f"lengths (default: {' '.join(map(str, LENGTHS))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", type=at_least(1), nargs="+", default=BATCHES, metavar="N",
+        help=f"vectors in a run (default: {' '.join(map(str, BATCHES))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=at_least(1), default=120, metavar="S", help="to measure in all (default: 120)"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the folder of the models: DIR/fastest.json"
+    )
+    parsed = parser.parse_args(args)
+    table = tune(
+        parsed.d, parsed.batch, parsed.out, parsed.seconds,
+        lambda all_: tqdm(all_, desc="measuring", unit="length", disable=None, leave=False),
+    )  # fmt: skip
+    print("\n".join(tune_lines(table)))
+    print(parsed.out / SPEED_TABLE)
+    return 0
+
+
 def _rewrite(args: Sequence[str]) -> int:
     try:
         from exporter.rewriting.emit import INDICES_UP_TO  # noqa: PLC0415, an extra of its own
@@ -482,6 +511,15 @@ COMMANDS = {
         "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
         "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
         "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --out models/new.onnx",
+    ),
+    "tune": Command(
+        _tune,
+        "measure on this machine what --construction fastest and the service go by",
+        "Time every exact file for the median at these lengths and batches, as multiples of ONNX TopK + mean in the same\n"
+        "rounds, and write DIR/fastest.json. --construction fastest --out DIR then chooses by it, and so does a service\n"
+        "that loads DIR, between models of one length. Without such a file the table that we measured is used.",
+        "  python -m exporter tune --d 9 25 --batch 1 64 --seconds 2 --out models/\n"
+        "  python -m exporter --d 25 --construction fastest --out models/",
     ),
     "atlas": Command(
         _atlas,
