@@ -73,7 +73,7 @@ def test_the_size_is_no_larger_where_it_is_the_objective() -> None:
 
 @pytest.mark.parametrize("cells", [255, 2**9, 2**24])
 def test_chances_cover_every_uniform_law(cells: int) -> None:
-    """Rounded reals, reals of a domain that is not on the grid by half a step on either side, all grid values alike; turned around."""
+    """Rounded reals, reals of a domain off the grid by half a step on either side, all grid values alike; turned around."""
     some = np.linspace(0, cells + 1, 60).astype(np.int64)
     steps, a = Steps(cells), np.unique(np.concatenate([some, cells + 1 - some]))
     laws = [a / (cells + 1)]
