@@ -3,9 +3,10 @@
     python tests/benchmarks/bench_constructions.py [--d 2048] [--batch 1 16 64] [--rounds 15] [--construction NAME ...]
     python tests/benchmarks/bench_constructions.py --profile compact --batch 64       where the time of one file goes
 
-One onnxruntime thread. Inputs rotate (on one repeated vector, selection algorithms learn its branches), contenders take
-turns within every round, and the median of the rounds counts. Below 1 a construction is faster than its rival. ns/neuron is
-the time of one vector over the size of the network; best of --tune. bottleneck and torch take part where they are installed.
+One onnxruntime thread, and the time that the processor gave it. Inputs rotate (on one repeated vector, selection algorithms
+learn its branches), contenders take turns within every round, and the median of the rounds counts. Below 1 a construction is
+faster than its rival. ns/neuron is the time of one vector over the size of the network; best of --tune. bottleneck and torch
+take part where they are installed.
 """
 
 from __future__ import annotations

