@@ -223,7 +223,8 @@ def load(
                     fields = {"file": str(entry.file.path.name), "d": entry.description["d"]}
                     log.info("loading a model", extra={"fields": fields})
                 model = old if old is not None and same else _open(entry, threads)
-                if (tuned := speeds and speeds.seconds(model.name)) != model.tuned_seconds:
+                tuned = speeds.seconds(model.name) if speeds else None
+                if tuned != model.tuned_seconds:
                     model = replace(model, tuned_seconds=tuned)
                 models[model.name] = model
                 if enough is not None and enough(model):
