@@ -16,9 +16,15 @@ COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
 ARG EXTRAS
 RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation ".[${EXTRAS:-service,fast}]"
-RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models
-# Serving needs no builder, no installer, no tests and no sources of compiled code.
-RUN /opt/median/bin/pip uninstall -y scipy setuptools pip \
+RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models \
+ && /opt/median/bin/python -m exporter --window 3x3 --dtype uint8 --out /models \
+ && /opt/median/bin/python -m exporter --window 5x5 --dtype uint8 --out /models
+# The service builds models for longer vectors, for which scipy's sparse matrices are all it needs of scipy; and it needs no
+# installer, no tests and no sources of compiled code.
+RUN /opt/median/bin/pip uninstall -y setuptools pip \
+ && cd /opt/median/lib/python3*/site-packages \
+ && find scipy -mindepth 1 -maxdepth 1 -type d ! -name _lib ! -name sparse -exec rm -r {} + \
+ && rm -r scipy.libs scipy/sparse/linalg scipy/sparse/csgraph \
  && find /opt/median -type d \( -name tests -o -path '*/onnx/backend/test' \) -prune -exec rm -r {} + \
  && find /opt/median -type f -regex '.*\.\(pyi\|pyx\|pxd\|c\|cc\|cpp\|h\|hpp\)' -delete
 

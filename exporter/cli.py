@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +14,7 @@ from tqdm import tqdm
 
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
+from exporter.files.manifest import replace_file, writable
 from exporter.files.profiles import PROFILES
 from exporter.files.speed_table import SPEED_TABLE
 from exporter.images.build import asks_for_images
@@ -30,8 +29,11 @@ from exporter.library import (
     requests,
 )
 from exporter.options import OPTIONS, checked, nearest, whole_number
+from exporter.parsing import Parser, at_least, number
 from exporter.readings.promise import TIES, promise
+from exporter.tools import theorem
 from exporter.tools.atlas import TABLE, atlas, redraw
+from exporter.tools.atlas_plots import can_plot, frontier_picture
 from exporter.tools.audit import audit, audit_lines
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.frontier import Point, frontier, frontier_lines, points
@@ -69,28 +71,6 @@ GROUPS = {
     "file": "the file",
     "plan": "schedules of the sampled networks",
 }
-NUMBER = re.compile(r"^-(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|infinity|nan)$", re.IGNORECASE)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Errors are ours, one line each; -1e6 is a number and not an option; what was not given is not there."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        more |= {"argument_default": argparse.SUPPRESS, "formatter_class": argparse.RawDescriptionHelpFormatter}
-        super().__init__(*args, **more)
-        self._negative_number_matcher = NUMBER
-
-    def error(self, message: str) -> Any:
-        raise UserError(f"{message} ({self.prog} --help explains the options)")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            hint = nearest(unknown[0].partition("=")[0], self._option_string_actions)
-            if unknown[0] in COMMANDS:
-                hint = f": a command comes first, as in python -m exporter {unknown[0]} FILE"
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return parsed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,17 +101,10 @@ def _no_command(word: str) -> str:
     return f"unknown command {word!r}{nearest(word, COMMANDS) or '.'} {known}"
 
 
-def _number(text: str) -> int | float | str:
-    """A number as it is written; what is none is left for the check of its option to name."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
-
-
 def _export_parser() -> argparse.ArgumentParser:
     wide = max(map(len, [*CONSTRUCTIONS, *COMMANDS]))
-    parser = _Parser(
+    parser = Parser(
+        commands=COMMANDS,
         prog="python -m exporter",
         usage="python -m exporter --d D --out DIR [options]\n       python -m exporter --window HxW --out DIR [options]\n"
         "       python -m exporter COMMAND ... [options]",
@@ -142,7 +115,7 @@ def _export_parser() -> argparse.ArgumentParser:
             constructions="\n".join(f"  {c.name:{wide}}  {c.summary}" for c in CONSTRUCTIONS.values()),
         ),
     )
-    parser.add_argument("--d", type=_number, metavar="D", help="how many numbers go in")
+    parser.add_argument("--d", type=number, metavar="D", help="how many numbers go in")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(
         "--construction", action="append", metavar="NAME",
@@ -163,7 +136,7 @@ def _export_parser() -> argparse.ArgumentParser:
         elif option.size:
             about |= {"metavar": option.metavar}
         else:
-            about |= {"type": _number, "metavar": option.metavar}
+            about |= {"type": number, "metavar": option.metavar}
         if option.pair:
             about |= {"nargs": 2, "metavar": ("LO", "HI")}
         if option.many:
@@ -249,7 +222,8 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
 def _parser(name: str) -> argparse.ArgumentParser:
     """The parser of a command: what it does, and an example that runs as it stands."""
     command = COMMANDS[name]
-    return _Parser(prog=f"python -m exporter {name}", description=command.about, epilog=f"example:\n{command.example}")
+    more = {"description": command.about, "epilog": f"example:\n{command.example}"}
+    return Parser(commands=COMMANDS, prog=f"python -m exporter {name}", **more)
 
 
 def _file_parser(name: str) -> argparse.ArgumentParser:
@@ -257,16 +231,6 @@ def _file_parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file")
     parser.add_argument("--json", action="store_true", default=False, help="print JSON")
     return parser
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = _number(text)
-        if not isinstance(number, int) or number < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more, not {text!r}")
-        return number
-
-    return parse
 
 
 def _describe(args: Sequence[str]) -> int:
@@ -279,9 +243,9 @@ def _describe(args: Sequence[str]) -> int:
 def _verify(args: Sequence[str]) -> int:
     parser = _file_parser("verify")
     parser.add_argument(
-        "--trials", type=_at_least(1), default=100, metavar="N", help="vectors per family (default: 100)"
+        "--trials", type=at_least(1), default=100, metavar="N", help="vectors per family (default: 100)"
     )
-    parser.add_argument("--seed", type=_at_least(0), default=0, metavar="S", help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of the random inputs (default: 0)")
     parsed = parser.parse_args(args)
     result = verify(
         parsed.file, parsed.trials, parsed.seed,
@@ -307,7 +271,7 @@ def _audit(args: Sequence[str]) -> int:
     parser.add_argument(
         "--op", choices=["median", "max", "min"], default=None, help="what the file claims, when it does not say"
     )
-    parser.add_argument("--rank", type=_at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
+    parser.add_argument("--rank", type=at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
     parsed = parser.parse_args(args)
     found = audit(parsed.file, parsed.op, parsed.rank)
     print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
@@ -322,7 +286,7 @@ def _reduce(args: Sequence[str]) -> int:
         "--mode", choices=["exact", "l2"], default="exact",
         help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=_at_least(0), metavar="S", help="of what l2 draws (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), metavar="S", help="of what l2 draws (default: 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the file and manifest.json go")
     parsed = parser.parse_args(args)
     if "seed" in parsed and parsed.mode != "l2":
@@ -336,16 +300,16 @@ def _reduce(args: Sequence[str]) -> int:
 
 def _atlas(args: Sequence[str]) -> int:
     parser = _parser("atlas")
-    parser.add_argument("--d", type=_at_least(1), nargs="+", metavar="D", help="how many numbers go in")
+    parser.add_argument("--d", type=at_least(1), nargs="+", metavar="D", help="how many numbers go in")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the table and the pictures go")
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
-    parser.add_argument("--trials", type=_at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
+    parser.add_argument("--trials", type=at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
     parser.add_argument(
-        "--failure", type=_number, metavar="P",
+        "--failure", type=number, metavar="P",
         help=f"what the planner must prove (default: 1e-3) [{', '.join(takers('failure'))}]",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=_number, metavar="S", help="a run ends after S seconds, however far it is (default: 30)"
+        "--seconds", type=number, metavar="S", help="a run ends after S seconds, however far it is (default: 30)"
     )
     parser.add_argument("--plots-only", action="store_true", help="draw the pictures of DIR/atlas.csv again")
     parsed = vars(parser.parse_args(args))
@@ -364,16 +328,21 @@ def _atlas(args: Sequence[str]) -> int:
 
 def _frontier(args: Sequence[str]) -> int:
     parser = _parser("frontier")
-    parser.add_argument("--d", type=_at_least(1), required=True, metavar="D", help="how many numbers go in")
-    parser.add_argument("--failure", type=_number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    parser.add_argument("--d", type=at_least(1), required=True, metavar="D", help="how many numbers go in")
+    parser.add_argument("--failure", type=number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
     parser.add_argument(
         "--inputs", choices=["any", "uniform"], default="any",
         help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
     )  # fmt: skip
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
     parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw it with the lower bounds, as PNG (extra: plot)"
+    )
     parsed = parser.parse_args(args)
-    failure = checked("failure", parsed.failure)
+    failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
+    if picture and not can_plot():
+        raise UserError("a picture needs matplotlib: pip install 'onnx-median[plot]'")
     found: list[Point] = []
     for each in points(
         parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
@@ -387,21 +356,32 @@ def _frontier(args: Sequence[str]) -> int:
         print(json.dumps([asdict(p) for p in found], indent=1))
     else:
         print("\n".join(frontier_lines(parsed.d, frontier(found))))
+    if picture and found:
+        networks = [(p.construction, p.depth, p.width, p.failure_law == "uniform") for p in found]
+        with writable(picture.parent):
+            replace_file(picture, frontier_picture(parsed.d, failure, networks))
+    return 0
+
+
+def _theorem(args: Sequence[str]) -> int:
+    parser = _parser("theorem")
+    theorem.arguments(parser)
+    print("\n".join(theorem.report(**vars(parser.parse_args(args)))))
     return 0
 
 
 def _tune(args: Sequence[str]) -> int:
     parser = _parser("tune")
     parser.add_argument(
-        "--d", type=_at_least(1), nargs="+", default=LENGTHS, metavar="D",
+        "--d", type=at_least(1), nargs="+", default=LENGTHS, metavar="D",
         help=f"lengths (default: {' '.join(map(str, LENGTHS))})",
     )  # fmt: skip
     parser.add_argument(
-        "--batch", type=_at_least(1), nargs="+", default=BATCHES, metavar="N",
+        "--batch", type=at_least(1), nargs="+", default=BATCHES, metavar="N",
         help=f"vectors in a run (default: {' '.join(map(str, BATCHES))})",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=_at_least(1), default=120, metavar="S", help="to measure in all (default: 120)"
+        "--seconds", type=at_least(1), default=120, metavar="S", help="to measure in all (default: 120)"
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the folder of the models: DIR/fastest.json"
@@ -434,7 +414,7 @@ def _rewrite(args: Sequence[str]) -> int:
         "--domain or --calibrate structured, where Relu is the only non-linear operator and data has a range and a grid)",
     )  # fmt: skip
     parser.add_argument(
-        "--domain", type=_number, nargs=2, metavar=("LO", "HI"), help="the range of the data, at every node"
+        "--domain", type=number, nargs=2, metavar=("LO", "HI"), help="the range of the data, at every node"
     )
     parser.add_argument(
         "--calibrate", type=Path, metavar="DATA.npz",
@@ -442,7 +422,7 @@ def _rewrite(args: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--bits",
-        type=_number,
+        type=number,
         metavar="B",
         help="the grid of 2^B steps on that range (default: 24, or all of an int8)",
     )
@@ -450,7 +430,7 @@ def _rewrite(args: Sequence[str]) -> int:
         "--only", action="append", choices=OPERATORS, help="replace only these, repeatable (default: all)"
     )
     parser.add_argument(
-        "--indices", type=_at_least(1), metavar="D",
+        "--indices", type=at_least(1), metavar="D",
         help=f"indices of TopK for axes of up to D entries, by D^2 comparisons a vector (default: {INDICES_UP_TO})",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not run both models")
@@ -464,7 +444,7 @@ def _rewrite(args: Sequence[str]) -> int:
             file, None if dry else out, check=not (dry or skip), progress=bar.set_postfix_str, spelled=False, **parsed
         )
     print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
-    return 0 if found.ok else 1
+    return found.status
 
 
 @dataclass(frozen=True)
@@ -513,12 +493,22 @@ COMMANDS = {
         "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
         "  python -m exporter frontier --d 32 --failure 0.1 --inputs uniform",
     ),
+    "theorem": Command(
+        _theorem,
+        "DEPTH: the networks of the asymptotic theorems, counted at any d, run at a small one",
+        "Width O(d) and failure exp(-d^Omega(1)) at depth 6 (uniform inputs) and 10 (any order): neurons of every layer\n"
+        "at any d, or the network at a small d, run on random inputs. docs/frontier.md has the proofs.",
+        "  python -m exporter theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
+        "  python -m exporter theorem 6 --d 256 --run 100",
+    ),
     "rewrite": Command(
         _rewrite,
         "MODEL: TopK and its relatives in any ONNX model become networks of ours",
         "Replace TopK, ReduceMax, ReduceMin, ArgMax and ArgMin along an axis of known length, which torch writes\n"
         "for sort, msort, argsort, topk, quantile, max and min, and run both models to compare them.\n"
-        "Exit status 0: all replaced and as right as promised; 1: something is left as it was, or differs; 2: an error.",
+        "Exit status 0: all replaced and as right as promised (without a check where --no-check or --dry-run asks for\n"
+        "none); 1: something is left as it was, or differs; 2: an error, and nothing is written; 3: all replaced, but\n"
+        "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
         "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
         "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --out models/new.onnx",
     ),

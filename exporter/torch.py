@@ -9,7 +9,7 @@ Needs the extra `torch` (pip install 'onnx-median[torch]'); nothing else of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import onnxscript
@@ -19,9 +19,11 @@ from onnxscript import opset18 as op
 
 from exporter.errors import UserError
 from exporter.files.comparators import comparison
+from exporter.files.profiles import PROFILES
 from exporter.formula.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, kind, topological
+from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 from exporter.net import Net
+from exporter.readings.contract import structured_bits
 from exporter.readings.promise import without_grid
 from exporter.rewriting.emit import INDICES_UP_TO, Way, emit
 from exporter.rewriting.find import TYPES, Request, Unfit
@@ -33,13 +35,21 @@ class Module(torch.nn.Module):  # type: ignore[misc]
     """A network as a module: vectors along the last axis in, answers out (a last axis for several outputs).
 
     The formula itself is computed, structured and not as dense matrices: ReLU layers, or max and min for a network of
-    profile minmax. Gradients flow through it; its constants are buffers, which follow `.to(device)` and `.double()`.
+    profile minmax. Gradients flow through it; its constants are buffers, which follow `.to(device)` and `.double()`. Data is
+    rounded to the grid in the type that the network was built for: for float64 build it with dtype="float64".
     """
 
     def __init__(self, net: Net) -> None:
         super().__init__()
         if net._model is None:
             raise UserError("a module needs a network that was built (exporter.median, ...), not one read from a file")
+        if PROFILES[net.description["profile"]].clips:
+            bits = structured_bits(net._model.network, net.description["step"])
+            if not bits.exact_in(net.description["dtype"]):
+                raise UserError(
+                    f"this network is exact in {net.dtype} with Clip alone, which a module does without: build it with "
+                    "profile='structured'"
+                )
         self.d, self.single = net.d, len(net.description["outputs"]) == 1 and not net.description["certificate"]
         self._floats = without_grid(net.description)
         self._output: Node = net._model.network.output
@@ -72,7 +82,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
                 return x
             case Constant():
                 return getattr(self, f"c{place}_values")[None]
-            case Largest(arg=arg):
+            case Largest(arg=arg) | Variant(arg=arg):
                 return values[arg]
             case Relu(arg=arg):
                 return torch.relu(values[arg])
@@ -89,7 +99,8 @@ class Module(torch.nn.Module):  # type: ignore[misc]
                 return torch.cat([values[n].expand(batch, *values[n].shape[1:]) for n in nodes], dim=axis + 1)
             case Apply(linear=linear, arg=arg):
                 return self._mapped(place, linear, values[arg])
-        raise AssertionError(node)
+            case other:
+                assert_never(other)
 
     def _mapped(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
         match linear:

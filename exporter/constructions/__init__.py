@@ -283,7 +283,16 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
             claims=Claims(9),
-            searched={"depth": (7, 9, 13, 17)},
+            searched={"depth": (7, 9, 12, 13, 15, 16)},
+        ),
+        Construction(
+            "linear18",
+            "ours: pivots of two samples, block ending",
+            "depth 18, about 9 d from d = 256 to 65536; fails with at most --failure",
+            _planned("linear18"),
+            _few_ranks,
+            takes=("failure", "width", "seed"),
+            claims=Claims(18),
         ),
         Construction(
             "window4",

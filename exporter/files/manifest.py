@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +79,22 @@ def replace_file(path: Path, data: bytes) -> None:
     replace_files({path: data})
 
 
-def replace_files(files: dict[Path, bytes]) -> None:
-    """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole."""
+def replace_files(files: Mapping[Path, bytes | Path]) -> None:
+    """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole.
+
+    What is to be written is bytes, or the file to copy.
+    """
     staged: dict[str, Path] = {}
     try:
         for path, data in files.items():
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             staged[temporary] = path
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                if isinstance(data, Path):
+                    with data.open("rb") as source:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                else:
+                    file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)

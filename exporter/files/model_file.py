@@ -79,23 +79,32 @@ def decode(proto: onnx.ModelProto) -> dict[str, Any]:
     return out
 
 
-def load(path: Path) -> onnx.ModelProto:
-    """A file as a model; UserError when it is none."""
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What can be wrong with a file that should be a model, as a message."""
     try:
-        proto = onnx.load(path)
-        onnx.checker.check_model(proto)
-        for t in proto.graph.initializer:
-            if 0 in t.dims:  # a shape that holds nothing is not compared with what the tensor holds
-                numpy_helper.to_array(t)
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a directory, not an .onnx file") from None
     except PermissionError:
         raise UserError(f"{path}: permission denied") from None
+    except UserError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"{path} is not a valid ONNX file: {reason[:200]}") from None
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """A file as a model; UserError when it is none."""
+    with reading(path):
+        proto = onnx.load(path)
+        onnx.checker.check_model(proto)
+        for t in proto.graph.initializer:
+            if 0 in t.dims:  # a shape that holds nothing is not compared with what the tensor holds
+                numpy_helper.to_array(t)
     stored = {t.name for t in proto.graph.initializer}
     if all(i.name in stored for i in proto.graph.input) or len(proto.graph.output) == 0:
         raise UserError(f"{path} is not a valid ONNX file: it has no input or no output")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -26,7 +27,11 @@ KINDS = {
     "tensor(int64)": np.int64, "tensor(bool)": np.bool_,
 }  # fmt: skip
 FREE = 3  # the length of an axis that may have any
-DRAWS = 4
+DRAWS = 6
+
+
+class Unchecked(UserError):
+    """onnxruntime does not run the model as it is, so that there is nothing to compare with."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,16 @@ class Compared:
 
 
 def external_files(proto: onnx.ModelProto) -> list[str]:
-    """The files beside a model that hold its data."""
-    tensors = [*proto.graph.initializer]
-    for node in proto.graph.node:
-        tensors += [a.t for a in node.attribute if a.HasField("t")]
-    places = (e.value for t in tensors for e in t.external_data if e.key == "location")
-    return sorted(set(places))
+    """The files beside a model that hold its data, of the bodies of If and Loop and of functions too."""
+    tensors: list[onnx.TensorProto] = []
+    graphs: list[Any] = [proto.graph, *proto.functions]
+    while graphs:
+        graph = graphs.pop()
+        tensors += getattr(graph, "initializer", [])
+        for attribute in (a for node in graph.node for a in node.attribute):
+            tensors += [attribute.t, *attribute.tensors]
+            graphs += [attribute.g, *attribute.graphs]
+    return sorted({e.value for t in tensors for e in t.external_data if e.key == "location"})
 
 
 @contextmanager
@@ -64,8 +73,14 @@ def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[A
         for i, proto in enumerate(protos):
             path = there / f"model{i}.onnx"
             path.write_bytes(proto.SerializeToString())
-            with running("the rewritten model" if i else "the model"):
-                loaded.append(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+            try:
+                with running("the rewritten model" if i else "the model"):
+                    loaded.append(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+            except UserError as error:
+                if i:
+                    raise
+                told = str(error).replace(name, "")
+                raise Unchecked(f"{told}; compare both models where the old one runs") from None
         yield loaded
 
 
@@ -78,8 +93,11 @@ def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     return copy
 
 
-def feeds(session: Any, calibration: Feed | None, seed: int = 0) -> list[Feed]:
-    """Random inputs, with ties and without, and the calibration data."""
+def feeds(session: Any, calibration: Feed | None, domain: Sequence[float] | None = None, seed: int = 0) -> list[Feed]:
+    """Random inputs, with ties, without and over a wide range, and the calibration data.
+
+    Where a range is given, or that of calibration data is known, the random ones stay within.
+    """
     rng = np.random.default_rng(seed)
     out = [dict(calibration)] if calibration else []
     for draw in range(DRAWS):
@@ -90,13 +108,28 @@ def feeds(session: Any, calibration: Feed | None, seed: int = 0) -> list[Feed]:
                 return out  # a type that is not drawn: strings, sequences
             shape = [n if isinstance(n, int) else free.setdefault(n or "", FREE + draw) for n in source.shape]
             kind = np.dtype(KINDS[source.type])
-            if kind.kind == "f":
-                x = rng.normal(size=shape) if draw % 2 else rng.integers(-4, 5, shape)
-            else:
-                x = rng.integers(0, 2 if kind.kind == "b" else 6 if draw % 2 else 100, shape)
-            feed[source.name] = x.astype(kind)
+            known = calibration[source.name] if calibration else domain
+            ends = (np.nan, np.nan) if known is None else (float(np.min(known)), float(np.max(known)))
+            feed[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
         out.append(feed)
     return out
+
+
+def _drawn(rng: np.random.Generator, kind: Any, shape: list[int], draw: int, ends: tuple[float, float]) -> Any:
+    """Numbers of a type: from few values, from many, or as far as they go; between these ends, if they are finite."""
+    known = np.isfinite(ends).all()
+    if kind.kind == "b":
+        return rng.integers(0, 2, shape)
+    if kind.kind == "f":
+        if known:
+            parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
+            return np.clip(ends[0] * (1 - parts) + ends[1] * parts, *ends)
+        return [rng.integers(-4, 5, shape), rng.normal(size=shape), 1e4 * rng.normal(size=shape)][draw % 3]
+    about = np.iinfo(kind)
+    lo, hi = (math.ceil(ends[0]), math.floor(ends[1])) if known else (-(2**30), 2**30)
+    lo, hi = max(about.min, lo), min(about.max, hi)
+    small = rng.integers(0, 6 if draw % 2 else 100, shape)
+    return rng.integers(lo, max(lo, hi), shape, endpoint=True) if draw % 3 == 2 else np.clip(small, lo, max(lo, hi))
 
 
 def calibration_data(path: Path, session: Any) -> Feed:
@@ -115,6 +148,8 @@ def calibration_data(path: Path, session: Any) -> Feed:
         kind, given = KINDS.get(source.type), data[source.name].dtype
         if kind is not None and given != kind:
             raise UserError(f"{path}: {source.name} is {given}, and the model takes {np.dtype(kind)}")
+        if data[source.name].size == 0:
+            raise UserError(f"{path}: {source.name} is empty, so nothing can be measured")
     return data
 
 
@@ -126,8 +161,11 @@ def run(session: Any, feed: Feed, names: Sequence[str]) -> dict[str, Any]:
 
 
 def ranges(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """The least and the largest number of each tensor."""
-    return {n: (min(float(r[n].min()) for r in results), max(float(r[n].max()) for r in results)) for n in names}
+    """The least and the largest number of each tensor that has any."""
+    found = {n: [r[n] for r in results if r[n].size] for n in names}
+    return {
+        n: (min(float(v.min()) for v in some), max(float(v.max()) for v in some)) for n, some in found.items() if some
+    }
 
 
 def compared(name: str, pairs: Sequence[tuple[Any, Any]], request: Request | None = None) -> Compared:
@@ -135,12 +173,12 @@ def compared(name: str, pairs: Sequence[tuple[Any, Any]], request: Request | Non
     equal, most = True, 0.0
     for before, after in pairs:
         a, b = (np.asarray(v) for v in (before, after))
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Compared(name, False, float("inf"))
         if request is not None and request.op == "TopK":
             a, b = (v.take(request.read, axis=request.axis) for v in (a, b))
             if not request.ordered:
                 a, b = (np.sort(v, axis=request.axis) for v in (a, b))
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return Compared(name, False, float("inf"))
         if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             continue
         equal = False

@@ -156,6 +156,8 @@ def _topk(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
     axis = _axis(dims, node.attributes.get_int("axis", -1))
     values, indices = (_read(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
     given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else _constant(node.inputs[1])
+    if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
+        raise Unfit("k is an input of the model", "make it a constant: an initializer that is not among the inputs")
     k = int(np.ravel(given)[0]) if given is not None else None
     for output in node.outputs:
         made = types.get(output.name or "", (0, None))[1]
@@ -179,7 +181,11 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
     elif len(node.inputs) > 1 and node.inputs[1] is not None:
         axes = _constant(node.inputs[1])
     else:
-        axes = node.attributes.get_ints("axes", ()) or range(len(dims))
+        axes = node.attributes.get_ints("axes", ())
+    if axes is not None and len(axes) == 0:
+        if node.attributes.get_int("noop_with_empty_axes", 0):
+            raise Unfit("it has no axes and so does nothing (noop_with_empty_axes)", "leave it: a runtime drops it")
+        axes = range(len(dims))
     if axes is None:
         raise Unfit("its axes are not a constant", "make them one")
     if len(axes) != 1:

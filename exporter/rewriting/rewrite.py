@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import filecmp
+import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,12 +21,15 @@ from onnx import version_converter
 from exporter.errors import UserError, WriteError
 from exporter.files.graph import Graph
 from exporter.files.manifest import replace_files, writable
+from exporter.files.model_file import reading
 from exporter.files.profiles import PROFILES
+from exporter.files.quantisation import EXCLUDE, listed
 from exporter.options import checked, in_python, nearest
 from exporter.question.grid import at_most, shown
 from exporter.rewriting.check import (
     Compared,
     Feed,
+    Unchecked,
     calibration_data,
     compared,
     external_files,
@@ -37,6 +43,10 @@ from exporter.rewriting.emit import INDICES_UP_TO, Emission, Way, emit, opset_ne
 from exporter.rewriting.find import OPERATORS, Left, Request, Unfit, find, inferred
 
 LARGEST = 2**31 - 1  # bytes of a protobuf message
+TOO_LARGE = (
+    "is larger than 2 GB, which no protobuf message may be: save it with its data beside it, "
+    "onnx.save(model, path, save_as_external_data=True)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +60,7 @@ class Replaced:
     error: float
     domain: tuple[float, float] | None = None
     seen: tuple[float, float] | None = None  # the range of the data in the check
+    ordered: bool = True  # in an order that the node promises
     outputs: list[Compared] = field(default_factory=list)
 
     @property
@@ -64,7 +75,10 @@ class Replaced:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """The outcome: `ok` if nothing is left, and every replaced node is as right as promised."""
+    """The outcome: `ok` if nothing is left, and every replaced node was seen to be as right as promised.
+
+    Without a check, because none was wanted, only what is left counts.
+    """
 
     file: str
     profile: str
@@ -74,16 +88,28 @@ class Rewritten:
     opset: tuple[int, int]
     outputs: list[Compared]
     checked: int  # inputs that both models were run on
+    unchecked: str = ""  # why nothing was checked, though it should have been
     model: onnx.ModelProto = field(repr=False, compare=False)
 
     @property
+    def status(self) -> int:
+        """The exit status: 1 if something is left or differs, 3 if nothing could be checked, else 0."""
+        if self.left or not all(r.right for r in self.replaced):
+            return 1
+        same = all(r.ordered and all(c.equal for c in r.outputs) for r in self.replaced)
+        if same and not all(c.equal for c in self.outputs):
+            return 1
+        return 3 if self.unchecked else 0
+
+    @property
     def ok(self) -> bool:
-        return not self.left and all(r.right for r in self.replaced)
+        return self.status == 0
 
     def as_dict(self) -> dict[str, Any]:
         found = {name: value for name, value in vars(self).items() if name != "model"}
         lists: dict[str, list[Any]] = {"replaced": self.replaced, "left": self.left, "outputs": self.outputs}
-        return found | {name: [asdict(each) for each in some] for name, some in lists.items()} | {"ok": self.ok}
+        listed = {name: [asdict(each) for each in some] for name, some in lists.items()}
+        return found | listed | {"ok": self.ok, "status": self.status}
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -93,8 +119,8 @@ class Rewritten:
             if r.left_range and r.domain and r.seen:
                 (lo, hi), (least, most) = r.domain, r.seen
                 out.append(
-                    f"    its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}], and is "
-                    "clamped there: take a wider --domain, or --profile minmax"
+                    f"    in the check its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}]"
+                    ", and is clamped there: take a wider --domain, --calibrate with data of yours, or --profile minmax"
                 )
         out += [f"left {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.left]
         if self.opset[0] != self.opset[1]:
@@ -105,8 +131,10 @@ class Rewritten:
         if self.checked:
             out += [f"output {c.name}{_told([c], 0.0)}" for c in self.outputs]
             out.append(f"checked on {self.checked} inputs in onnxruntime")
-        elif self.replaced:
-            out.append("not checked: --no-check, or no input could be drawn (give --calibrate)")
+        elif self.unchecked:
+            out.append(f"NOTHING WAS CHECKED: {self.unchecked}")
+        else:
+            out.append("not checked, as asked" if self.replaced else "nothing is replaced, so nothing is written")
         return out
 
 
@@ -167,29 +195,20 @@ def _way(domain: Any, calibrate: Any, bits: int | None, profile: str | None, ind
 
 def load(path: Path) -> onnx.ModelProto:
     """The model of a file, its external data left where it is; UserError when it is none."""
-    try:
+    with reading(path):
         if path.stat().st_size > LARGEST:
-            raise UserError(
-                f"{path} is larger than 2 GB, which no protobuf message may be: save it with its data beside it, "
-                "onnx.save(model, path, save_as_external_data=True)"
-            )
+            raise UserError(f"{path} {TOO_LARGE}")
         proto = onnx.load(path, load_external_data=False)
-        if not proto.graph.node or not proto.opset_import:
-            raise UserError(f"{path} is not a valid ONNX file: it has no nodes")
-        missing = [name for name in external_files(proto) if not (path.parent / name).is_file()]
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a directory, not an .onnx file") from None
-    except PermissionError:
-        raise UserError(f"{path}: permission denied") from None
-    except UserError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path} is not a valid ONNX file: {reason[:200]}") from None
-    if missing:
-        raise UserError(f"{path}: its data file {missing[0]} is not beside it")
+    if not proto.graph.node or not proto.opset_import:
+        raise UserError(f"{path} is not a valid ONNX file: it has no nodes")
+    for kind in ("sparse_initializer", "training_info"):
+        if getattr(proto.graph if kind == "sparse_initializer" else proto, kind):
+            raise UserError(f"{path} has {kind}, which would be lost (onnx-ir has none): write the model without")
+    for name in external_files(proto):
+        if not Path(os.path.normpath(name)).parts[:1] or Path(os.path.normpath(name)).parts[0] in ("..", os.sep):
+            raise UserError(f"{path}: its data file {name} is not in the model's own folder: save the model anew")
+        if not (path.parent / name).is_file():
+            raise UserError(f"{path}: its data file {name} is not beside it")
     return proto
 
 
@@ -220,7 +239,8 @@ def _rewrite(
             computed = run(session, calibration, [n for n in names if n not in calibration])
             measured = ranges([computed | calibration], names)
     replaced, left, requests = [], [r for _, r in found if isinstance(r, Left)], []
-    taken = {v.name for node in model.graph.all_nodes() for v in (*node.inputs, *node.outputs) if v}
+    ours: list[str] = []
+    taken = _names(model)
     for node, request in found:
         if isinstance(request, Left):
             continue
@@ -235,7 +255,7 @@ def _rewrite(
             continue
         progress(f"replacing {request.node}")
         replace(model.graph, node, request, emission)
-        stated = None if way.floats or request.dtype.startswith(("int8", "uint8", "int16", "uint16")) else its_domain
+        ours += [new.name for new in emission.graph.nodes]
         replaced.append(
             Replaced(
                 node=request.node,
@@ -243,25 +263,37 @@ def _rewrite(
                 became=emission.became,
                 nodes=len(emission.graph.nodes),
                 error=emission.error,
-                domain=stated,
+                domain=None if way.floats else its_domain,
+                ordered=request.ordered,
             )
         )
         requests.append((request, x))
+    if ours:
+        model.metadata_props[EXCLUDE] = json.dumps([*listed(model.metadata_props.get(EXCLUDE, "[]")), *ours])
     after = ir.to_proto(model)
     order = {called: i for i, called in enumerate(r.node for r in wanted)}
     left.sort(key=lambda each: order.get(each.node, -1))
     outputs: list[Compared] = []
-    times = 0
+    times, unchecked = 0, ""
     if check and replaced:
         progress("checking")
-        outputs, times, replaced = _checked(before, after, path.parent, requests, replaced, calibration)
+        try:
+            outputs, times, replaced = _checked(
+                before, after, path.parent, requests, replaced, calibration=calibration, domain=domain
+            )
+            if not times:
+                unchecked = "the model takes none of the inputs that were drawn; give --calibrate DATA.npz with some"
+        except Unchecked as error:
+            unchecked = str(error)
+    if after.ByteSize() > LARGEST:
+        raise UserError(f"the rewritten model {TOO_LARGE}, then rewrite that")
     counts = (len(before.graph.node), len(after.graph.node))
     if out is not None and replaced:
         progress("writing")
         _write(after, path, out)
     return Rewritten(
         file=path.name, profile=way.profile, replaced=replaced, left=left, nodes=counts, opset=opset, outputs=outputs,
-        checked=times, model=after,
+        checked=times, unchecked=unchecked, model=after,
     )  # fmt: skip
 
 
@@ -291,6 +323,14 @@ def _raised(
         ) from None
     newer.metadata_props.extend(p for p in proto.metadata_props if p.key not in {q.key for q in newer.metadata_props})
     return newer, (now, need)
+
+
+def _names(model: ir.Model) -> set[str | None]:
+    """Every name of the model: of nodes, of what they read and make, of inputs and constants."""
+    nodes = list(model.graph.all_nodes())
+    values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v]
+    values += [*model.graph.inputs, *model.graph.initializers.values()]
+    return {node.name for node in nodes} | {value.name for value in values}
 
 
 def _prefix(request: Request, taken: set[str | None]) -> str:
@@ -358,13 +398,13 @@ def _nodes(graph: ir.Graph, ours: Graph) -> dict[str, ir.Value]:
 
 def _checked(
     before: onnx.ModelProto, after: onnx.ModelProto, folder: Path, requests: list[tuple[Request, str]],
-    replaced: list[Replaced], calibration: Feed | None,
+    replaced: list[Replaced], *, calibration: Feed | None, domain: Sequence[float] | None,
 ) -> tuple[list[Compared], int, list[Replaced]]:  # fmt: skip
     names = [name for r, _ in requests for name in (r.values, r.indices) if name]
     outputs = [o.name for o in before.graph.output]
     sources = sorted({x for _, x in requests})
     with sessions([watched(before, [*names, *sources]), watched(after, names)], folder) as (old, new):
-        inputs = feeds(old, calibration)
+        inputs = feeds(old, calibration, domain)
         made = {i.name for i in old.get_inputs()}
         pairs = []
         for feed in inputs:
@@ -390,17 +430,19 @@ def _checked(
 
 def _write(proto: onnx.ModelProto, source: Path, out: Path) -> None:
     """The model whole or not at all; data files that it names go beside it, unless it stays in their folder."""
-    data = {out: proto.SerializeToString(deterministic=True)}
+    files: dict[Path, bytes | Path] = {}
     with writable(out.parent):
-        if out.parent.resolve() != source.parent.resolve():
-            for name in external_files(proto):
-                target = out.parent / name
-                if target.exists() and target.stat().st_size != (source.parent / name).stat().st_size:
-                    raise WriteError(f"{target} is there already and is not the model's data: choose another folder")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if not target.exists():
-                    data = {target: (source.parent / name).read_bytes(), **data}
-        replace_files(data)
+        for name in external_files(proto):
+            target, there = out.parent / name, source.parent / name
+            if target.resolve() == out.resolve():
+                raise WriteError(f"{out} is the name of the model's data file: choose another")
+            if target.exists() and not (target.samefile(there) or filecmp.cmp(target, there, shallow=False)):
+                raise WriteError(f"{target} is there already and is not the model's data: choose another folder")
+            if not target.exists():
+                files[target] = there
+        for target in files:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        replace_files({**files, out: proto.SerializeToString(deterministic=True)})
 
 
 def operators(proto: onnx.ModelProto) -> dict[str, int]:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -141,6 +141,16 @@ class Ticket:
             self.gate.move(-rows)
 
 
+def _insist(do: Callable[..., object], *arguments: object) -> None:
+    """Do what must be done, as soon as there is memory for it."""
+    while True:
+        try:
+            do(*arguments)
+            return
+        except MemoryError:
+            time.sleep(0.01)
+
+
 class Lane:
     """The queue and the batches of one model."""
 
@@ -158,6 +168,7 @@ class Lane:
         self.queue: deque[Job] = deque()
         self.queued_rows = 0
         self.running = 0
+        self.returned: deque[tuple[list[Piece], CallResult]] = deque()  # by threads, and not taken in yet
         self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
         self.failing: Exception | None = None  # why the last call failed, if it did
@@ -204,13 +215,16 @@ class Lane:
         """Whether `rows` more are answered within a moment: by calls in the event loop that are short together."""
         return not (self.running or self.delay) and self._is_short(self.queued_rows + rows)
 
-    def run_now(self, rows: Floats, columns: tuple[int, ...], deliver: Deliver) -> None:
+    def run_now(self, rows: Floats, columns: tuple[int, ...]) -> Outcome | Exception:
         """Rows that are prompt, of the only client there is: as nobody could share their call, it does not wait for the
-        loop's next turn. (Measured in docs/service.md.)"""
-        job = Job(rows, columns, deliver)
-        job.taken = len(rows)
-        pieces = [(job, 0, job.taken)]
-        self._finish(pieces, self._call(pieces))
+        loop's next turn, nor for a queue. (Measured in docs/service.md.)"""
+        found, seconds = self._compute(rows, columns)
+        if isinstance(found, Exception):
+            self._give_up([], found)
+            return found
+        self._note_call(len(rows), seconds)
+        note(self.metrics.queue, 0.0)
+        return Outcome([found[j] for j in columns], 0.0, seconds, len(rows))
 
     def _is_short(self, rows: int) -> bool:
         return rows * self.row_seconds < self.inline_s
@@ -290,12 +304,18 @@ class Lane:
         return pieces
 
     def _call(self, pieces: list[Piece]) -> CallResult:
-        """One onnxruntime call for the whole batch, and what its counting proves; or why there is no answer."""
-        model = self.model
+        """One call for the whole batch."""
         try:
             parts = [job.rows[start:stop] for job, start, stop in pieces]
-            rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            columns = pieces[0][0].columns if len(pieces) == 1 else {j for job, _, _ in pieces for j in job.columns}
+            columns = {j for job, _, _ in pieces for j in job.columns}
+            return self._compute(parts[0] if len(parts) == 1 else np.concatenate(parts), columns)
+        except Exception as error:
+            return error, 0.0
+
+    def _compute(self, rows: Floats, columns: Collection[int]) -> CallResult:
+        """One onnxruntime call, and what its counting proves of these columns; or why there is no answer."""
+        model = self.model
+        try:
             started = time.perf_counter()
             told = model.run(rows)
             seconds = time.perf_counter() - started
@@ -304,21 +324,25 @@ class Lane:
             return error, 0.0
 
     def _call_in_thread(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
-        result = self._call(pieces)
-        while True:
-            try:
-                loop.call_soon_threadsafe(self._return, pieces, result)
-                return
-            except MemoryError:  # the slot must come back, as soon as there is room for saying so
-                time.sleep(0.01)
+        _insist(self.returned.append, (pieces, self._call(pieces)))
+        _insist(loop.call_soon_threadsafe, self._take_in)
 
-    def _return(self, pieces: list[Piece], result: CallResult) -> None:
-        if not pieces:
-            return
-        self.running -= 1
-        self._finish(pieces, result)
+    def _take_in(self) -> None:
+        """What threads returned; then the lane goes on."""
+        while self.returned:
+            pieces, result = self.returned.popleft()
+            if pieces:
+                self.running -= 1
+                self._finish(pieces, result)
         if self.queue and self.wakeup is None:
             self._pump()
+
+    def revive(self) -> None:
+        """Go on after the event loop lost callbacks for want of memory: those that wake this lane may be among them."""
+        if self.wakeup is not None:
+            self.wakeup.cancel()
+            self.wakeup = None
+        self._take_in()
 
     def _finish(self, pieces: list[Piece], result: CallResult) -> None:
         found, seconds = result
@@ -332,7 +356,6 @@ class Lane:
 
     def _hand_out(self, pieces: list[Piece], found: dict[int, list[Ends]], seconds: float) -> None:
         """To every request its part of what was found."""
-        self.failing = None
         count = sum(stop - start for _, start, stop in pieces)
         self._note_call(count, seconds)
         at = 0
@@ -344,6 +367,7 @@ class Lane:
             at = end
 
     def _note_call(self, count: int, seconds: float) -> None:
+        self.failing = None
         # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
         self.row_seconds = min(seconds / count, self.row_seconds * 1.01)
         self.gate.row_seconds = self.row_seconds

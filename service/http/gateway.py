@@ -18,14 +18,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.compute.engine import Engine
 from service.errors import ProblemError, or_shortage
-from service.http.exchange import NO_HEAD, UNKNOWN, Exchange, Exchanges, Head, Reply
+from service.http.exchange import NO_HEAD, UNKNOWN, Exchange, Exchanges, Head, Reply, header_lines
 from service.requests.answer import Answer
 from service.requests.json_body import Body, at_once
 from service.scaling import NotFiniteError
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
-OF_MODELS = ("/median", "/quantile", "/models", "/v2/models")
+OF_MODELS = ("/median", "/quantile", "/filter", "/models", "/v2/models")
 MUCH = 1 << 19  # bytes that are no small request
 
 
@@ -89,7 +89,7 @@ class Gateway:
             try:
                 if answer is not None:
                     reply = exchange.conclude(answer)
-                    reply.fields += b"".join(b"%b: %b\r\n" % field for field in exchange.answered(reply.status))
+                    reply.fields += header_lines(exchange.answered(reply.status))
             except Exception:
                 log.exception("an answer was not written", extra={"fields": {"request_id": exchange.id.decode()}})
             exchange.release()
@@ -116,7 +116,7 @@ class Gateway:
         response = exchange.refuse(problem)
         fields = response.raw_headers + exchange.answered(problem.status)[:2]  # the connection is closed in any case
         exchange.end()
-        return Reply(problem.status, b"".join(b"%b: %b\r\n" % field for field in fields), bytes(response.body))
+        return Reply(problem.status, header_lines(fields), bytes(response.body))
 
 
 async def with_body(request: Request, answer: Callable[[Request, Body], Awaitable[Result]]) -> Result:

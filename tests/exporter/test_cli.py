@@ -274,7 +274,10 @@ EXAMPLES = {
         "median-window5x5-uint8",
         "median-frames9",
     }
-    | {f"median-{name}-d25" for name in ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "compact")},
+    | {
+        f"median-{name}-d25"
+        for name in ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "linear18", "compact")
+    },
     "describe": {"median-batcher-d9"},
     "verify": {"median-batcher-d9"},
     "audit": {"median-depth3-d9-dense"},

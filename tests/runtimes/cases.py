@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 from exporter.build import build
 from exporter.files.profiles import IMAGE_PROFILES
@@ -20,6 +22,8 @@ from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from exporter.question.task import median
 from exporter.readings.evaluate import evaluate
+from exporter.rewriting.rewrite import rewrite
+from tests.exporter.rewriting.patterns import model
 
 EXACT = ("radix", "depth3", "batcher")  # right on every grid input
 SAMPLED = ("depth5", "compact", "linear22", "linear46")  # wrong on a few inputs: compared with the network itself
@@ -85,6 +89,63 @@ def filters() -> list[Case]:
     return [*cases, ImageCase("window5x5", 25, 8, "float32", "minmax")]
 
 
+@dataclass(frozen=True)
+class RewrittenCase(Case):
+    """A model of a node of ONNX, rewritten: `construction` says what it asks for."""
+
+    @property
+    def what(self) -> str:
+        return self.construction.removeprefix("rewritten ")
+
+    def export(self, out: Path) -> Path:
+        out.mkdir(parents=True, exist_ok=True)
+        before, after = out / "before.onnx", out / f"{self.what}-{self.d}-{self.profile}.onnx"
+        before.write_bytes(self.before().SerializeToString())
+        more: dict[str, Any] = {} if self.profile == "minmax" else {"domain": (0, 1), "bits": self.bits}
+        assert rewrite(before, after, profile=self.profile, **more).ok
+        return after
+
+    def before(self) -> onnx.ModelProto:
+        """Along axis 1 of [batch_size, d] or, to be sorted, [batch_size, d, 3]."""
+        shape: list[Any] = ["batch_size", self.d, *[3] * (self.what == "sort")]
+        if self.what == "largest":
+            return model("ReduceMax", shape, axes=[1])
+        if self.what == "argmax":
+            proto = model("ArgMax", shape, axis=1)
+            return followed(proto, helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT))
+        proto = model("TopK", shape, k=self.d, axis=1, largest=0)
+        del proto.graph.output[1:]
+        if self.what == "sort":
+            return proto
+        proto.graph.initializer.append(numpy_helper.from_array(np.array([self.d // 2]), "middle"))
+        return followed(proto, helper.make_node("Gather", ["v", "middle"], ["y"], axis=1))
+
+    def rows(self, each: int, seed: int = 0) -> npt.NDArray[Any]:
+        x = super().rows(3 * each if self.what == "sort" else each, seed)
+        return np.moveaxis(x.reshape(-1, 3, self.d), 1, 2).copy() if self.what == "sort" else x
+
+    def answers(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        asked: dict[str, Any] = {"sort": np.sort, "median": np.median, "largest": np.max, "argmax": np.argmax}
+        return np.asarray(asked[self.what](x, axis=1)).reshape(len(x), -1)
+
+
+def followed(proto: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
+    """The model with one more node, whose output is the model's."""
+    proto.graph.node.append(node)
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    return onnx.shape_inference.infer_shapes(proto)
+
+
+def rewritten() -> list[Case]:
+    """Models of one node, as `python -m exporter rewrite` leaves them."""
+    cases: list[Case] = []
+    for profile in ("minmax", "structured"):
+        for what, d in (("median", 25), ("sort", 9), ("largest", 12), ("argmax", 9)):
+            cases.append(RewrittenCase(f"rewritten {what}", d, 16, "float32", profile))
+    return cases
+
+
 def promised() -> Iterator[Case]:
     """Exact in every required runtime: d = 25 at 16 bits, dense and structured, and d = 2048 at 24 bits."""
     for name in EXACT:
@@ -106,4 +167,4 @@ def catalogue() -> list[Case]:
     cases += [Case("batcher", d, 24, "float32", "minmax") for d in (9, 25, 64, 256)]
     cases += [Case("batcher", 25, 24, "float32", "minmax", 1), Case("batcher", 25, 24, "float64", "minmax")]
     cases += [Case(name, 25, 16, "float64", "structured") for name in SAMPLED]
-    return [*cases, *filters()]
+    return [*cases, *rewritten(), *filters()]

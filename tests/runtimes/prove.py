@@ -1,17 +1,24 @@
-"""Prove a VNN-LIB property with Marabou: `python -m tests.runtimes.prove MODEL.onnx PROPERTY.vnnlib ...`.
+"""Prove a VNN-LIB property with Marabou: `python -m tests.runtimes.prove MODEL.onnx PROPERTY.vnnlib`.
 
 Marabou does not come back from a disjunction, so every case of the violation is a query of its own; the property is proved
-when all are unsat. Prints one line of JSON per property.
+when all are unsat. The same search may end in a second or never (it depends on addresses in memory), so a case is searched
+again and again, each time in a process of its own with a limit of processor time and other strategies. Prints a line of
+JSON: `proved`; `refuted` when a query has a solution; neither when no search ended.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+STRATEGIES = (("auto", "sbt"), ("auto", "deeppoly"), ("largest-interval", "sbt"), ("largest-interval", "deeppoly"))
+SEARCHES, SECONDS = 15, 20  # of one query, and of processor time for each
 
 
 def cases(text: str) -> list[str]:
@@ -25,28 +32,54 @@ def cases(text: str) -> list[str]:
     return found
 
 
-def prove(model: Path, prop: Path) -> dict[str, object]:
+def solved(model: str, query: str, splitting: str, tightening: str) -> str:
+    """What Marabou says of one query, in this process."""
     from maraboupy import Marabou
 
-    start, answers = time.perf_counter(), []
+    options = Marabou.createOptions(verbosity=0, splittingStrategy=splitting, tighteningStrategy=tightening)
+    return str(Marabou.read_onnx(model).solve(propertyFilename=query, verbose=False, options=options)[0])
+
+
+def searched(model: Path, query: Path) -> tuple[str, int]:
+    """The answer to a query, "" when no search ended, and how many there were."""
+    for search in range(SEARCHES):
+        command = [sys.executable, "-m", "tests.runtimes.prove", "--query", str(model), str(query)]
+        command += STRATEGIES[search % len(STRATEGIES)]
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_limited, check=False)
+        if done.returncode == 0:
+            return done.stdout.strip(), search + 1
+    return "", SEARCHES
+
+
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+
+def prove(model: Path, prop: Path) -> dict[str, object]:
+    start, answers, searches = time.perf_counter(), [], 0
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(prop.read_text()):
             query = Path(folder) / "case.vnnlib"
             query.write_text(case)
-            options = Marabou.createOptions(verbosity=0)
-            network = Marabou.read_onnx(str(model))
-            answers.append(network.solve(propertyFilename=str(query), verbose=False, options=options)[0])
-    seconds = round(time.perf_counter() - start, 3)
-    proved = bool(answers) and all(a == "unsat" for a in answers)
-    return {"model": model.name, "property": prop.name, "cases": len(answers), "proved": proved, "seconds": seconds}
+            answer, times = searched(model, query)
+            answers.append(answer)
+            searches += times
+            if answer != "unsat":
+                break
+    return {
+        "cases": len(answers), "searches": searches, "proved": bool(answers) and all(a == "unsat" for a in answers),
+        "refuted": "sat" in answers, "seconds": round(time.perf_counter() - start, 1),
+    }  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
     sys.stdout.flush()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the runtime talks on stdout
-    for model, prop in zip(argv[::2], argv[1::2], strict=True):
-        print(json.dumps(prove(Path(model), Path(prop))), file=out, flush=True)
+    if argv[0] == "--query":
+        print(solved(*argv[1:]), file=out, flush=True)
+    else:
+        print(json.dumps(prove(*map(Path, argv))), file=out, flush=True)
 
 
 if __name__ == "__main__":

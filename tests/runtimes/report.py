@@ -51,14 +51,22 @@ def markdown(results: list[Result], proofs: list[Result]) -> str:
             "",
             "## Proved by Marabou",
             "",
-            "| property | model | queries | answer | seconds |",
-            "|---|---|---|---|---|",
+            "| property | model | queries | searches | answer | seconds |",
+            "|---|---|---|---|---|---|",
         ]
         for p in proofs:
-            answer = "proved, on all real inputs" if p["proved"] else "not proved"
+            answer = "proved, on all real inputs" if p["proved"] else unproved(p)
             model = f"{p['construction']}, d = {p['d']}, {p['bits']} bits, dense"
-            lines.append(f"| {p['property']} | {model} | {p['cases']} | {answer} | {p.get('seconds', '-')} |")
+            searches = p.get("searches", p["cases"])
+            lines.append(
+                f"| {p['property']} | {model} | {p['cases']} | {searches} | {answer} | {p.get('seconds', '-')} |"
+            )
     return "\n".join(lines) + "\n"
+
+
+def unproved(proof: Result) -> str:
+    """What came of a proof that is none."""
+    return f"refuted {proof.get('reason', '')}".strip() if proof.get("refuted") else "no search ended"
 
 
 def _grid(files: list[str], runtimes: list[str], cell: dict[tuple[str, str], str], bold: set[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from exporter.question.families import FLOATS
 from exporter.question.task import median
 from tests.runtimes.adapters import RUNTIMES, one_by_one
-from tests.runtimes.cases import EXACT, Case, promised
+from tests.runtimes.cases import EXACT, Case, promised, rewritten
 
 LIGHT = [r.module for r in RUNTIMES.values() if r.env == ""]
 CASES = [
@@ -19,6 +19,7 @@ CASES = [
     *(Case(name, 9, 16, "float32", profile, 1) for name in EXACT for profile in ("dense", "structured")),
     *(Case("batcher", d, 24, "float32", "minmax") for d in (9, 24, 25, 64)),
     Case("batcher", 9, 24, "float32", "minmax", 1),
+    *rewritten(),
 ]
 
 

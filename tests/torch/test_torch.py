@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import exporter
+from exporter.errors import UserError
 from exporter.torch import Module, translations
 from tests.torch.make_fixtures import Function
 
@@ -102,6 +103,7 @@ NETS: dict[str, Callable[[], Any]] = {
     "depth3 float64": lambda: exporter.median(7, construction="depth3", dtype="float64", profile="structured"),
     "pixels": lambda: exporter.rank(9, [2, 5], construction="radix", domain=(0, 255), bits=8),
     "compact": lambda: exporter.median(64, construction="compact"),
+    "compact fused": lambda: exporter.median(16, construction="compact", profile="fused", bits=8),
     "tree": lambda: exporter.maximum(16),
 }
 
@@ -114,6 +116,13 @@ def test_a_network_as_a_module(name: str) -> None:
     x = (rng.integers(0, 256, (4, 20, net.d)) / (1 if name == "pixels" else 255)).astype(net.dtype)
     assert np.array_equal(module(torch.from_numpy(x)).numpy(), net(x))
     assert module(torch.from_numpy(x[0, 0])).shape == net(x[0, 0]).shape
+
+
+def test_a_network_that_needs_clip_is_refused() -> None:
+    """In float32 the pairs of depth3 fit at 24 bits by Clip alone; in float64 they fit as they are."""
+    with pytest.raises(UserError, match=r"with Clip alone, .* profile='structured'"):
+        Module(exporter.median(25, construction="depth3", profile="fused", dtype="float32"))
+    Module(exporter.median(25, construction="depth3", profile="fused", dtype="float64"))
 
 
 def test_the_gradient_of_a_median_is_that_of_its_entry() -> None:

@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from exporter.cli import main
 from exporter.errors import UserError
+from exporter.files.quantisation import EXCLUDE
 from exporter.rewriting.find import OPERATORS
 from exporter.rewriting.rewrite import operators, rewrite
 from tests.exporter.rewriting.patterns import model, patterns
-from tests.runtimes.adapters import RUNTIMES
 
 PATTERNS = patterns()
 RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Relu-only form does without
@@ -127,7 +127,7 @@ def test_nothing_else_changes_and_what_is_left_is_named(tmp_path: Path, capsys: 
     for node in before.graph.node:
         if node.name != "node":
             assert kept[node.name].SerializeToString(deterministic=True) == node.SerializeToString(deterministic=True)
-    assert {p.key: p.value for p in after.metadata_props} == {"author": "someone"}
+    assert {p.key: p.value for p in after.metadata_props if p.key != EXCLUDE} == {"author": "someone"}
     assert after.opset_import[0].version == 17
     assert after.ir_version == before.ir_version
     assert {t.name for t in before.graph.initializer} <= {t.name for t in after.graph.initializer}
@@ -195,20 +195,17 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
     assert sorted(os.listdir(source)) == ["m.data", "m.onnx"]
 
 
-def test_the_range_is_measured_and_leaving_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_range_is_measured(tmp_path: Path) -> None:
     path = saved(model("TopK", ["n", 9], k=3), tmp_path)
-    wide, narrow = tmp_path / "wide.npz", tmp_path / "narrow.npz"
+    wide = tmp_path / "wide.npz"
     rng = np.random.default_rng(0)
     np.savez(wide, x=rng.uniform(-9, 9, (50, 9)).astype(np.float32))
-    np.savez(narrow, x=rng.uniform(0, 1, (5, 9)).astype(np.float32))
     found = rewrite(path, calibrate=wide, only=["TopK"])
     assert found.profile == "structured"
     domain = found.replaced[0].domain
     assert domain
     assert -9 <= domain[0] < -8
     assert found.replaced[0].outputs[0].difference <= found.replaced[0].error
-    assert main(["rewrite", str(path), "--out", str(tmp_path / "n.onnx"), "--calibrate", str(narrow)]) == 1
-    assert "and is clamped there: take a wider --domain" in capsys.readouterr().out
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,30 +276,3 @@ def test_bad_input_is_named_and_nothing_is_written(
 def test_a_message_of_the_library_is_python(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="profile='minmax' takes every number as it is: bits changes nothing"):
         rewrite(good(tmp_path), bits=8, profile="minmax")
-
-
-LIGHT = {
-    "values": model("TopK", [4, 9, 3], k=9, axis=1),
-    "median": PATTERNS["torch median by sort"],
-    "largest": model("ReduceMax", [4, 12], axes=[1], keepdims=0),
-}
-
-
-@pytest.mark.parametrize("module", ["onnxruntime", "openvino", "opencv", "tract"])
-@pytest.mark.parametrize("name", LIGHT)
-@pytest.mark.parametrize("profile", ["minmax", "structured"])
-def test_rewritten_models_are_exact_in_every_light_runtime(
-    module: str, name: str, profile: str, tmp_path: Path
-) -> None:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(LIGHT[name])
-    del proto.graph.output[1:]
-    more: dict[str, Any] = {} if profile == "minmax" else {"domain": (0, 1), "bits": 16, "profile": profile}
-    found = rewrite(saved(proto, tmp_path), tmp_path / "new.onnx", check=False, **more)
-    shape = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
-    x = np.random.default_rng(0).integers(0, 2**16, shape).astype(np.float32) / 2**16
-    x.reshape(-1)[:20] = 0.5
-    (truth,) = run(proto, x)
-    assert found.replaced
-    got = np.asarray(RUNTIMES[module].adapter().load(tmp_path / "new.onnx")(x)).reshape(truth.shape)
-    assert np.array_equal(got, truth)

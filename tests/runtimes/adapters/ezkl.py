@@ -21,9 +21,10 @@ OPTIONS = "input_scale = param_scale = grid bits, decomp_legs = 8, variables bat
 
 def load(path: Path) -> Run:
     about = {prop.key: prop.value for prop in onnx.load(path).metadata_props}
+    bits = int(about.get("bits", 16))  # a rewritten model has no description
     args = ezkl.PyRunArgs()
     args.variables = [("batch_size", 1)]
-    args.input_scale, args.param_scale, args.decomp_legs = int(about["bits"]), int(about["bits"]), 8
+    args.input_scale, args.param_scale, args.decomp_legs = bits, bits, 8
     args.input_visibility = args.output_visibility = "public"
     args.param_visibility = "fixed"
 

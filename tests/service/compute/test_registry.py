@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from exporter.library import export_model
-from service.compute import registry
+from service.compute import opening, registry
 from service.errors import ProblemError
 from service.layout import median_target
 from tests.service import toy_models
@@ -165,7 +165,7 @@ def test_a_maximum_is_used_for_a_median_by_name_only(tmp_path: Path, connect: Ca
 
 
 def test_sessions_have_explicit_threads_that_do_not_spin(tmp_path: Path) -> None:
-    options = registry.session_options(1)
+    options = opening.session_options(1)
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     good(tmp_path)
