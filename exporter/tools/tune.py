@@ -1,7 +1,8 @@
 """`python -m exporter tune`: which exact file is fastest on this machine, at which length and batch.
 
-One onnxruntime thread. Inputs rotate (on one repeated vector, selection algorithms learn its branches), contenders take
-turns within every round, and what counts is the median over the rounds of a time as a multiple of ONNX TopK + mean's.
+One onnxruntime thread, the caller's, and the time that the processor gave it. Inputs rotate (on one repeated vector,
+selection algorithms learn its branches), contenders take turns within every round, and what counts is the median over the
+rounds of a time as a multiple of ONNX TopK + mean's.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ def grid_inputs(d: int, batch: int, bits: int = 24) -> list[Array]:
 
 
 def seconds(call: Run, inputs: Sequence[Array], least: float) -> float:
-    """Seconds per call, over all inputs, for at least `least` seconds."""
-    calls, start = 0, time.perf_counter()
+    """Seconds of the processor per call, over all inputs, for at least `least` of them: what else runs counts little."""
+    calls, start = 0, time.thread_time()
     while True:
         for x in inputs:
             call(x)
         calls += len(inputs)
-        spent = time.perf_counter() - start
+        spent = time.thread_time() - start
         if spent >= least:
             return spent / calls
 
@@ -113,7 +114,7 @@ def contenders(d: int) -> Iterator[tuple[str, Options, onnx.ModelProto]]:
 
 def measured_row(d: int, batch: int, runs: dict[str, tuple[Options, Run]], limit: float) -> SpeedRow:
     """The medians of as many rounds as the limit of seconds allows, three at least."""
-    inputs, topk, started = grid_inputs(d, batch), session(topk_mean(d)), time.perf_counter()
+    inputs, topk, started = grid_inputs(d, batch), session(topk_mean(d)), time.thread_time()
     truth = np.median(inputs[0].astype(np.float64), axis=1, keepdims=True)
     for name, (_, run) in runs.items():
         if np.abs(run(inputs[0]) - truth).max() > 2.0**-24:
@@ -121,7 +122,7 @@ def measured_row(d: int, batch: int, runs: dict[str, tuple[Options, Run]], limit
     first = {name: min(seconds(run, inputs[:2], 0.0) for _ in range(3)) for name, (_, run) in runs.items()}
     calls = {"": topk, **{n: run for n, (_, run) in runs.items() if first[n] <= HOPELESS * min(first.values())}}
     times: dict[str, list[float]] = {name: [] for name in calls}
-    while len(times[""]) < 3 or time.perf_counter() - started < limit:
+    while len(times[""]) < 3 or time.thread_time() - started < limit:
         for name, call in calls.items():
             slow = first.get(name, 0.0) > 0.1
             times[name].append(seconds(call, inputs[:1] if slow else inputs, 0.0 if slow else 0.004))
