@@ -36,7 +36,7 @@ def test_hypergeometric_polynomials_have_real_roots(n: int) -> None:
         assert np.all(np.abs(roots.imag) < 1e-6)
         chances = np.concatenate([1 / (1 - roots.real), np.zeros(drawn - len(roots))])
         assert np.all((chances >= 0) & (chances <= 1))
-        again = [1.0]
+        again = np.ones(1)
         for p in chances:
             again = np.convolve(again, [1 - p, p])
         assert np.allclose(again, hypergeom.pmf(np.arange(drawn + 1), n, marked, drawn), atol=1e-6)
@@ -52,7 +52,7 @@ def test_no_sum_of_indicators_exceeds_more_often_than_the_binomial(n: int) -> No
             law = [
                 (law[i] if i < len(law) else 0) * (1 - p) + (law[i - 1] if i else 0) * p for i in range(len(law) + 1)
             ]
-        mean = sum(chances)
+        mean = sum(chances, start=F(0))
         p = mean / n
         for k in range(1, n + 1):
             binomial = sum(comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(k, n + 1))
@@ -66,7 +66,6 @@ def test_the_maximum_of_a_sampled_count_over_prefixes_is_bounded_by_its_end() ->
     """Lemma 4: (G_j - j s/d)/(d - j) is a martingale, so all j <= D cost no more than j = D; exactly, by enumeration."""
     d, s, last, w = 9, 4, 5, F(3, 2)
     total = worst = 0
-    end = F(0)
     for bits in product((0, 1), repeat=d):
         if sum(bits) == s:
             total += 1

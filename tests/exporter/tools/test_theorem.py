@@ -19,7 +19,7 @@ from exporter.readings.contract import structured_bits
 from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
 from exporter.tools.theorem import BITS, built, holds, measured, planned, relaxed
 
-TINY = {
+TINY: dict[int, Depth6 | Depth10] = {
     6: Depth6(d=16, rank=8, margin=3, ending=Hashing(2, 3, 6, 2)),
     10: Depth10(
         d=24, rank=12, candidates=4, counted=10, cuts=3, blocks=3, block=4, entries=3, first=0, last=3, margin=1,
