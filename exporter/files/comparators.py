@@ -19,6 +19,7 @@ import numpy.typing as npt
 from exporter.files.graph import Graph
 from exporter.formula.linear import Reorder, Reshape, Spread, Take, source_index
 from exporter.formula.network import Network
+from exporter.formula.serving import grain
 from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
 
 Index = npt.NDArray[np.int64]
@@ -77,21 +78,21 @@ def made_of_comparators(net: Network) -> bool:
 def comparator_graph(net: Network, dtype: str) -> Graph:
     """A network of comparators as Max and Min on rows [N, d]."""
     graph = Graph(np.dtype(dtype), once=True)
-    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0)
+    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True)
     graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
     return graph
 
 
-def sorted_along(graph: Graph, net: Network, x: str, axis: int) -> str:
-    """The output of the network for the numbers along an axis of the tensor x, along that axis."""
-    return _Comparators(graph, net, x, axis).tensor(net.output)
+def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False) -> str:
+    """The output of the network for the numbers along an axis of the tensor x, along that axis; `rows`: x is (d, N)."""
+    return _Comparators(graph, net, x, axis, rows).tensor(net.output)
 
 
 class _Comparators:
     """The nodes of one network: each vector of the formula is a tensor, or entries of tensors that are there."""
 
-    def __init__(self, graph: Graph, net: Network, x: str, axis: int) -> None:
-        self.graph, self.axis = graph, axis
+    def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool) -> None:
+        self.graph, self.axis, self.rows = graph, axis, rows
         self.names: dict[Node, str] = {net.input: x}
         self.pieces: dict[Node, list[tuple[Node, Index]]] = {}
         self.joined: dict[tuple[Node, ...], str] = {}
@@ -142,4 +143,9 @@ class _Comparators:
         if np.array_equal(index, np.arange(index[0], index[0] + len(index))):
             ends = ([int(index[0])], [int(index[-1]) + 1], [self.axis], [1])
             return self.graph.add("Slice", [name, *map(self.graph.shape, ends)])
+        if self.rows and (g := grain(index, size)) > 1:
+            cut = self.graph.add("Reshape", [name, self.graph.shape([size // g, g, -1])])
+            return self.graph.add(
+                "Reshape", [self._taken(cut, size // g, index[::g] // g), self.graph.shape([len(index), -1])]
+            )
         return self.graph.add("Gather", [name, self.graph.constant(index, np.int64)], axis=self.axis)

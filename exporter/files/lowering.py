@@ -49,7 +49,7 @@ from exporter.formula.linear import (
     shape_size,
 )
 from exporter.formula.network import Network, Weights, constant_values
-from exporter.formula.serving import regular_runs, scaled_total, served, trimmed, unvaried
+from exporter.formula.serving import grain, regular_runs, scaled_total, served, trimmed, unvaried
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
@@ -393,6 +393,9 @@ class Lowering:
         if self.fused and (runs := regular_runs(indices)):
             names = [self._slice(v.name, run, where) for run in runs]
             return Value(self.graph.add("Concat", names, axis=where), shape, v.batched)
+        if self.fused and (g := grain(indices, v.shape[axis])) > 1:
+            rows = self._reshape(v, (*v.shape[:axis], v.shape[axis] // g, g, *v.shape[axis + 1 :]))
+            return self._reshape(self._take(rows, axis, indices[::g] // g), shape)
         # long lists of indices are most of a file: four bytes each will do
         idx = self.graph.constant(indices, np.int32 if len(indices) > LONG_LIST else np.int64)
         return Value(self.graph.add("Gather", [v.name, idx], axis=where), shape, v.batched)

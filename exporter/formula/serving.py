@@ -42,6 +42,7 @@ from exporter.formula.trace import (
     trim,
 )
 
+SHORT = 64
 RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 
 
@@ -164,6 +165,17 @@ def regular_runs(indices: Array) -> list[Array]:
     """The runs of neighbours, if they are so few and long that slices copy them faster than a Gather."""
     runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
     return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
+
+
+def grain(indices: Array, size: int) -> int:
+    """The largest g so that the indices are groups g k .. g k + g - 1 of neighbours: as rows they are copied whole.
+
+    1 for a short list, where another node costs more than it saves.
+    """
+    if len(indices) < SHORT:
+        return 1
+    starts = np.flatnonzero(np.diff(indices, prepend=-2) != 1)
+    return int(np.gcd.reduce(np.concatenate([starts, indices[starts], [len(indices), size]])))
 
 
 def _sliced(node: Node, args: list[Node]) -> Node:

@@ -12,7 +12,7 @@ from exporter.files.graph import Graph
 from exporter.files.lowering import structured_graph
 from exporter.files.rewrites import entry_sum, joint_product
 from exporter.formula.network import network
-from exporter.formula.serving import all_pairs
+from exporter.formula.serving import all_pairs, grain
 from exporter.formula.trace import Node, differences, relu, stack, total, trim, variant, vector
 from exporter.options import Options
 from exporter.question.task import median
@@ -68,6 +68,21 @@ def test_variants_leave_no_trace_in_structured_files() -> None:
         return [(node.op_type, *node.input, *node.output) for node in graph.nodes]
 
     assert nodes(True) == nodes(False)
+
+
+def test_neighbours_are_gathered_as_rows() -> None:
+    """Groups of eight, in another order: one index for each, in fused files and in those of Max and Min."""
+    order = np.random.default_rng(0).permutation(32)
+    assert grain((8 * order[:, None] + np.arange(8)).ravel(), 256) == 8
+    assert grain((8 * order[:, None] + np.arange(8)).ravel() + 4, 264) == 4
+    assert grain(np.arange(8), 256) == 1
+    for options in (Options("batcher", profile="fused"), Options("batcher", profile="minmax")):
+        model = to_onnx(build(median(256), options))
+        stored = {t.name: prod(t.dims) for t in model.graph.initializer}
+        gathered = [stored[node.input[1]] for node in model.graph.node if node.op_type == "Gather"]
+        assert gathered.count(256) <= 1
+        x = np.random.default_rng(1).integers(0, 1000, (3, 256)).astype(np.float32) / 1024
+        assert np.array_equal(run(model, x)[:, 0], np.median(x, axis=1))
 
 
 def test_what_is_there_is_not_made_again() -> None:
