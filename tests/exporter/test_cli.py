@@ -17,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import exporter
-from exporter.cli import COMMANDS, main
+from exporter.cli import main
+from exporter.commands import COMMANDS
 from exporter.constructions import CONSTRUCTIONS
 
 DESCRIPTION = {
