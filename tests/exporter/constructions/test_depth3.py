@@ -85,3 +85,18 @@ def test_the_tie_rule_is_needed_on_a_grid() -> None:
     plain = build(tasks.median(3), Options("depth3", epsilon=12 * 81 / 2.0**20))
     assert run(to_onnx(plain), x)[0, 0] == 1.0
     assert run(to_onnx(build(tasks.median(3), Options("depth3", grid=Grid(bits=8)))), x)[0, 0] == 0.5
+
+
+@pytest.mark.parametrize("d", [2, 3, 9, 10, 25, 32, 33])
+def test_fused_pairs_of_few_entries(d: int) -> None:
+    """As a list of pairs up to 32 entries, in few operations; right on ties, on neighbours of the grid and beside it."""
+    model = build(tasks.median(d), Options(construction="depth3", profile="fused"))
+    proto = to_onnx(model)
+    assert model.dtype == "float32"
+    assert len(proto.graph.node) <= (11 if d % 2 else 17) + 10 * (d > 32)
+    rng, cells = np.random.default_rng(d), 2**24
+    few = rng.integers(0, 3, (300, d))
+    for x in (rng.integers(0, cells, (300, d), endpoint=True) / cells, few / 2, few / cells, 1 - few / cells):
+        assert np.array_equal(run(proto, x.astype(np.float32))[:, 0], np.median(x.astype(np.float32), axis=1))
+    off = rng.random((300, d), dtype=np.float32)
+    assert np.abs(run(proto, off)[:, 0] - np.median(off.astype(np.float64), axis=1)).max() <= 0.75 / cells
