@@ -24,6 +24,7 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)
 	$(BIN)/python -m exporter --d 2048 --out demo/models
 	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out demo/models
+	$(BIN)/python -m exporter --window 3x3 --dtype uint8 --out demo/models
 	$(BIN)/python -m service.demo demo/models
 
 test: lint types tests

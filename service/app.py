@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
@@ -16,8 +16,9 @@ from service.building import Builder
 from service.compute import registry
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError, pieces
+from service.compute.filters import LoadedFilter
 from service.errors import MissingModelError, ProblemError, or_shortage
-from service.http import protocol_v2, schemas
+from service.http import filters, protocol_v2, schemas
 from service.http.exchange import Exchange, Reply
 from service.http.gateway import Gateway, with_body
 from service.http.page import add_page
@@ -87,6 +88,7 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
         app.add_exception_handler(kind, _error)
     answer = answering(engine, builder)
     route = _add_routes(app, engine, answer)
+    app.include_router(filters.router(engine))
     app.include_router(protocol_v2.router(engine, answer))
     return Gateway(app, engine, route)
 
@@ -145,7 +147,7 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
     @app.get("/models/{name}", tags=["models"], responses=schemas.problems(401, 404))
     async def model(name: str) -> schemas.ModelEntry:
         """The description of one model: construction, size, grid, failure bound."""
-        return _entry(engine.registry.get(name))
+        return _entry(engine.registry.described(name))
 
     @app.get(
         "/models/{name}/file",
@@ -158,7 +160,7 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
     )
     async def model_file(name: str) -> StreamingResponse:
         """The .onnx file itself: the bytes that were checked when it was loaded."""
-        found = engine.registry.get(name)
+        found = engine.registry.described(name)
         try:
             content = await engine.in_thread(found.file.content)
         except UnusableModelError as error:
@@ -196,12 +198,13 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
     return median
 
 
-def _entry(model: registry.LoadedModel) -> schemas.ModelEntry:
+def _entry(model: registry.LoadedModel | LoadedFilter) -> schemas.ModelEntry:
     return schemas.ModelEntry(name=model.name, sha256=model.sha256, description=model.description)
 
 
 def _model_list(engine: Engine) -> schemas.ModelList:
-    entries = [
-        _entry(model) for model in sorted(engine.registry.models.values(), key=lambda model: (model.d, model.name))
-    ]
-    return schemas.ModelList(models=entries, left_out=engine.registry.left_out)
+    def entries(some: Mapping[str, registry.LoadedModel | LoadedFilter]) -> list[schemas.ModelEntry]:
+        return [_entry(each) for each in sorted(some.values(), key=lambda each: (each.description["d"], each.name))]
+
+    found = engine.registry
+    return schemas.ModelList(models=entries(found.models), filters=entries(found.filters), left_out=found.left_out)

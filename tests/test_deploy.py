@@ -203,6 +203,39 @@ def test_ray_serves_the_same_in_both_files() -> None:
     assert room >= settings.max_replicas * settings.replica_cpus
 
 
+# The fields of KubeRay's own types, apis/ray/v1/rayservice_types.go and raycluster_types.go: kind, and what must be there.
+KUBERAY: dict[str, tuple[dict[str, type], set[str]]] = {
+    "spec": ({"serveConfigV2": str, "rayClusterConfig": dict, "serveService": dict}, {"rayClusterConfig"}),
+    "cluster": (
+        {"headGroupSpec": dict, "workerGroupSpecs": list, "rayVersion": str, "enableInTreeAutoscaling": bool,
+         "autoscalerOptions": dict, "headServiceAnnotations": dict, "suspend": bool},
+        {"headGroupSpec"},
+    ),
+    "head": (
+        {"serviceType": str, "headService": dict, "enableIngress": bool, "rayStartParams": dict, "template": dict},
+        {"rayStartParams", "template"},
+    ),
+    "workers": (
+        {"groupName": str, "replicas": int, "minReplicas": int, "maxReplicas": int, "numOfHosts": int,
+         "rayStartParams": dict, "template": dict, "scaleStrategy": dict},
+        {"groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"},
+    ),
+}  # fmt: skip
+
+
+def test_the_ray_service_has_the_fields_of_kuberays_types() -> None:
+    document = read("ray/ray-service.yaml")
+    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayService")
+    assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
+    parts = [("spec", document["spec"]), ("cluster", CLUSTER), ("head", CLUSTER["headGroupSpec"])]
+    for name, part in [*parts, *(("workers", group) for group in CLUSTER["workerGroupSpecs"])]:
+        known, needed = KUBERAY[name]
+        assert needed <= set(part) <= set(known), name
+        for key, value in part.items():
+            assert type(value) is known[key], (name, key)
+        assert all(isinstance(value, str) for value in part.get("rayStartParams", {}).values())
+
+
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     """Those that need nothing but this package; tests/scale runs those of Ray, and no test those of a cluster."""
     assert {(language, note) for language, note, _ in BLOCKS} == {("sh", ""), ("sh", "ray"), ("sh", "cluster")}

@@ -9,10 +9,14 @@ every input. The answer always lies in the interval, whatever fails.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+
+import numpy as np
 
 from exporter.constructions.sampling import (
     Entries,
+    Index,
     Interval,
     dealt,
     first_interval,
@@ -28,6 +32,7 @@ from exporter.formula.linear import Scalar
 from exporter.formula.primitives import like
 from exporter.formula.trace import Node, assume, constant, relu, stack, trim, variant
 from exporter.planning.compact import CompactSchedule
+from exporter.planning.schedule import PivotRound
 
 
 def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Node:
@@ -35,37 +40,84 @@ def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Nod
     e = Entries(u, Fraction(delta))
     at = bracket(e, plan, seed)
     for number, taken in enumerate(plan.soft):
-        at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, 2 + number))
+        order = permutation(e.d, seed, 2 + number)
+        if isinstance(taken, PivotRound):
+            at = pivoted(e, at, plan, taken, order)
+        else:
+            at = narrow(e, at, plan.low, plan.high, taken, order)
     return block_ending(e, at, plan, seed)
 
 
 def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
-    """The pair of neighbouring pivots around the targets: two layers for the pivots, two to pick.
+    """The pair of neighbouring pivots of the first sample around the targets."""
+    order, size, (coarse, finer) = permutation(e.d, seed, 1), plan.sample.size, parted(plan.pivots, plan.stride)
+    if len(coarse) == 2:
+        return first_interval(e, order, size, coarse[0], coarse[1])
+    sample = e.values.take(order[:size])
+    ranks = lean_ranks(sample, e.quantum)
+    found = lean_select(sample, ranks, [r for r in coarse if 1 <= r <= size])
+    ends = [constant([0.0])] if coarse[0] < 1 else []
+    ends += [found]
+    ends += [constant([1.0])] if coarse[-1] > size else []
+    at, passed = pick(e, stack(ends), plan.low + plan.high)
+    if not finer.size:
+        return at
+    found = lean_select(sample, ranks, chosen(finer, passed))
+    return pick(e, stack([at.lower.reshape(1), found, at.upper.reshape(1)]), plan.low + plan.high)[0]
 
-    A pivot p has c entries below it and c' not above it. c + c' < low + high says p <= the low target and otherwise p >=
-    the high one, if p is a target the one or the other: equal pivots are all lower ends or all upper ends. One ramp of two
-    steps counts both. The lower end is reached by adding the steps p_i - p_(i - 1) that pass the test, as in
+
+def pivoted(e: Entries, at: Interval, plan: CompactSchedule, taken: PivotRound, order: Index) -> Interval:
+    """A round in six layers: mask, shortlist, pairs, pivots, compare, pick; the last three again for finer pivots.
+
+    An empty slot counts as 0, the lower end: as a pivot it is one that the interval has already.
+    """
+    x, mask, _, _ = at.open_live(e, taken.block, taken.entries)
+    slots, _ = slots_of(x, mask, order, groups(e.d, taken.blocks), taken.entries)
+    values, ranks = relu(slots), lean_ranks(slots, e.quantum)
+    coarse, finer = parted(taken.pivots, taken.stride)
+
+    def narrower(within: Interval, wanted: Sequence[Node | int]) -> tuple[Interval, Node]:
+        found = lean_select(values, ranks, wanted)
+        inner = assume(like(at.lower, found) + found, 0.0, 1.0)
+        ends = within.lower.reshape(1), inner, within.upper.reshape(1)
+        return pick(e, stack(ends), plan.low + plan.high)
+
+    found, passed = narrower(at, coarse[1:-1])
+    return narrower(found, chosen(finer, passed))[0] if finer.size else found
+
+
+def parted(pivots: Sequence[int], stride: int) -> tuple[tuple[int, ...], Index]:
+    """(every `stride`-th pivot and the last, those between them: a row for each bracket, all of one length)."""
+    coarse = (*pivots[:-1:stride], pivots[-1])
+    rows = [list(pivots[i + 1 : i + stride]) for i in range(0, len(pivots) - 1, stride)]
+    # the last bracket may hold fewer: a pivot twice is as good as once
+    rows[-1] = [r for r in rows[-1] if r < pivots[-1]]
+    rows[-1] += (rows[-1] or [pivots[-2]])[-1:] * (stride - 1 - len(rows[-1]))
+    return coarse, np.array(rows, dtype=np.int64)
+
+
+def chosen(finer: Index, passed: Node) -> list[Node]:
+    """The pivots of the bracket that was found, as ranks: `passed` says which of the coarse ones lie below it."""
+    ranks = constant(finer[0]) + passed.along(0, np.diff(finer, axis=0).T.astype(np.float64))
+    ranks = assume(ranks, float(finer.min()), float(finer.max()))
+    return [ranks.take([j]).reshape() for j in range(finer.shape[1])]
+
+
+def pick(e: Entries, p: Node, both: int) -> tuple[Interval, Node]:
+    """The pair of neighbours of p, ascending, around the targets, and for all p but the outermost whether it lies below.
+
+    A pivot has c entries below it and c' not above it. c + c' < low + high = `both` says it is <= the low target and
+    otherwise >= the high one, if it is a target the one or the other: equal pivots are all lower ends or all upper ends. One
+    ramp of two steps counts both. The lower end is reached by adding the steps p_i - p_(i - 1) that pass the test, as in
     defn:indicator_net.
     """
-    order = permutation(e.d, seed, 1)
-    size, pivots = plan.sample.size, plan.pivots
-    if len(pivots) == 2:
-        return first_interval(e, order, size, pivots[0], pivots[1])
-    sample = e.values.take(order[:size])
-    wanted = [r for r in pivots if 1 <= r <= size]
-    found = lean_select(sample, lean_ranks(sample, e.quantum), wanted)
-    ends = [constant([0.0])] if pivots[0] < 1 else []
-    ends += [found]
-    ends += [constant([1.0])] if pivots[-1] > size else []
-    p = stack(ends)
-    k = len(pivots) - 2
+    k = p.shape[0] - 2
     inner = p.take(range(1, k + 1))
     # K d comparisons
     apart = (inner.spread(1, e.d) - e.values.spread(0, k)) / e.quantum
     count = assume(trim(apart + 1, 2).sum(1), 0.0, 2.0 * e.d)
     rise = assume(inner - p.take(range(k)), 0.0, 1.0)
     fall = assume(p.take(range(2, k + 2)) - inner, 0.0, 1.0)
-    both = plan.low + plan.high
     under, over = both - 1 - count, count - both
     up = assume(relu(rise + under) - relu(under), 0.0, 1.0)
     down = assume(relu(fall + over) - relu(over), 0.0, 1.0)
@@ -74,7 +126,7 @@ def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
     falls = variant(down.sum(), lambda _: assume(relu(fall - trim(-over)).sum(), 0.0, 1.0))
     lower = assume(p.take([0]).reshape() + rises, 0.0, 1.0)
     upper = assume(p.take([k + 1]).reshape() - falls, 0.0, 1.0)
-    return Interval(lower, upper)
+    return Interval(lower, upper), trim(under + 1)
 
 
 def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> Node:

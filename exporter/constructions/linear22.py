@@ -16,9 +16,13 @@ nothing: a schedule of depth 21 leaves it out.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
+from exporter.constructions.hashed import rotated_slots, rotates
+from exporter.constructions.keyed import closed, keys_of, rounds
 from exporter.constructions.sampling import (
     Entries,
     Interval,
@@ -33,7 +37,8 @@ from exporter.constructions.sampling import (
 )
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import hash_table
-from exporter.formula.trace import Node, assume, constant, relu, stack, trim
+from exporter.formula.serving import all_pairs, picked
+from exporter.formula.trace import Node, assume, constant, relu, stack, trim, variant
 from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.schedule import HashEnding, digits
 
@@ -45,7 +50,22 @@ def linear22(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     for number, taken in enumerate(plan.rounds, 2):
         at = narrow(e, at, plan.low, plan.high, taken, permutation(e.d, seed, number))
     found = hash_ending(u, e, at, plan, delta, permutation(e.d, seed, 9))
-    return clipped(found) if plan.clip else found
+    found = clipped(found) if plan.clip else found
+    keyed = offsets and rotates(e.d, plan.ending)
+    return variant(found, partial(_by_keys, u, plan, delta, seed)) if keyed else found
+
+
+def _by_keys(u: Node, plan: LinearSchedule, delta: Scalar, seed: int, cells: int) -> Node:
+    """The same answers in the bits of the grid."""
+    e, p, outputs = keys_of(u, delta), plan.ending.prime, plan.outputs
+    mask, below = closed(e, rounds(e, plan, seed, cells))
+    n = assume(mask.sum(), 0.0, float(plan.d))
+    live = assume(relu(u - (1 - mask)), 0.0, 1.0)
+    slots = rotated_slots(live, mask, plan.ending, permutation(plan.d, seed, 9), cells)
+    wanted = 1 + trim(p - n + plan.low - below - 1, p - outputs)
+    ranks = all_pairs(slots, delta, cells).spread(0, outputs)
+    places = stack([(wanted + i).reshape(1) for i in range(outputs)]).spread(1, p) - ranks
+    return picked(slots.spread(0, outputs), places)
 
 
 def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -21,10 +21,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from exporter.constructions.hashed import rotated_slots, rotates
+from exporter.constructions.keyed import Ends, Keys, ends_among, first_ends, key_slots, keys_of
 from exporter.constructions.linear22 import buckets, slot_sums
 from exporter.constructions.sampling import (
     Entries,
@@ -36,11 +39,14 @@ from exporter.constructions.sampling import (
     prepare,
     restored,
     slots_of,
+    steps,
+    window,
 )
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, indicator_product, like, maximum, rank_select
 from exporter.formula.primitives import mask as between
-from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
+from exporter.formula.serving import all_pairs, picked
+from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
 from exporter.planning.goal import Blocks
 from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.schedule import HardRound, SoftRound
@@ -90,7 +96,9 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
         state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
     survivors = hashed(state, e, plan, permutation(e.d, seed, 9))
     found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
-    return clipped(restored(found, delta))
+    answer = clipped(restored(found, delta))
+    keyed = offsets and rotates(e.d, plan.ending)
+    return variant(answer, partial(_by_keys, u, plan, delta, seed)) if keyed else answer
 
 
 def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> Node:
@@ -227,6 +235,64 @@ def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
         return select(kept, wanted, quantum, "paper")
     kept = assume(relu(slots + scaled).sum(0), 0.0, 1.0)
     return lean_select(kept, lean_ranks(kept, quantum), wanted, consecutive=True)
+
+
+def _by_keys(u: Node, plan: LinearSchedule, delta: Scalar, seed: int, cells: int) -> Node:
+    """The same answers in the bits of the grid, also where a bound of the plan is broken.
+
+    The sentinel below is the key of value 0 and place 0. The upper end of a round that leaves anything is an entry that is
+    left itself, or the sentinel above all: so what is not above it and not left stands below all that is.
+    """
+    e, d = keys_of(u, delta), plan.d
+    at = first_ends(e, plan, permutation(d, seed, 1), cells)
+    mask, rank, n = _left(e, at, None, plan)
+    for number, taken in enumerate(plan.rounds, 2):
+        slots, counts = key_slots(e, mask, None, taken, permutation(d, seed, number), cells)
+        if isinstance(taken, HardRound):
+            ends = _hard_window(plan, taken, n, rank)
+        else:
+            ends = window(taken, plan.low, plan.high, n, plan.low - rank, counts)
+        below = Ends(e.end(0.0, 0), at.upper)
+        at = ends_among(slots, below, [1 + trim(r, taken.size + 1) for r in ends], cells)
+        mask, rank, n = _left(e, at, mask, plan)
+    p, m, outputs = plan.ending.prime, plan.ending.capacity, plan.outputs
+    live = assume(relu(u - (1 - mask)), 0.0, 1.0)
+    slots_u = rotated_slots(live, mask, plan.ending, permutation(d, seed, 9), cells)
+    ranks = all_pairs(slots_u, delta, cells)
+    largest = picked(slots_u, p - ranks)
+    less = 1 - trim((u - like(largest, u)) / delta + 1)
+    equal = assume(relu(mask - less).sum(), 0.0, float(d))
+    # of the m largest slots `equal` are not below the largest, or all
+    wanted = 1 + trim(plan.low - 1 - less.sum() + m - trim(equal, m), m - outputs)
+    places = stack([(p - m + wanted + i).reshape(1) for i in range(outputs)]).spread(1, p) - ranks.spread(0, outputs)
+    return picked(slots_u.spread(0, outputs), places)
+
+
+def _left(e: Keys, at: Ends, mask: Node | None, plan: LinearSchedule) -> tuple[Node, Node, Node]:
+    """(what is left of the mask within the ends, the rank of the low target in it, how many that is)."""
+    d = plan.d
+    above, beyond = e.over(at.lower, True), e.over(at.upper, False)
+    inside = assume(above - beyond, 0.0, 1.0)
+    left = inside if mask is None else assume(relu(mask - (1 - inside)), 0.0, 1.0)
+    n = assume(left.sum(), 0.0, float(d))
+    return left, assume(plan.low - (d - beyond.sum() - n), -float(d), float(d)), n
+
+
+def _hard_window(plan: LinearSchedule, taken: HardRound, n: Node, rank: Node) -> tuple[Node, Node]:
+    """The places of the new ends from scaled ranks, as `scaled_rank` and `ceiling_of` have them: integers are compared.
+
+    The share is 0 where n < z. Of a negative rank, which a failure leaves, the network scales by n - 1.
+    """
+    z, d = taken.size, plan.d
+    most = z + 1 + (taken.below if plan.style.blocks == "paper" else 0)
+    short, shorter = trim(z - n), trim(z + 1 - n)
+    high = rank + (plan.high - plan.low)
+    first = steps(rank * z - (d * z + 1) * short + 1, n, np.arange(1, most + 1), most)
+    last = steps(high * z - (d * z + 1) * short, n, np.arange(z + 1), z + 1)
+    if taken.above:
+        under = -high * z - (d * z + 1) * shorter + 1
+        last = last - steps(under, n - 1, np.arange(1, taken.above + 1), taken.above)
+    return first - taken.below, last + taken.above
 
 
 def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like
-from exporter.formula.serving import all_pairs, picked
+from exporter.formula.serving import all_pairs, picked, prefix_counts
 from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
 from exporter.planning.schedule import HardRound, SoftRound
 
@@ -110,6 +110,17 @@ def lean_ranks(x: Node, quantum: Scalar) -> Node:
     return variant(ranks, lambda cells: all_pairs(x, quantum, cells))
 
 
+def ranks_of_rows(x: Node, quantum: Scalar) -> Node:
+    """Ranks 1..m within every row of a matrix, each pair compared once, as in `lean_ranks`."""
+    rows, m = x.shape
+    i, j = np.triu_indices(m, 1)
+    wins = compare(x.take(i, axis=1), x.take(j, axis=1), quantum)
+    table = np.zeros((m, m), dtype=np.int64)
+    table[i, j], table[j, i] = np.arange(len(i)), np.arange(len(i)) + len(i)
+    lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(m, dtype=bool)], axis=1).reshape(rows, m, m - 1)
+    return assume(lower.sum(2) + 1, 1.0, float(m))
+
+
 def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:
     """The entries of the wanted ranks, when every rank 1..m is taken once and 0 <= x <= 1; two neurons per entry.
 
@@ -191,13 +202,25 @@ def slots_of(
     return stack(found), stack(counts)
 
 
-def _picked_slots(values: Node, live: Node, c: int, _: int) -> Node:
+def _picked_slots(values: Node, live: Node, c: int, cells: int) -> Node:
     """The slots of `slots_of` in the bits of an entry; one that stays empty holds 0, as good as any integer <= 0."""
     mask = live if live.lo >= 0 else assume(relu(live), 0.0, 1.0)
+    return picked_slots([values], mask, c, cells)[0].reshape(c * live.shape[0])
+
+
+def picked_slots(kinds: Sequence[Node], live: Node, c: int, cells: int) -> list[Node]:
+    """Of every kind of values the first c that are live in each block, and 0 where there are fewer: (c, blocks)."""
     blocks, block = live.shape
-    place = assume(mask.prefix_sum(1), 0.0, float(block)) + (c + 1) * (1 - mask)  # of a dead entry: beyond c
-    index = constant(np.arange(1.0, c + 1)).spread(1, blocks).spread(2, block)
-    return picked(values.spread(0, c), index - place.spread(0, c)).reshape(c * blocks)
+    place = prefix_counts(live) + (c + 1) * (1 - live)  # of a dead entry: beyond c
+    rows = max(1, cells // (blocks * block))
+    found: list[list[Node]] = [[] for _ in kinds]
+    for start in range(0, c, rows):
+        index = constant(np.arange(start + 1.0, min(start + rows, c) + 1))
+        n = index.size
+        s = index.spread(1, blocks).spread(2, block) - place.spread(0, n)
+        for values, parts in zip(kinds, found, strict=True):
+            parts.append(picked(values.spread(0, n), s))
+    return [stack(parts) for parts in found]
 
 
 def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:
@@ -245,23 +268,28 @@ def narrow(e: Entries, at: Interval, low: int, high: int, taken: HardRound | Sof
         mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
         n = assume(mask.sum(), 0.0, float(e.d))
         parts = groups(e.d, taken.blocks, taken.block)
-        slots, _ = slots_of(e.values - like(at.lower, e.values), mask, order, parts, c)
-        # ceil(r z / n) = sum over i = 0 .. z - 1 of [r z - i n > 0]; floor with >= and i = 1 .. z
-        first = _steps((low - below) * z + 1, n, np.arange(1, z + 1), z) - taken.below
-        last = _steps((high - below) * z, n, np.arange(z), z) + taken.above
+        slots, counts = slots_of(e.values - like(at.lower, e.values), mask, order, parts, c)
     else:
         x, mask, n, below = at.open_live(e, taken.block, c)
         slots, counts = slots_of(x, mask, order, groups(e.d, taken.blocks), c)
-        # the empty slots are lowest; of u entries left out all may be below the target, or none
-        first = z - n + low - below
-        last = z - n + high - below + relu(counts - c).sum()
     x, ranks = ranked_between(slots, at.upper - at.lower, e.quantum)
-    ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in (first, last)])
+    ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in window(taken, low, high, n, below, counts)])
     lower, upper = (assume(at.lower + ends.take([k]).reshape(), 0.0, 1.0) for k in (0, 1))
     return Interval(lower, upper)
 
 
-def _steps(start: Node, n: Node, factors: npt.NDArray[np.int64], z: int) -> Node:
+def window(taken: HardRound | SoftRound, low: int, high: int, n: Node, below: Node, counts: Node) -> tuple[Node, Node]:
+    """The places of the new ends in the sample, for n live entries above `below` others, `counts` of them in the blocks."""
+    z = taken.size
+    if isinstance(taken, HardRound):
+        # ceil(r z / n) = sum over i = 0 .. z - 1 of [r z - i n > 0]; floor with >= and i = 1 .. z
+        first = steps((low - below) * z + 1, n, np.arange(1, z + 1), z) - taken.below
+        return first, steps((high - below) * z, n, np.arange(z), z) + taken.above
+    # the empty slots are lowest; of u entries left out all may be below the target, or none
+    return z - n + low - below, z - n + high - below + relu(counts - taken.entries).sum()
+
+
+def steps(start: Node, n: Node, factors: npt.NDArray[np.int64], z: int) -> Node:
     """sum_i [start - i n > 0] over integers, i in `factors`."""
     scaled = n.spread(0, z).weigh(factors.astype(np.float64))
     return assume(trim(start.spread(0, z) - scaled).sum(), 0.0, float(z))

@@ -23,7 +23,7 @@ from exporter.formula.linear import Scalar
 from exporter.formula.network import network
 from exporter.formula.trace import LayerNames, Node, stack, vector
 from exporter.options import Options
-from exporter.planning.compact import compact_nearest, compact_plans
+from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
 from exporter.planning.depth5 import depth5_plans
 from exporter.planning.goal import Goal
 from exporter.planning.linear import linear_nearest, linear_plans
@@ -52,6 +52,7 @@ PLANNED = {
     "linear46": Planned(partial(linear_plans, "linear46"), linear46, partial(linear_nearest, "linear46")),
     "linear22": Planned(partial(linear_plans, "linear22"), linear22, partial(linear_nearest, "linear22")),
     "compact": Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
+    "linear18": Planned(linear18_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed)),
     "window4": Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), gridded=True),
     "window5": Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
     "window6": Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),

@@ -7,6 +7,7 @@ are not needed. The entries themselves stand in the slots and an empty one holds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -18,6 +19,7 @@ from exporter.constructions.sampling import (
     lean_ranks,
     lean_select,
     mask_of,
+    ranks_of_rows,
     slots_of,
 )
 from exporter.formula.linear import Scalar
@@ -47,13 +49,7 @@ def window4(u: Node, plan: Cells, delta: Scalar) -> Node:
         return assume((v.take(range(k)) - v.take(range(1, k + 1))).along(1, sums), 0.0, float(-(-d // p)))
 
     found, held = slots(values), slots(there)
-    i, j = np.triu_indices(p, 1)
-    keys = found + held * step
-    wins = compare(keys.take(i, axis=1), keys.take(j, axis=1), step)
-    table = np.zeros((p, p), dtype=np.int64)
-    table[i, j], table[j, i] = np.arange(len(i)), np.arange(len(i)) + len(i)
-    lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(p, dtype=bool)], axis=1).reshape(k, p, p - 1)
-    ranks = assume(lower.sum(2) + 1, 1.0, float(p))
+    ranks = ranks_of_rows(found + held * step, step)
     below = assume(d - there.take(range(1, k + 1)).sum(1), 0.0, float(d))
     # no more than `held`, so that two and more are cut to 0: a sum of both targets would be a right mean of wrong ranks
     one = assume(relu(found - 2 * (held - 1)) - relu(2 * (1 - held)), 0.0, 1.0)
@@ -89,9 +85,21 @@ def _ended(u: Node, at: Interval, plan: WindowSchedule, step: Fraction) -> Node:
     d, outputs, ending = u.shape[0], plan.outputs, plan.ending
     mask, below = mask_of(u, at.lower, at.upper, step)
     n = assume(mask.sum(), 0.0, float(d))
-    slots, _ = slots_of(u, mask, np.arange(d), groups(d, ending.blocks), ending.entries)
+    parts = apart(groups(d, ending.blocks), ending.more)
+    slots = stack([slots_of(u, mask, np.arange(d), part, ending.entries + one)[0] for part, one in parts if part])
     m = slots.shape[0]
     # the empty slots are lowest; they hold 0, as an entry 0 does
     wanted = 1 + trim(m - n + plan.low - below - 1, m - outputs)
     found = [wanted + i for i in range(outputs)]
     return lean_select(relu(slots), lean_ranks(slots, step), found, consecutive=True)
+
+
+def apart(parts: Sequence[tuple[int, int, int]], more: int) -> tuple[tuple[list[tuple[int, int, int]], int], ...]:
+    """The first `more` blocks, which have one entry more, and the others: (first position, blocks, block length)."""
+    first, rest = [], []
+    for start, blocks, size in parts:
+        taken = min(blocks, more)
+        more -= taken
+        first += [(start, taken, size)] * (taken > 0)
+        rest += [(start + taken * size, blocks - taken, size)] * (taken < blocks)
+    return (first, 1), (rest, 0)

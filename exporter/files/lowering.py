@@ -49,7 +49,7 @@ from exporter.formula.linear import (
     shape_size,
 )
 from exporter.formula.network import Network, Weights, constant_values
-from exporter.formula.serving import regular_runs, scaled_total, served, trimmed
+from exporter.formula.serving import regular_runs, scaled_total, served, trimmed, unvaried
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
@@ -92,7 +92,7 @@ def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
 
 def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
     """The factored formula as ONNX nodes."""
-    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net) if fused else net)
+    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net) if fused else unvaried(net))
 
 
 class Lowering:

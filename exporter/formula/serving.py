@@ -9,6 +9,8 @@ outside [0, h] may round, for it stays outside, and only what lies inside must b
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -29,6 +31,7 @@ from exporter.formula.trace import (
     assume,
     assume_total,
     below_diagonal,
+    constant,
     differences,
     kind,
     largest_of,
@@ -42,8 +45,10 @@ from exporter.formula.trace import (
 RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 
 
-def all_pairs(x: Node, delta: Scalar, cells: int) -> Node:
+def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None) -> Node:
     """The ranks 1..m of all entries, equal ones by position, each pair compared once: no list of pairs, no large matrix.
+
+    With `then` equal entries are compared by these integers, and by position where they are equal as well.
 
     Rows I of the matrix [x_i > x_j] at a time: what lies right of the square I x I is summed along its rows for I, and
     along its columns, from 1, for the entries after I.
@@ -52,18 +57,28 @@ def all_pairs(x: Node, delta: Scalar, cells: int) -> Node:
            |         1 - wins  |  rank += sums of columns
     """
     m, y = x.shape[0], x / delta
+
+    def wins(mine: slice, other: slice) -> Node:
+        square = below_diagonal(mine.stop - mine.start) if mine == other else None
+        later = square
+        if then is not None:
+            apart = differences(then.take(mine), then.take(other))
+            later = trim(apart + square if square is not None else apart)
+        apart = differences(y.take(mine), y.take(other))
+        return trim(apart + later if later is not None else apart)
+
     rows = max(1, cells // m)
     ranks: list[Node] = []
     below: Node | None = None  # how many of the entries before are not larger, for all entries from `start` on
     for start in range(0, m, rows):
         n = min(rows, m - start)
-        mine, after = y.take(slice(start, start + n)), y.take(slice(start + n, None)) if start + n < m else None
-        terms = [trim(differences(mine, mine) + below_diagonal(n)).sum(1)]
+        mine, after = slice(start, start + n), slice(start + n, m) if start + n < m else None
+        terms = [wins(mine, mine).sum(1)]
         lost: Node | None = None
         if after is not None:
-            wins = trim(differences(mine, after))
-            terms.append(wins.sum(1))
-            lost = assume(n - wins.sum(0), 0.0, float(n))
+            won = wins(mine, after)
+            terms.append(won.sum(1))
+            lost = assume(n - won.sum(0), 0.0, float(n))
         if below is not None:
             terms.append(below.take(slice(0, n)))
             rest = below.take(slice(n, None)) if after is not None else None
@@ -79,16 +94,41 @@ def picked(x: Node, s: Node) -> Node:
     return assume(assume(trim(x + s) - trim(s), 0.0, 1.0).sum(len(s.shape) - 1), 0.0, 1.0)
 
 
+def prefix_counts(live: Node) -> Node:
+    """The prefix sums of the rows of a matrix of zeros and ones: inside groups, and of the groups before."""
+    rows, n = live.shape
+    size = math.isqrt(n - 1) + 1
+    groups = -(-n // size)
+    more = groups * size - n
+    padded = stack([live, constant(np.zeros((rows, more)))], 1) if more else live
+    inside = assume(padded.reshape(rows, groups, size).prefix_sum(2), 0.0, float(size))
+    sums = inside.take([size - 1], 2).reshape(rows, groups)
+    before = assume(sums.along(1, np.tril(np.ones((groups, groups)), -1)), 0.0, float(n))
+    found = assume(inside + before.spread(2, size), 0.0, float(n)).reshape(rows, groups * size)
+    return found.take(slice(0, n), 1)
+
+
 def served(net: Network, cells: int = 1 << 17) -> Network:
     """The network as its formula with every variant in its place; the layers are not those of it."""
+    return _without_variants(net, lambda variant: variant.form(cells), _sliced)
+
+
+def unvaried(net: Network) -> Network:
+    """The network as its formula without a trace of its variants, which hide what a form is found by."""
+    return _without_variants(net, lambda variant: variant.arg, _rebuilt)
+
+
+def _without_variants(
+    net: Network, instead: Callable[[Variant], Node], rebuilt: Callable[[Node, list[Node]], Node]
+) -> Network:
     known: dict[Node, Node] = {}
     forms: dict[Node, Node] = {}
 
     def args(node: Node) -> tuple[Node, ...]:
         match node:
-            case Variant(form=form):
+            case Variant():
                 if node not in forms:
-                    forms[node] = form(cells)
+                    forms[node] = instead(node)
                 return (forms[node],)
             case Largest(arg=arg, of=q):
                 return arg, q
@@ -96,7 +136,7 @@ def served(net: Network, cells: int = 1 << 17) -> Network:
                 return node.args
 
     for node in topological(net.output, args=args):
-        known[node] = _rebuilt(node, [known[a] for a in args(node)])
+        known[node] = rebuilt(node, [known[a] for a in args(node)])
     out = known[net.output]
     return net if out is net.output else replace(net, output=out)
 
@@ -126,10 +166,15 @@ def regular_runs(indices: Array) -> list[Array]:
     return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
 
 
-def _rebuilt(node: Node, args: list[Node]) -> Node:
-    """The node over other arguments, within the bounds that were stated of it."""
+def _sliced(node: Node, args: list[Node]) -> Node:
+    """As `_rebuilt`; entries of a vector are cut out of it where they stand in runs."""
     if isinstance(node, Apply) and isinstance(node.linear, Take) and node.linear.axis == 0 and len(node.shape) == 1:
         return assume_total(assume(taken(args[0], node.linear.indices), node.lo, node.hi), node.total)
+    return _rebuilt(node, args)
+
+
+def _rebuilt(node: Node, args: list[Node]) -> Node:
+    """The node over other arguments, within the bounds that were stated of it."""
     if not isinstance(node, Variant) and all(new is old for new, old in zip(args, node.args, strict=False)):
         return node
     new: Node
@@ -138,6 +183,8 @@ def _rebuilt(node: Node, args: list[Node]) -> Node:
             new = args[0]
         case Sum(terms=terms, offset=offset):
             new = total([(c, a) for (c, _), a in zip(terms, args, strict=True)], offset)
+        case Apply(linear=Take(axis, indices)):
+            new = args[0].take(indices, axis)
         case Apply(linear=linear):
             new = args[0].map(linear)
         case Stack(axis=axis):

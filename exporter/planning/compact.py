@@ -1,10 +1,10 @@
-"""compact: pivots, soft rounds, block ending. Shallow at any real d; its guarantee is not the paper's.
+"""compact and linear18: pivots, soft rounds, block ending. Shallow at any real d; their guarantee is not the paper's.
 
 A sample gives K + 2 pivots; the counts of entries below the K inner ones are exact, so the bracket that holds the targets
-is chosen without error unless a target leaves the outermost pair. Then soft rounds, then every block of the ending must
-hold all of its survivors. The number of live entries is a Markov chain as for linear46; its first law follows from h, the
-number of sampled entries at or below the low target: given h the sample below the target and the sample above it are
-independent uniformly random subsets.
+is chosen without error unless a target leaves the outermost pair. Then rounds that cannot miss, soft ones or with pivots of
+their own, then every block of the ending must hold all of its survivors. The number of live entries is a Markov chain as for
+linear46; its first law follows from h, the number of sampled entries at or below the low target: given h the sample below
+the target and the sample above it are independent uniformly random subsets.
 """
 
 from __future__ import annotations
@@ -20,26 +20,49 @@ import numpy as np
 from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.goal import Goal
-from exporter.planning.live import BINS, FINE, Law, after_soft, blockings, first_sample, soft_round
-from exporter.planning.schedule import BlockSample, Event, FailureLaw, FirstSample, PlannedLayer, Schedule, SoftRound
+from exporter.planning.live import BINS, FINE, Law, after_pivots, after_soft, blockings, first_sample, soft_round
+from exporter.planning.schedule import (
+    BlockSample,
+    Event,
+    FailureLaw,
+    FirstSample,
+    PivotRound,
+    PlannedLayer,
+    Schedule,
+    SoftRound,
+)
 from exporter.planning.search import edge, first_found, growing, narrowed, proven, within
 
 SPARE = 40
 MISS, BRACKET, RANGE = 0.35, 0.25, 0.005  # shares of the failure target
-DEPTHS = (7, 9, 13, 17)  # 2 more for pivots, then 4 for every soft round
+Shape = tuple[int, ...]  # sets of pivots, 0, 1 or 2, of the first sample and of every round
+
+
+def depth_of(shape: Shape) -> int:
+    """A sample and the ending take 6 layers, a round 4, a first set of pivots 2 and a finer one 3."""
+    return 7 + 4 * (len(shape) - 1) + sum(3 * sets - 1 for sets in shape if sets)
+
+
+# the narrowest of their depths; tests/benchmarks/bench_shapes.py has the others
+SHAPES: dict[int, Shape] = {
+    depth_of(shape): shape for shape in ((0,), (1,), (2,), (1, 0), (1, 1), (2, 0), (1, 2))
+}  # fmt: skip
+DEPTHS = tuple(depth for depth in SHAPES if depth < 18)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactSchedule(Schedule):
-    """Sample, pivots (ranks of the sample, the two outermost first and last), soft rounds, block ending.
+    """Sample, pivots (ranks of the sample, the two outermost first and last), rounds that cannot miss, block ending.
 
-    The ending compares all survivors in all pairs, at most `entries` of them in each of its blocks.
+    Entries are compared with every `stride`-th pivot, then with those between. The ending compares all survivors in all
+    pairs, at most `entries` of them in each of its blocks.
     """
 
     sample: FirstSample
     pivots: tuple[int, ...]
     soft: tuple[SoftRound, ...]
     ending: BlockSample
+    stride: int = 1
 
     @property
     def failure_law(self) -> FailureLaw:
@@ -47,25 +70,22 @@ class CompactSchedule(Schedule):
 
     @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
-        d, z, k, outputs = self.d, self.sample.size, len(self.pivots) - 2, self.outputs
-        layers = [
-            ("sample: pairs", z * (z - 1) + d),
-            ("sample: select pivots", 2 * (k + 2) * z + d),
-        ]
-        if k:
-            layers += [
-                ("pivots: compare", 2 * k * d + d + 3 * k + 2),
-                ("pivots: pick the bracket", 4 * k + d + k + 2),
-            ]
+        d, z, outputs = self.d, self.sample.size, self.outputs
+        layers = [("sample: pairs", z * (z - 1) + d)]
+        # the sample is carried as a part of the input
+        layers += searches(d, self.pivots, self.stride, z, ends=2, carried=z)
         for number, taken in enumerate(self.soft, 1):
-            m = taken.size + 1
+            m = taken.size
             name = f"soft round {number}: "
             layers += [
                 (name + "mask", 5 * d + 5),
                 (name + "shortlist", taken.entries * d + taken.blocks + d + 7),
-                (name + "pairs", m * (m - 1) + m + d + 6),
-                (name + "select", 4 * (m + 1) + d + 3),
+                (name + "pairs", m * m + d + 8),
             ]
+            if isinstance(taken, PivotRound):
+                layers += [(name + n, w) for n, w in searches(d, taken.pivots, taken.stride, m, ends=0, carried=2 * m)]
+            else:
+                layers.append((name + "select", 4 * (m + 2) + d + 3))
         m = self.ending.size
         layers += [
             ("ending: mask", 5 * d + 5),
@@ -74,6 +94,28 @@ class CompactSchedule(Schedule):
             ("ending: select", (outputs + 1) * (m + 2 * outputs) + 3),
         ]
         return tuple(PlannedLayer(*layer) for layer in layers)
+
+
+def searches(d: int, pivots: Sequence[int], stride: int, size: int, ends: int, carried: int) -> list[tuple[str, int]]:
+    """The layers from a ranked sample to the bracket of pivots that holds the targets; `ends` are selected with them.
+
+    For finer pivots the sample and its ranks are `carried`.
+    """
+    k, more = len(pivots[:-1:stride]) - 1, stride - 1
+    beside = d + (carried + 3 if more else 2)
+    layers = [("sample: select pivots", 2 * (k + ends) * size + beside)]
+    if k:
+        layers += [
+            ("pivots: compare", 2 * k * d + 3 * k + beside),
+            ("pivots: pick the bracket", (7 if more else 5) * k + beside),
+        ]
+    if more:
+        layers += [
+            ("finer pivots: select", 2 * more * size + d + 10),
+            ("finer pivots: compare", 2 * more * d + d + 3 * more + 2),
+            ("finer pivots: pick the bracket", 5 * more + d + 2),
+        ]
+    return layers
 
 
 def choose_pivots(goal: Goal, sample: FirstSample, inner: int) -> tuple[int, ...]:
@@ -151,26 +193,35 @@ def dealt_crowds(d: int, size: int, pivots: Sequence[int], live: tails.Ints, blo
     return np.minimum(1.0, total)
 
 
-def fit(goal: Goal, depth: int, width: int) -> CompactSchedule | None:
-    """A schedule of this depth (less, where no pivots are needed) and at most `width` neurons a layer, if one is found."""
-    pivoted, rounds = depth > 7, (depth - 7) // 4
+def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
+    """A schedule of this shape (less, where no pivots are needed) and at most `width` neurons a layer, if one is found."""
+    first, *rounds = shape
     d, drop, room = goal.d, RANGE * goal.failure, width - SPARE
-    size = min(isqrt(max(0, width - d)), d)
-    inner = (room - d) // (2 * d) if pivoted else 0
+    size = min(isqrt(max(0, width - d)) - (first > 1), d)
     slots = isqrt(max(0, room - (d if rounds else 0)))
-    if size < 4 or slots < 2 or room < d or (pivoted and inner < 1):
+    if size < 4 or slots < 2 or room < d:
+        return None
+    carried = 2 * max(size, slots) if max(shape) > 1 else 0
+    inner = (room - d - carried) // (2 * d) if any(shape) else 0
+    if any(shape) and inner < 1:
         return None
     sample, miss = first_sample(goal, size, MISS * goal.failure)
     pivots: tuple[int, ...] = (sample.lower, sample.upper)
-    if pivoted:
-        inner = min(inner, max(1, (room - d) // (2 * size) - 2), sample.upper - sample.lower - 1)
-        pivots = choose_pivots(goal, sample, inner)
+    if first:
+        most = min(inner, max(1, (room - d) // (2 * size) - 2))
+        pivots = choose_pivots(goal, sample, min((most + 1) ** first, sample.upper - sample.lower) - 1)
     law = Law.of(partial(bracket_exceeds, goal, sample, pivots), 1, d, drop=drop, bins=FINE)
     soft: list[SoftRound] = []
-    for _ in range(rounds):
-        taken, overflow = soft_round(goal, law, slots - 1, (room - d) // d)
+    for sets in rounds:
+        taken, overflow = soft_round(goal, law, slots, (room - d) // d)
+        after = partial(after_soft, law, goal.gap, overflow)
+        if sets:
+            cuts = portable.evenly(0, taken.size + 1, (inner + 1) ** sets)
+            ranks = tuple(map(int, cuts))
+            taken = PivotRound(taken.blocks, taken.block, taken.entries, ranks, stride_of(ranks, inner))
+            after = partial(after_pivots, law, ranks, overflow)
         soft.append(taken)
-        law = Law.of(partial(after_soft, law, goal.gap, overflow), 1, int(law.high[-1]), drop=drop, bins=BINS)
+        law = Law.of(after, 1, int(law.high[-1]), drop=drop, bins=BINS)
 
     def overflows(ending: BlockSample) -> float:
         if soft:
@@ -186,9 +237,15 @@ def fit(goal: Goal, depth: int, width: int) -> CompactSchedule | None:
         Event("a block of the ending overflows", overflows(ending)),
     )
     plan = CompactSchedule(
-        d=d, low=goal.low, high=goal.high, events=events, sample=sample, pivots=pivots, soft=tuple(soft), ending=ending
-    )
+        d=d, low=goal.low, high=goal.high, events=events, sample=sample, pivots=pivots, soft=tuple(soft), ending=ending,
+        stride=stride_of(pivots, inner),
+    )  # fmt: skip
     return proven(plan, goal, width)
+
+
+def stride_of(pivots: Sequence[int], inner: int) -> int:
+    """1 if all pivots but the outermost can be compared at once, else so that `inner` at a time are enough."""
+    return 1 if len(pivots) - 2 <= inner else inner + 1
 
 
 def budget(goal: Goal) -> int:
@@ -196,30 +253,42 @@ def budget(goal: Goal) -> int:
     return (28 if goal.failure >= 1e-4 else 40) * goal.d
 
 
-def narrowest(goal: Goal, depth: int) -> CompactSchedule | None:
+def narrowest(goal: Goal, shape: Shape) -> CompactSchedule | None:
     """By bisection over the width, to half a percent."""
-    fitting = partial(fit, goal, depth)
+    fitting = partial(fit, goal, shape)
     found = within(fitting, growing(goal.d, 1000))
     return found and narrowed(fitting, found, found[1] / (1.5 if found[1] > 8 * goal.d else 2), 1.005)[0]
 
 
-def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
-    """The narrowest of the depth asked for; else of all depths, the shallowest first, those within the budget only."""
+def only_neighbours(name: str, goal: Goal) -> None:
+    """Refuse ranks that do not share an interval."""
     if goal.gap > 1:
         raise UserError(
-            f"compact finds one rank or two neighbours, not {goal.low}..{goal.high}: build one network per rank"
+            f"{name} finds one rank or two neighbours, not {goal.low}..{goal.high}: build one network per rank"
         )
+
+
+def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
+    """The narrowest of the depth asked for; else of all depths, the shallowest first, those within the budget only."""
+    only_neighbours("compact", goal)
     if goal.depth is not None and goal.depth not in DEPTHS:
         raise goal.no_depth("compact", ", ".join(map(str, DEPTHS)))
     for depth in DEPTHS:
-        free = goal.depth is None and (goal.width is not None or fit(goal, depth, budget(goal)) is not None)
-        if (free or depth == goal.depth) and (plan := narrowest(goal, depth)):
+        free = goal.depth is None and (goal.width is not None or fit(goal, SHAPES[depth], budget(goal)) is not None)
+        if (free or depth == goal.depth) and (plan := narrowest(goal, SHAPES[depth])):
             yield plan
 
 
 def compact_nearest(goal: Goal) -> str:
     """A depth that has a schedule where the one asked for, or all within the budget, have none."""
-    other = first_found(depth if narrowest(goal, depth) else None for depth in DEPTHS)
+    other = first_found(depth if narrowest(goal, SHAPES[depth]) else None for depth in DEPTHS)
     if other is None:
         return "radix is exact"
     return f"--depth {other} has one" + (f", wider than {budget(goal)}" if goal.depth is None else "")
+
+
+def linear18_plans(goal: Goal) -> Iterator[CompactSchedule]:
+    """The narrowest; a wider one has more pivots and is larger too."""
+    only_neighbours("linear18", goal)
+    if plan := narrowest(goal, SHAPES[18]):
+        yield plan

@@ -13,6 +13,7 @@ from exporter.planning.goal import Goal
 from exporter.planning.schedule import BlockSample, FirstSample, SoftRound
 
 Tail = Callable[[tails.Ints], tails.Floats]
+Longer = Callable[[tails.Ints, tails.Ints, tails.Ints], tails.Floats]  # of n, u and t: P(n' > t)
 B = TypeVar("B", bound=BlockSample)
 
 SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
@@ -91,17 +92,47 @@ def first_law(d: int, sample: FirstSample, drop: float) -> Law:
 
 
 def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
-    """P(n' > most) after a soft round: D over gap + u gaps of a sample of n - u of n entries, averaged over u.
+    """P(n' > most) after a soft round: D over gap + u gaps of a sample of n - u of n entries."""
 
-    The probability grows with u, so summing by parts turns the bounds of P(U > t) into one of the average; values of u
-    between two of those kept are counted as the larger.
+    def longer(n: tails.Ints, u: tails.Ints, t: tails.Ints) -> tails.Floats:
+        tail = np.zeros(n.shape)
+        open_ = t < np.minimum(n, gap + 1 + 2 * u)  # elsewhere n' is within t for sure
+        n, u, t = n[open_], u[open_], t[open_]
+        tail[open_] = tails.lower_tail(n, t - 1, np.maximum(0, n - u), gap + u - 1)
+        return tail
+
+    return _averaged(law, overflow, most, longer)
+
+
+def after_pivots(law: Law, pivots: tuple[int, ...], overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
+    """P(n' > most) after a pivot round, n' the entries strictly between its ends: one of the brackets is that long.
+
+    A bracket of g slots spans at most g gaps of a sample of n - u of n entries, so n' = D - 1; a union over the brackets
+    makes it hold wherever the targets are. More live entries leave more, by the coupling of a soft round: n' > m exactly
+    when fewer than g of m + 1 neighbours in rank are in slots, and of them more and more are left out.
+    """
+    gaps, times = np.unique(np.diff(pivots), return_counts=True)
+
+    def longer(n: tails.Ints, u: tails.Ints, t: tails.Ints) -> tails.Floats:
+        tail = np.zeros(n.shape)
+        open_ = t < n  # no more survive than were live
+        n, u, t = n[open_], u[open_], t[open_]
+        each = tails.lower_tail(n, t + 1, np.maximum(0, n - u), gaps[:, None] - 1)
+        tail[open_] = np.minimum(1.0, portable.dot(times.astype(np.float64), each))
+        return tail
+
+    return _averaged(law, overflow, most, longer)
+
+
+def _averaged(law: Law, overflow: tails.Floats, most: tails.Ints, longer: Longer) -> tails.Floats:
+    """P(n' > most) from its bound given n and u, which grows with both.
+
+    Summing by parts turns the bounds of P(U > t) into one of the average; values of u between two of those kept are counted
+    as the larger.
     """
     left = _spread_out(overflow.shape[1])
     n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
-    tail = np.where(most < 1, 1.0, 0.0)
-    open_ = (most >= 1) & (most < np.minimum(n, gap + 1 + 2 * u))  # elsewhere n' is within `most` for sure
-    n, u, most = n[open_], u[open_], most[open_]
-    tail[open_] = tails.lower_tail(n, most - 1, np.maximum(0, n - u), gap + u - 1)
+    tail = np.where(most < 1, 1.0, longer(n.ravel(), u.ravel(), most.ravel()).reshape(n.shape))
     steps = np.diff(tail, axis=1, append=1.0)
     average = tail[:, 0] + portable.total(np.maximum(0.0, steps) * overflow[:, left][:, :, None], 1)
     return portable.dot(law.mass, np.minimum(1.0, average)) + law.beyond

@@ -25,7 +25,7 @@ sum, and `failure_law` says what it is a probability over:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum, isqrt
 from typing import Literal, NamedTuple
 
@@ -71,16 +71,17 @@ class FirstSample:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """`entries` slots for live entries in each of `blocks` blocks of `block` positions."""
+    """`entries` slots for live entries in each of `blocks` blocks of `block` positions, one more in the first `more`."""
 
     blocks: int
     block: int
     entries: int
+    more: int = field(default=0, kw_only=True)
 
     @property
     def size(self) -> int:
         """Slots of the sample, filled or empty."""
-        return self.blocks * self.entries
+        return self.blocks * self.entries + self.more
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,18 @@ class SoftRound(BlockSample):
     With u live entries left out, the target of rank r among the live has a rank in [r - u, r] among those taken,
     so the window never misses it and at most gap + 1 + 2u entries survive. A soft round cannot fail.
     """
+
+
+@dataclass(frozen=True)
+class PivotRound(SoftRound):
+    """A soft round whose interval is found by counting: it cannot miss a target either.
+
+    `pivots` are ranks of its slots, the empty ones lowest; 0 and size + 1 are the ends that the interval has. Every entry is
+    compared with every `stride`-th of them, and then, if that is not each of them, with those in the bracket that was found.
+    """
+
+    pivots: tuple[int, ...]
+    stride: int
 
 
 @dataclass(frozen=True)

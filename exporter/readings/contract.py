@@ -83,7 +83,7 @@ def _factored_bits(net: Network, quantum: float, clip: Clips) -> Step:
         largest = pair[0] * pair[2] + abs(pair[3]) if pair else _largest_partial(node)
         if node in inside and isinstance(node, Sum):
             exact = [_bits(*_product(c, a, quanta)) for c, a in node.terms if a not in inside]
-            bits = max(_bits(inside[node], quanta[node]), *exact, 0.0)
+            bits = max(_bits(min(inside[node], node.magnitude), quanta[node]), *exact, 0.0)
             worst = replace(worst, largest=max(worst.largest, largest))
             if bits > worst.bits:
                 worst = replace(worst, bits=bits, where=_told(node))

@@ -74,7 +74,7 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
         axes.set_yticks(ticks, [str(t) for t in ticks])
         axes.minorticks_off()
         axes.set_title(f"{ASKED[op]}: depth against width, d = {d}")
-    line, patch = plt.Line2D, plt.Rectangle
+    line = plt.Line2D
     keys = {
         "a network as built, with its width / d": line([], [], marker="o", linestyle="", color="0.3"),
         "the order that its theorem claims, constant 1": line(
@@ -82,16 +82,66 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
         ),
     }
     if any(op == "median" for op, _, _ in shown):
-        keys |= {
-            "no median is accurate: first layer below d at any depth (Theorem 4.9), any width at depth 2 (Corollary 4.6),\n"
-            "width up to d²/20 at depth 3 (Corollary 4.8)": patch((0, 0), 1, 1, **GREY),
-            "no median is exact: width up to d^(1 + 1/(2^(k-2) - 1))/40 at depth k ≤ log2 log2 d (Theorem 4.2)": patch(
-                (0, 0), 1, 1, **HATCH
-            ),
-        }
+        keys |= _bound_keys(plt)
     figure.tight_layout(rect=(0, 0.16, 1, 1))
     figure.legend(keys.values(), keys.keys(), loc="lower left", bbox_to_anchor=(0.02, 0.0), fontsize=9, frameon=False)
     return _png(plt, figure)
+
+
+def frontier_picture(d: int, failure: float, networks: Sequence[tuple[str, int, int, bool]]) -> bytes:
+    """Depth against the narrowest width known, with the lower bounds: (construction, depth, width, uniform inputs only).
+
+    One curve for inputs in any order and one for uniform inputs, for which the others work as well; a network is named where
+    it is narrower than all that are as shallow.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 - the plots are optional
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    left, right = d / 8, 60 * max(width for _, _, width, _ in networks)
+    top = 2.2 * max(depth for _, depth, _, _ in networks)
+    figure, axes = plt.subplots(figsize=(10, 8.5))
+    _lower_bounds(axes, d, left, right, top)
+    keys, named = {}, set()
+    curves = [("any input order", "tab:blue", False)]
+    curves += [("uniform inputs", "tab:red", True)] if any(uniform for *_, uniform in networks) else []
+    for label, colour, uniform in reversed(curves):
+        best: list[tuple[str, int, int]] = []
+        for name, depth, width, only in sorted(networks, key=lambda n: (n[1], n[2])):
+            if (uniform or not only) and (not best or width < best[-1][2]):
+                best.append((name, depth, width))
+        widths, depths = [width for _, _, width in best], [depth for _, depth, _ in best]
+        (keys[f"the narrowest known, {label}"],) = axes.step(
+            widths, depths, "o-", where="pre", color=colour, markersize=6, zorder=5
+        )
+        for name, depth, width in best:
+            if (depth, width) not in named:
+                named.add((depth, width))
+                axes.annotate(
+                    f"{name}, depth {depth}  {_times(width / d)}", (width, depth), textcoords="offset points",
+                    xytext=(9, 1), fontsize=9, color=colour, zorder=6,
+                )  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(1.6, top), xlabel="width", ylabel="depth")
+    ticks = [t for t in (2, 3, 4, 5, 6, 7, 9, 12, 15, 18, 25, 46, 100) if t < top]
+    axes.set_yticks(ticks, [str(t) for t in ticks])
+    axes.minorticks_off()
+    axes.set_title(f"the frontier at d = {d}: medians wrong with probability {failure:g} at most")
+    keys |= _bound_keys(plt)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    figure.legend(keys.values(), keys.keys(), loc="lower left", bbox_to_anchor=(0.02, 0.0), fontsize=9, frameon=False)
+    return _png(plt, figure)
+
+
+def _bound_keys(plt: Any) -> dict[str, Any]:
+    """What the shades of `_lower_bounds` mean."""
+    return {
+        "no median is accurate: first layer below d at any depth (Theorem 4.9), any width at depth 2 (Corollary 4.6),\n"
+        "width up to d²/20 at depth 3 (Corollary 4.8)": plt.Rectangle((0, 0), 1, 1, **GREY),
+        "no median is exact: width up to d^(1 + 1/(2^(k-2) - 1))/40 at depth k ≤ log2 log2 d (Theorem 4.2)": plt.Rectangle(
+            (0, 0), 1, 1, **HATCH
+        ),
+    }
 
 
 def _lower_bounds(axes: Any, d: int, left: float, right: float, top: float) -> None:

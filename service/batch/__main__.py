@@ -6,6 +6,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from service.batch import engines
+
+if __name__ == "__main__" and "ray" not in sys.argv:
+    engines.prepare()  # first of all: another process imports the same meanwhile
+
 from exporter.errors import UserError
 from service.batch.options import parsed
 from service.batch.run import Tally, run
@@ -32,7 +37,8 @@ def _told(report: Tally, out: str, seconds: float) -> str:
     lines = [f"{out}: {report.rows} answers in {report.parts} parts, {report.skipped} were there, {seconds:.1f} s"]
     for i, each in enumerate(report.passes or (), 1):
         lines.append(
-            f"pass {i}: {each['seconds']:.2f} s, {each['intervals']} interval(s), {each['bytes']} bytes of counts sent"
+            f"pass {i}: {each['seconds']:.2f} s, {each['work']:.2f} s of work, {each['intervals']} interval(s), "
+            f"{each['bytes']} bytes of counts sent"
         )
     return "\n".join(lines)
 

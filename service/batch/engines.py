@@ -6,7 +6,8 @@ again. So a process that is killed costs only time: what it had not finished is 
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.forkserver
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,16 +19,24 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Task = Callable[[Item], Result]
 ATTEMPTS = 4  # until a piece that kills every process is given up
+_CONTEXT = multiprocessing.get_context("forkserver")  # threads of onnxruntime do not survive a fork of this process
+_CONTEXT.set_forkserver_preload(["service.batch.run"])
 
 
 class Workers(Protocol):
     """Runs a task for each item, in any order, and yields results as they come."""
 
-    workers: int
+    @property
+    def workers(self) -> int: ...
 
     def run(self, task: Task[Item, Result], items: Sequence[Item]) -> Iterator[Result]: ...
 
     def close(self) -> None: ...
+
+
+def prepare() -> None:
+    """Start the process that processes of this machine are forked from: it imports what they need while others do."""
+    multiprocessing.forkserver.ensure_running()
 
 
 class LocalEngine:
@@ -66,8 +75,8 @@ class LocalEngine:
 
     def _pool(self) -> ProcessPoolExecutor:
         if self.pool is None:
-            context = multiprocessing.get_context("spawn")  # threads of onnxruntime do not survive a fork
-            self.pool = ProcessPoolExecutor(self.workers, context)
+            # an interruption is this process's matter: it waits for the others
+            self.pool = ProcessPoolExecutor(self.workers, _CONTEXT, signal.signal, (signal.SIGINT, signal.SIG_IGN))
         return self.pool
 
     def close(self) -> None:
@@ -78,16 +87,20 @@ class LocalEngine:
 
 def _again(item: Item, attempt: int) -> tuple[Item, int]:
     if attempt >= ATTEMPTS:
-        raise UserError(
-            f"processes were killed {ATTEMPTS} times, at last with {item}: is there enough memory? give fewer --workers"
-        )
+        raise _given_up(item)
     return item, attempt + 1
+
+
+def _given_up(item: Any) -> UserError:
+    return UserError(
+        f"processes were killed {ATTEMPTS} times, at last with {item}: is there enough memory? give fewer --workers"
+    )
 
 
 class RayEngine:
     """A Ray cluster: every run is a Ray Data pipeline whose actors hold the sessions.
 
-    Ray starts an actor again that died, on another node where the node is gone, and gives it the items it had not finished.
+    Where an actor dies, or its node, another pipeline does what is left on what is left of the cluster.
     """
 
     def __init__(self, workers: int) -> None:
@@ -100,21 +113,45 @@ class RayEngine:
         if self.started:
             ray.init(logging_level="warning")
         ray.data.DataContext.get_current().enable_progress_bars = False
-        self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self.limit = workers
 
-    def run(self, task: Task[Item, Result], items: Sequence[Item]) -> Iterator[Result]:
+    @property
+    def workers(self) -> int:
+        """As many as asked for, but no more than the cluster has processors now."""
         import ray  # noqa: PLC0415
 
-        if not items:
-            return
-        data = ray.data.from_items([{"item": item} for item in items], override_num_blocks=len(items))
-        done = data.map_batches(
-            _Actor, fn_constructor_args=(task,), batch_size=1, concurrency=min(self.workers, len(items)), num_cpus=1
+        there = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        return min(self.limit or there, there)
+
+    def run(self, task: Task[Item, Result], items: Sequence[Item]) -> Iterator[Result]:
+        import ray.exceptions as lost  # noqa: PLC0415
+
+        left, failed = dict(enumerate(items)), 0
+        while left:
+            try:
+                for row in self._pipeline(task, left):
+                    if isinstance(row["result"], UserError):
+                        raise row["result"]
+                    del left[row["number"]]
+                    failed = 0
+                    yield row["result"]
+            except (lost.RayActorError, lost.WorkerCrashedError, lost.ObjectLostError, lost.NodeDiedError):
+                failed += 1
+                if failed == ATTEMPTS:
+                    raise _given_up(left.popitem()[1]) from None
+
+    def _pipeline(self, task: Task[Item, Result], items: dict[int, Item]) -> Iterator[dict[str, Any]]:
+        """The results of some items, until one of the actors is lost: to start it again Ray might wait for ever."""
+        import ray  # noqa: PLC0415
+
+        data = ray.data.from_items(
+            [{"number": number, "item": item} for number, item in items.items()], override_num_blocks=len(items)
         )
-        for row in done.iter_rows():
-            if isinstance(row["result"], UserError):
-                raise row["result"]
-            yield row["result"]
+        actors = min(self.workers, len(items))
+        done = data.map_batches(
+            _Actor, fn_constructor_args=(task,), batch_size=1, concurrency=actors, num_cpus=1, max_restarts=0
+        )
+        return iter(done.iter_rows())
 
     def close(self) -> None:
         import ray  # noqa: PLC0415
@@ -129,14 +166,14 @@ class _Actor:
     def __init__(self, task: Task[Any, Any]) -> None:
         self.task = task
 
-    def __call__(self, batch: dict[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    def __call__(self, batch: dict[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
         results: list[Any] = []
         for item in batch["item"]:
             try:
                 results.append(self.task(item))
             except UserError as error:  # an answer, not a fault: Ray need not try again
                 results.append(error)
-        return {"result": results}
+        return {"number": batch["number"], "result": results}
 
 
 def engine(name: str, workers: int, processes: int) -> Workers:

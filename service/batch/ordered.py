@@ -1,7 +1,6 @@
 """Floats as integers in the same order: the bits of a float, turned where its sign is set.
 
 -0.0 and 0.0 are one integer, infinities are the outermost ones, and NaN, which has no place in the order, is not asked for.
-The same map stands in the graph of a digit (exporter/files/digit.py).
 """
 
 from __future__ import annotations

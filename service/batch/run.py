@@ -168,19 +168,25 @@ def _columns(
     while rounds := {name: asked_now for name, each in climbs.items() if (asked_now := each.round()) is not None}:
         started = time.perf_counter()
         totals = {name: one.blank() for name, one in rounds.items()}
-        sent = 0
+        sent, work = 0, 0.0
         number = len(there["passes"]) + 1
-        for counted in _each(options, f"pass {number}", workers.run(CountTask(rounds, asked.nan), tasks), len(tasks)):
+        results = workers.run(CountTask(rounds, asked.nan), tasks)
+        for counted, seconds in _each(options, f"pass {number}", results, len(tasks)):
+            work += seconds
             for name, bins in counted.items():
                 totals[name] += bins
                 sent += bins.nbytes
         for name, one in rounds.items():
-            if climbs[name].entries is None and not totals[name][0, :-1].any() and asked.empty == "error":
+            if climbs[name].entries is None and not totals[name].any() and asked.empty == "error":
                 raise TableError(f"{todo[0].path}, column {name!r} has no number: --empty null answers it with null")
             climbs[name].climb(one, totals[name], ranks)
-        seconds = time.perf_counter() - started
         there["passes"].append(
-            {"seconds": round(seconds, 3), "bytes": sent, "intervals": sum(len(r.lows) for r in rounds.values())}
+            {
+                "seconds": round(time.perf_counter() - started, 3),
+                "work": round(work, 3),
+                "bytes": sent,
+                "intervals": sum(len(one.lows) for one in rounds.values()),
+            }
         )
         journal.enter(
             SEARCH, {"climbs": {name: asdict(each) for name, each in climbs.items()}, "passes": there["passes"]}

@@ -8,6 +8,7 @@ number, mostly one, are the bucket: the rank inside it is known too, and so the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ class Solver:
         answers = [np.empty(len(lengths), values.dtype) for _ in statistics]
         starts = np.cumsum(lengths) - lengths
         rungs = self._rungs(lengths)
-        for d in np.unique(rungs):
+        # in an order of its own, so that two processes seldom build the same model at the same time
+        for d in np.random.default_rng(os.getpid()).permutation(np.unique(rungs)):
             chosen = np.flatnonzero(rungs == d)
             for some in np.array_split(chosen, max(1, int(lengths[chosen].sum()) // HELD)) if d else [chosen]:
                 if not len(some):

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from exporter.errors import UserError
 from exporter.files.manifest import MANIFEST, models_in
+from exporter.images.running import MODES
 from exporter.question.grid import Grid
 from service.layout import Target
 from service.scaling import FedGrid
@@ -30,6 +31,9 @@ LONGEST_MANIFEST = 1 << 28
 LONGEST_FILE = (1 << 31) - 1  # no protobuf is longer
 LARGEST_D = 1 << 24  # counts up to here are float32 numbers
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+PIXELS = {"uint8": np.dtype(np.uint8), **DTYPES}
+LARGEST_WINDOW = 441  # pixels, as many as the exporter writes
+MOST_CHANNELS = 64  # that a file may ask for
 CHUNK = 1 << 16
 Description = dict[str, Any]
 
@@ -87,15 +91,31 @@ def read_regular(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
+class FilterTerms(NamedTuple):
+    """What a filter for images takes and promises. Of frames the window is one pixel."""
+
+    window: tuple[int, int]
+    valid: bool
+    border: str
+    frames: int | None
+    channels: int | None
+    dtype: np.dtype[Any]
+    domain: tuple[float, float] | None  # None: every finite number is compared as it is
+    step: float
+    error: float
+    target: Target
+    operations: int
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One model of a manifest: its file, which exists and is as it was exported, and its contract."""
+    """One model of a manifest: its file, which exists and is as it was exported, and its contract: the grid and columns of
+    a model for vectors, or the terms of a filter for images."""
 
     file: CheckedFile
     data: bytes
     description: Description
-    grid: FedGrid
-    columns: tuple[Target, ...]
+    terms: tuple[FedGrid, tuple[Target, ...]] | FilterTerms
 
 
 def raw_entries(folder: Path) -> list[Any]:
@@ -145,15 +165,13 @@ def checked(folder: Path, entry: Any) -> Entry:
         raise UnusableModelError(
             "its description holds a number that is too large or not finite, or text that is not Unicode"
         ) from None
-    if "window" in about or "frames" in about:
-        raise UnusableModelError("it is a filter for images, and the service answers vectors")
     try:
-        grid, columns = contract(about)
+        terms = filter_terms(about) if "window" in about or "frames" in about else contract(about)
     except (UserError, KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise UnusableModelError(f"its description is not one of ours: {reason[:300]}") from None
     file = CheckedFile(folder / name, entry["sha256"])
-    return Entry(file, file.read(), about, grid, columns)
+    return Entry(file, file.read(), about, terms)
 
 
 def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
@@ -181,6 +199,46 @@ def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
     if not step:
         raise ValueError("step = 0 makes no grid")
     return FedGrid.within(low, high, step, dtype), columns
+
+
+def filter_terms(about: Description) -> FilterTerms:
+    """The same for a filter of windows or frames."""
+    for key in ("construction", "op"):
+        if not isinstance(about[key], str):
+            raise TypeError(f"{key} = {about[key]!r} is not text")
+    window, frames, channels = about["window"], about["frames"], about["channels"]
+    if (window is None) == (frames is None):
+        raise ValueError("it has both a window and frames, or neither")
+    sides = (
+        [1, 1] if window is None else [_whole("window", side, 1, LARGEST_WINDOW) for side in _list("window", window, 2)]
+    )
+    d = sides[0] * sides[1] if frames is None else _whole("frames", frames, 1, LARGEST_WINDOW)
+    if d > LARGEST_WINDOW or about["d"] != d:
+        raise ValueError(
+            f"d = {about['d']!r} is not the {d} pixels of its window, or they are more than {LARGEST_WINDOW}"
+        )
+    border = about["border"] if frames is None else "edge"
+    if border not in MODES and border != "valid":
+        raise ValueError(f"border = {border!r} is none of ours")
+    if about["batch"] not in (None, 1):
+        raise ValueError(f"it takes batches of {about['batch']!r}, and pictures come one by one")
+    if about["dtype"] not in PIXELS:
+        raise ValueError(f"dtype = {about['dtype']!r} is not one of {', '.join(PIXELS)}")
+    if about["inputs"] not in ("floats", "any"):
+        raise ValueError("it is right on its grid only (--inputs grid), and pictures may have other values")
+    low, high = (_number("domain", end, -1e300, 1e300) for end in _list("domain", about["domain"], 2))
+    if not low < high:
+        raise ValueError(f"domain = [{low}, {high}] is empty")
+    (output,) = _list("outputs", about["outputs"], 1)
+    return FilterTerms(
+        window=(sides[0], sides[1]), valid=border == "valid", border=border, frames=frames,
+        channels=None if channels is None else _whole("channels", channels, 1, MOST_CHANNELS),
+        dtype=PIXELS[about["dtype"]], domain=None if about["inputs"] == "floats" else (low, high),
+        step=_number("step", about["step"], 2.0**-1000, high - low),
+        error=_number("off_grid_error", about["off_grid_error"], 0, 1e300),
+        target=_column(output["ranks"], output["weights"], d),
+        operations=_whole("operations", about["operations"], 0, 1 << 24),
+    )  # fmt: skip
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:

@@ -6,7 +6,6 @@ and is swapped in at once. Requests finish on the snapshot they started with. A 
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,14 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 
 from exporter.files.manifest import MANIFEST
-from exporter.files.model_file import encode
+from exporter.files.speed_table import LARGEST, SPEED_TABLE, SpeedTable, parsed
 from exporter.question.task import Even
 from exporter.readings.promise import uniform_only
 from service.compute.counting import OUTPUT, with_counting
@@ -29,11 +26,15 @@ from service.compute.entries import (
     CheckedFile,
     Description,
     Entry,
+    FilterTerms,
     UnusableModelError,
     checked,
     label,
     raw_entries,
+    read_regular,
 )
+from service.compute.filters import LoadedFilter, open_filter
+from service.compute.opening import line, proto_of, session_of, trial
 from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.layout import Layout, Target, all_columns, layout, median_target
 from service.scaling import FedGrid, Floats, certify, scale
@@ -54,7 +55,8 @@ class LoadedModel:
     session: Any
     input_name: str
     output_name: str
-    row_seconds: float = 0.0
+    row_seconds: float = 0.0  # when it was loaded
+    tuned_seconds: float | None = None  # by the table of speeds beside it
 
     @property
     def path(self) -> Path:
@@ -108,11 +110,32 @@ class Registry:
 
     models: dict[str, LoadedModel]
     left_out: dict[str, str] = field(default_factory=dict)
+    filters: dict[str, LoadedFilter] = field(default_factory=dict)  # for images
     _choices: dict[tuple[int, Even, str | None, str | None], ModelUse] = field(default_factory=dict)
 
     @cached_property
     def largest(self) -> int:
         return max((model.d for model in self.models.values()), default=0)
+
+    @cached_property
+    def everything(self) -> dict[str, LoadedModel | LoadedFilter]:
+        return {**self.models, **self.filters}
+
+    def described(self, name: str) -> LoadedModel | LoadedFilter:
+        """A model for vectors or a filter for images."""
+        return self.filters[name] if name in self.filters else self.get(name)
+
+    def image_filter(self, name: str | None, dtype: np.dtype[Any]) -> LoadedFilter:
+        """The filter of that name, or else the smallest window for pixels of a type, its own and medians first."""
+        if name is not None:
+            if name not in self.filters:
+                raise ProblemError(404, f"There is no filter {name!r}.", models=sorted(self.filters)[:50])
+            return self.filters[name]
+        pool = [each for each in self.filters.values() if each.terms.frames is None and each.takes(dtype)]
+        if not pool:
+            said = f"There is no filter for windows of {dtype.name} pixels; docs/service.md says how to add one."
+            raise ProblemError(404, said, models=sorted(self.filters)[:50])
+        return min(pool, key=lambda each: (each.terms.dtype != dtype, each.description["op"] != "median", *each.size))
 
     def get(self, name: str) -> LoadedModel:
         if name not in self.models:
@@ -160,7 +183,12 @@ class Registry:
         ]
         if not fitting:
             raise BadInputError(self._misfit(n, pool, name or construction))
-        return min(fitting, key=_cost)
+        least = min(map(_size_first, fitting))
+        equals = [use for use in fitting if _size_first(use) == least]
+        tuned = all(use.model.tuned_seconds is not None for use in equals)
+        return min(
+            equals, key=lambda use: (use.model.tuned_seconds if tuned else use.model.row_seconds, use.model.name)
+        )
 
     def _misfit(self, n: int, pool: Sequence[LoadedModel], asked: str | None) -> str:
         longest = max((model.d for model in pool), default=0)
@@ -172,11 +200,12 @@ class Registry:
         return f"A vector of {n} values does not fit {who}: no padding gives that rank. Leave the choice open."
 
 
-def _cost(choice: ModelUse) -> tuple[int, bool, float, str]:
-    """Fewest numbers fed; then exact before probabilistic; then what ran fastest when it was loaded."""
-    model = choice.model
-    fed = len(choice.layout.rows) * model.d
-    return fed, not model.exact, model.row_seconds, model.name
+def _size_first(choice: ModelUse) -> tuple[int, bool]:
+    """Fewest numbers fed; then exact before probabilistic.
+
+    Of equals the one is chosen that is fastest by the table of speeds, or, where not all of them are in one, when loaded.
+    """
+    return len(choice.layout.rows) * choice.model.d, not choice.model.exact
 
 
 def load(
@@ -191,8 +220,9 @@ def load(
     `tell` is told before each model is loaded; when one is `enough`, no more are, of the small ones first.
     """
     models: dict[str, LoadedModel] = {}
+    filters: dict[str, LoadedFilter] = {}
     left_out: dict[str, str] = {}
-    kept = {} if previous is None else {model.sha256: model for model in previous.models.values()}
+    kept = {} if previous is None else {each.sha256: each for each in previous.everything.values()}
     for folder in folders:
         try:
             found = raw_entries(folder)
@@ -201,6 +231,7 @@ def load(
             left_out[MANIFEST] = str(error)
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
+        speeds = _speeds(folder)
         numbered = list(enumerate(found))
         for number, raw in numbered if enough is None else sorted(numbered, key=lambda each: _size(each[1])):
             if tell is not None:
@@ -208,20 +239,38 @@ def load(
             try:
                 entry = checked(folder, raw)
                 old = kept.get(entry.file.sha256)
-                same = old is not None and old.path == entry.file.path and old.description == entry.description
-                if old is None or not same:
+                if old is None or old.path != entry.file.path or old.description != entry.description:
+                    old = None
                     fields = {"file": str(entry.file.path.name), "d": entry.description["d"]}
                     log.info("loading a model", extra={"fields": fields})
-                model = old if old is not None and same else _open(entry, threads)
+                if isinstance(entry.terms, FilterTerms):
+                    image_filter = cast(LoadedFilter, old) if old is not None else open_filter(entry)
+                    filters[image_filter.name] = image_filter
+                    continue
+                model = cast(LoadedModel, old) if old is not None else _open(entry, threads)
+                if (tuned := speeds.seconds(model.name) if speeds else None) != model.tuned_seconds:
+                    model = replace(model, tuned_seconds=tuned)
                 models[model.name] = model
                 if enough is not None and enough(model):
-                    return Registry(models, left_out)
+                    return Registry(models, left_out, filters)
             except Exception as error:  # a class that no check foresaw still costs one model, not the service
                 _raise_shortage(error, previous)
-                reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {_line(error)}"
+                reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {line(error)}"
                 left_out[label(raw, number)] = reason
                 log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
-    return Registry(models, left_out)
+    return Registry(models, left_out, filters)
+
+
+def _speeds(folder: Path) -> SpeedTable | None:
+    """What `python -m exporter tune` measured for a folder; without it, or where it is damaged, models are timed here."""
+    try:
+        return parsed(read_regular(folder / SPEED_TABLE, LARGEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{line(error)}; models are chosen by the time of a row when they were loaded"
+        log.warning("table of speeds left out", extra={"fields": {"folder": str(folder), "reason": reason}})
+        return None
 
 
 def _size(entry: Any) -> int:
@@ -241,46 +290,18 @@ def _raise_shortage(error: Exception, previous: Registry | None) -> None:
 
 
 def _open(entry: Entry, threads: int) -> LoadedModel:
-    """A session with explicit threads, its contract compared with the file's own metadata, and one trial run."""
-    description, grid, columns = entry.description, entry.grid, entry.columns
-    try:
-        proto = onnx.load_model_from_string(entry.data)
-    except Exception as error:  # protobuf has classes of its own for damage
-        raise _unloadable(error) from None
-    metadata = {each.key: each.value for each in proto.metadata_props}
-    for key, text in encode(description).items():
-        stored, value = metadata.get(key), description[key]
-        if stored != text and (stored is None or isinstance(value, str) or not _same_json(stored, value)):
-            raise UnusableModelError(f"its metadata says {key} = {_short(stored)}, the manifest {_short(text)}")
-    inputs, outputs = proto.graph.input, proto.graph.output
-    if len(inputs) != 1 or len(outputs) != 1:
-        raise UnusableModelError("it has not exactly one input and one output")
-    d, dims = int(description["d"]), [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim]
+    """A session whose contract was compared with the file's own metadata, and one trial run."""
+    grid, columns = cast(tuple[FedGrid, tuple[Target, ...]], entry.terms)
+    d, proto = int(entry.description["d"]), proto_of(entry)
+    dims = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
     if dims[1:] != [d]:
         raise UnusableModelError(f"its input has the shape {dims[:9]}, which is not a batch of {d} numbers each")
-    if any(attribute.HasField("g") or attribute.graphs for node in proto.graph.node for attribute in node.attribute):
-        raise UnusableModelError("it has graphs inside its nodes, such as a loop, which need not end")
-    if _reaches_out(proto.graph):
-        raise UnusableModelError("it has weights in other files, which nothing vouches for")
-    try:
-        served = with_counting(proto, d, columns, grid).SerializeToString()
-        session = ort.InferenceSession(served, session_options(threads), ["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
-        raise _unloadable(error) from None
-    names = inputs[0].name, outputs[0].name
-    model = LoadedModel(entry.file.path.stem, entry.file, description, grid, columns, session, *names)
-    try:
+    names = proto.graph.input[0].name, proto.graph.output[0].name
+    session = session_of(lambda: with_counting(proto, d, columns, grid), threads)
+    model = LoadedModel(entry.file.path.stem, entry.file, entry.description, grid, columns, session, *names)
+    with trial():
         _try(model)
         return replace(model, row_seconds=_time_one_row(model))
-    except Exception as error:
-        raise UnusableModelError(f"its trial run fails: {_line(error)}") from None
-
-
-def _reaches_out(graph: Any) -> bool:
-    """Whether a tensor of a graph is kept in another file."""
-    attributes = [attribute for node in graph.node for attribute in node.attribute]
-    tensors = [*graph.initializer, *(tensor for each in attributes for tensor in (each.t, *each.tensors))]
-    return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
 
 
 def _try(model: LoadedModel) -> None:
@@ -292,21 +313,6 @@ def _try(model: LoadedModel) -> None:
         scaled.back(certify(numbers, target, model.d, model.grid), target)
 
 
-def _line(error: Exception) -> str:
-    """What an error says, on one line."""
-    error = or_shortage(error)
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
-
-
-def _short(value: str | None) -> str:
-    return repr(value if value is None else value[:100])
-
-
-def _unloadable(error: Exception) -> UnusableModelError:
-    return UnusableModelError(f"onnxruntime cannot load it: {_line(error)}")
-
-
 def _time_one_row(model: LoadedModel) -> float:
     """The best of three runs: what the model costs here, for choosing between models and for planning batches."""
     row = np.full((1, model.d), model.grid.low, model.grid.dtype)
@@ -316,21 +322,3 @@ def _time_one_row(model: LoadedModel) -> float:
         model.run(row)
         times.append(time.perf_counter() - started)
     return min(times)
-
-
-def _same_json(stored: str, value: Any) -> bool:
-    try:
-        return bool(json.loads(stored) == value)
-    except ValueError:
-        return False
-
-
-def session_options(threads: int) -> Any:
-    """One inference uses exactly `threads` threads, and they sleep when idle instead of burning a processor."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 4  # what goes wrong is raised; onnxruntime itself writes nothing, which could block
-    return options

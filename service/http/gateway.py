@@ -25,7 +25,7 @@ from service.scaling import NotFiniteError
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
-OF_MODELS = ("/median", "/quantile", "/models", "/v2/models")
+OF_MODELS = ("/median", "/quantile", "/filter", "/models", "/v2/models")
 MUCH = 1 << 19  # bytes that are no small request
 
 

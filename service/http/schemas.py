@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.compute.entries import PIXELS
 from service.layout import EVEN
 from service.quantiles import METHODS
 from service.requests.options import BY, MOST, NAN, RAW_DTYPES
@@ -20,7 +21,14 @@ class Timings(BaseModel):
     total_ms: float
 
 
-class MedianAnswer(BaseModel):
+class Served(BaseModel):
+    """How a request was served."""
+
+    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
+    timings: Timings
+
+
+class MedianAnswer(Served):
     """One entry a vector, in the order of the request."""
 
     medians: list[float | None] = Field(description="null where a vector has numbers missing, or none left (`nan`).")
@@ -28,11 +36,9 @@ class MedianAnswer(BaseModel):
     certified: list[bool] = Field(description="Proven by counting. An answer that cannot be proven is never sent.")
     error_bound: list[float] = Field(description="Proven distance to numpy.median; 0 with `exact`.")
     fallback: list[bool] = Field(description="The chosen model missed, and an exact one answered.")
-    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
-    timings: Timings
 
 
-class QuantileAnswer(BaseModel):
+class QuantileAnswer(Served):
     """One list a vector, one entry a quantile or rank, in the order of the request."""
 
     quantiles: list[list[float | None]] | None = Field(None, description="The answers, where quantiles were asked for.")
@@ -43,8 +49,6 @@ class QuantileAnswer(BaseModel):
     )
     error_bound: list[list[float]] = Field(description="Proven distance to numpy.quantile; 0 with `exact`.")
     fallback: list[list[bool]] = Field(description="The chosen model missed, and an exact one answered.")
-    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
-    timings: Timings
 
 
 class Problem(BaseModel):
@@ -72,6 +76,7 @@ class ModelList(BaseModel):
     """All models, and the files that were left out with the reason."""
 
     models: list[ModelEntry]
+    filters: list[ModelEntry] = Field(description="Filters for images, of POST /filter.")
     left_out: dict[str, str]
 
 
@@ -80,6 +85,7 @@ class WatchedModel(BaseModel):
 
     name: str
     loaded: bool
+    uniform: bool = Field(description="It is made for uniform inputs only.")
     construction: str
     theorem: str | None
     d: int
@@ -208,6 +214,26 @@ ANSWER_HEADERS: dict[str, Any] = {
         "X-Median-Batch-Size": "Rows in the onnxruntime call.",
         "Server-Timing": "queue, inference and total in milliseconds.",
     }.items()
+}
+
+
+OF_A_FILTER = [
+    _parameter("model", {"type": "string"}, "Name of the filter; without it, the smallest median window there is."),
+    _parameter(
+        "shape", {"type": "string", "pattern": "^[0-9]{1,9}(,[0-9]{1,9}){1,3}$"}, "Raw bodies: h,w or h,w,channels."
+    ),
+    _parameter("dtype", {"type": "string", "enum": list(PIXELS)}, "Raw bodies: type of the numbers, little-endian."),
+]
+FILTER_HEADERS: dict[str, Any] = {
+    **{name: ANSWER_HEADERS[name] for name in ("X-Request-ID", "X-Median-Models", "Server-Timing")},
+    **{
+        name: {"description": text, "schema": {"type": "string"}}
+        for name, text in {
+            "X-Median-Shape": "The sides of the answer, with commas between them.",
+            "X-Median-Dtype": "The type of its numbers.",
+            "X-Median-Error-Bound": "How far a pixel may be from the order statistic of its window.",
+        }.items()
+    },
 }
 
 

@@ -166,7 +166,7 @@ def read_raw(body: Body, options: MedianOptions, limits: BodyLimits) -> Question
 
 def read_npy(body: Body, options: MedianOptions, limits: BodyLimits) -> Question | Reading[Question]:
     """A .npy file of one vector or a matrix of them. Nothing in it is evaluated or unpickled."""
-    header, start = _npy_header(body)
+    header, start = npy_header(body)
     descr, shape = header["descr"], NPY_SHAPE.fullmatch(header["shape"])
     if not NPY_DTYPE.fullmatch(descr):
         raise BadInputError(f"Arrays of {descr[:40]} cannot be read; send float32, float64 or integers.")
@@ -199,7 +199,7 @@ def _converted(array: npt.NDArray[Any], kind: np.dtype[Any], options: MedianOpti
     return Question([Bundle(values, range(len(values)))], len(values), options)
 
 
-def _npy_header(body: Body) -> tuple[dict[str, str], int]:
+def npy_header(body: Body) -> tuple[dict[str, str], int]:
     """The members of a .npy file's header as they are written, and where the data begins.
 
     A header is a Python literal. It is matched here, not evaluated as numpy's own reader does (numpy.lib.format, tried with

@@ -19,7 +19,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from service.compute.registry import session_options
+from service.compute.opening import session_options
 from service.errors import ProblemError
 from service.scaling import Floats
 

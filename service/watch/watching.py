@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -12,7 +11,8 @@ import numpy as np
 
 from service.compute.engine import Engine
 from service.compute.entries import UnusableModelError
-from service.errors import BadInputError, BusyError, ProblemError
+from service.compute.turns import Turns
+from service.errors import BadInputError, ProblemError
 from service.layout import Layout, Row, median_target
 from service.scaling import FedGrid, Floats, NotFiniteError, Scaled, certify, refuted, scale
 from service.watch.formulas import formula
@@ -21,7 +21,6 @@ from service.watch.scenes import story
 from service.watch.specimens import Placement, Specimen, choose, watchable
 
 OPEN = 6  # networks that are kept
-WAITING = 16  # requests that may wait for their turn
 EACH, ALL = 8192, 1 << 17  # neurons of one tensor, and of all layers, whose values are told
 LONGEST = 1 << 16  # values of a vector that may be watched, before a network is chosen
 Result = TypeVar("Result")
@@ -32,8 +31,7 @@ class Watcher:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.turn = asyncio.Semaphore(1)
-        self.waiting = 0
+        self.turns = Turns()
         self.opened: OrderedDict[str, OpenNetwork] = OrderedDict()
 
     @property
@@ -58,14 +56,8 @@ class Watcher:
 
     async def _alone(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """In a thread, one at a time: the other thread is for those who want medians."""
-        if self.waiting >= WAITING:
-            raise BusyError(1)
-        self.waiting += 1
-        try:
-            async with self.turn:
-                return await self.engine.in_thread(function, *arguments)
-        finally:
-            self.waiting -= 1
+        async with self.turns.mine():
+            return await self.engine.in_thread(function, *arguments)
 
     def _open(self, specimen: Specimen) -> OpenNetwork:
         network = self.opened.pop(specimen.key, None)

@@ -72,7 +72,8 @@ def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) 
     batch = max(session.chunk, 16)
     for start in range(0, n, batch):
         x = UNITS[family](rng, min(batch, n - start), session.d, 1 << BITS) / 2.0**BITS
-        got, truth = session.run(x), task.answers(x)[:, 0]
+        got = session.run(x)
+        truth = task.answers(x)[:, 0].astype(session.description["dtype"])  # a mean may have one bit more than the grid
         wrong = got[:, 0] != truth
         outside = (got[:, 0] < 0) | (got[:, 0] > 1)
         flagged = np.zeros(len(x), dtype=bool)
@@ -85,9 +86,9 @@ def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) 
     return found
 
 
-def opened(d: int, options: Options, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
+def opened(task: tasks.Task, options: Options, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
     """Export and load a file; batches are cut by the memory that its largest layer takes."""
-    made = export(tasks.median(d), replace(options, certificate=certificate, inputs="grid"), Path(scratch))
+    made = export(task, replace(options, certificate=certificate, inputs="grid"), Path(scratch))
     session = Session(made.path)
     about = session.description
     session.chunk = max(1, min(4, WORKING_SET // (8 * about["width"])))
@@ -108,7 +109,7 @@ def network(
 
     def measure(divisor: int) -> Row:
         with tempfile.TemporaryDirectory() as scratch:
-            session, about = opened(d, options, scratch)
+            session, about = opened(tasks.median(d), options, scratch)
             checks = [
                 check("depth", about["depth"], "=", depth),
                 check("width / d", about["width"] / d, "<=", width),
@@ -131,7 +132,7 @@ def certificates(options: Options, d: int, trials: int) -> Cell:
     def measure(divisor: int) -> Row:
         by_family = {}
         with tempfile.TemporaryDirectory() as scratch:
-            session, _ = opened(d, options, scratch, certificate=True)
+            session, _ = opened(tasks.median(d), options, scratch, certificate=True)
             for family in UNITS:
                 n = max(20, trials // divisor * (4 if family == "uniform" else 1))
                 by_family[family] = answers(session, tasks.median(d), family, n, 7)
@@ -152,7 +153,7 @@ def rate(options: Options, d: int, trials: int) -> Cell:
 
     def measure(divisor: int) -> Row:
         with tempfile.TemporaryDirectory() as scratch:
-            session, about = opened(d, options, scratch)
+            session, about = opened(tasks.median(d), options, scratch)
             got = answers(session, tasks.median(d), "uniform", max(100, trials // divisor), 11)
         k, n = got.wrong, got.trials
         lower = float(beta.ppf(1 - CONFIDENCE, k, n - k + 1)) if k else 0.0

@@ -4,12 +4,14 @@
 
 Needs duckdb and psutil (`make scale` has them). An odd number of entries is written, N + 1, so that all three quantiles are
 entries and no mixing hides a difference. Up to 10^8 the answer is compared with a full sort by numpy, beyond with duckdb.
-Exit status 1 where an answer differs. It writes 4 bytes an entry, and removes them.
+Exit status 1 where an answer differs. It writes 4 bytes an entry, and removes them; with --data DIR they stay there, and
+are used again: `--only-write` makes them and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -49,9 +51,8 @@ def scales(rng: np.random.Generator, n: int) -> Any:
 FAMILIES = {each.__name__: each for each in (normal, uniform, mostly_equal, scales)}
 
 
-def write(folder: Path, family: str, entries: int) -> list[Path]:
+def write(folder: Path, family: str, entries: int) -> Path:
     folder.mkdir(parents=True)
-    paths = []
     for number, start in enumerate(range(0, entries, PART)):
         path = folder / f"{number:04}.parquet"
         rng = np.random.default_rng([number, entries])
@@ -62,8 +63,7 @@ def write(folder: Path, family: str, entries: int) -> list[Path]:
                 writer.write_table(
                     pa.table({"x": FAMILIES[family](rng, min(GROUP, start + PART - first, entries - first))})
                 )
-        paths.append(path)
-    return paths
+    return folder
 
 
 def duckdb(folder: Path, what: str, threads: int) -> str:
@@ -73,16 +73,14 @@ def duckdb(folder: Path, what: str, threads: int) -> str:
     )
 
 
-def compare(folder: Path, family: str, entries: int, workers: int) -> bool:
-    data = folder / "data"
-    paths = write(data, family, entries)
+def compare(folder: Path, data: Path, family: str, entries: int, workers: int) -> bool:
+    paths = sorted(data.glob("*.parquet"))
     size = sum(path.stat().st_size for path in paths) / 1e9
     print(f"{family}, {entries} entries, {len(paths)} files of {size:.2f} GB", flush=True)
-    for _ in range(2):  # both find the files in the system's cache
-        for path in paths:
-            with path.open("rb") as stream:
-                while stream.read(1 << 24):
-                    pass
+    for path in paths:  # both find the files in the system's cache
+        with path.open("rb") as stream:
+            while stream.read(1 << 24):
+                pass
     mine = ours("--input", data, "--column", "x", "--workers", workers, "--out", folder / "median")
     theirs = peer(duckdb(data, "median(x)", workers))
     line("ours, median", mine)
@@ -95,7 +93,10 @@ def compare(folder: Path, family: str, entries: int, workers: int) -> bool:
     line("duckdb quantile_cont(x, [...])", cont, three)
     for each in (mine, three):
         print("    " + "\n    ".join(row for row in each.printed.splitlines() if row.startswith("pass")))
-    print(f"    {mine.seconds / entries * 1e9:.1f} and {three.seconds / entries * 1e9:.1f} ns an entry")
+    for name, each in (("median", mine), ("three quantiles", three)):
+        works = [float(found) for found in re.findall(r"([0-9.]+) s of work", each.printed)]
+        ns = " + ".join(f"{work / entries * 1e9:.1f}" for work in works)
+        print(f"    {name}: {each.seconds / entries * 1e9:.1f} ns an entry; work of the passes: {ns} ns an entry")
     row = pq.read_table(folder / "three" / "part-00000.parquet").to_pylist()[0]
     found = np.array([row[f"q{q:g}"] for q in QUANTILES], np.float32)
     alone = pq.read_table(folder / "median" / "part-00000.parquet").to_pylist()[0]["median"]
@@ -115,14 +116,20 @@ def main() -> int:
     parser.add_argument("--entries", type=int, nargs="+", default=[10**7])
     parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--data", type=Path, help="where to write the data [a temporary folder]")
+    parser.add_argument("--data", type=Path, help="where the data are, or are written [a temporary folder]")
+    parser.add_argument("--only-write", action="store_true", help="write the data, and measure nothing")
     args = parser.parse_args()
     same = True
     for entries in args.entries:
         for family in args.family:
+            odd = entries + 1 - entries % 2
             folder = Path(tempfile.mkdtemp(dir=args.data))
+            data = (args.data or folder) / f"{family}-{odd}"
             try:
-                same &= compare(folder, family, entries + 1 - entries % 2, args.workers)
+                if not data.exists():
+                    write(folder / "new", family, odd).rename(data)
+                if not args.only_write:
+                    same &= compare(folder, data, family, odd, args.workers)
             finally:
                 shutil.rmtree(folder)
     return 0 if same else 1

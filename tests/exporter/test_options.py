@@ -38,7 +38,9 @@ SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("window6", "objective"): [{"d": 20, "failure": 1e-2}],
     ("tree-max", "depth"): [{"depth": 5}],
     ("tree-max", "width"): [{"width": 300}],
-    **{(name, "width"): [{"width": 64}] for name in ("linear46", "linear22", "linear-max")},  # refused: too narrow
+    **{
+        (name, "width"): [{"width": 64}] for name in ("linear46", "linear22", "linear18", "linear-max")
+    },  # refused: too narrow
 }
 
 

@@ -29,7 +29,7 @@ from tests.runtimes.adapters import RUNTIMES
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/planner.md", "docs/images.md", "docs/quantisation.md", "docs/rewrite.md"]
 D = 2048
-TABLE = ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "compact")
+TABLE = ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "linear18", "compact")
 # digits that are names and measure nothing
 NAMES = r"float32|8-bit|16-bit|Theorem 3\.[12]|main theorem \(3\.3\)|Section 4|Protocol v2|begin below 0|relu\(v - 1\)"
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,10 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from service.batch import grouping  # noqa: E402
 from service.batch.engines import RayEngine  # noqa: E402
 from service.batch.run import run  # noqa: E402
+from tests.service.batch.killing import Deadly, Doomed  # noqa: E402
 from tests.service.batch.tables import answers, batch, options  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head without processors and two nodes with one each."""
+    """Three nodes, the head one of them, with a processor each."""
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(2):
         made.add_node(num_cpus=1)
@@ -59,23 +58,6 @@ def test_both_engines_answer_alike(cluster: Any, data: Path, tmp_path: Path, sha
     assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
 
 
-@dataclass(frozen=True)
-class Deadly:
-    """A task whose process is killed in the middle of it, the first time."""
-
-    task: Any
-    mark: Path
-
-    def __call__(self, item: Any) -> Any:
-        try:
-            self.mark.touch(exist_ok=False)
-        except FileExistsError:
-            return self.task(item)
-        self.task(item)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return None
-
-
 class Kills(RayEngine):
     """Kills one of its processes in every pass."""
 
@@ -98,29 +80,44 @@ def test_a_killed_actor_changes_nothing(cluster: Any, data: Path, tmp_path: Path
     assert (row["q0.001"], row["q0.5"]) == (np.quantile(x, 0.001), np.quantile(x, 0.5))
 
 
-@dataclass(frozen=True)
-class Slow:
-    task: Any
+class Loses(RayEngine):
+    """Loses a node in every pass, while it works there; all processors of the cluster are in use."""
 
-    def __call__(self, item: Any) -> Any:
-        time.sleep(0.5)
-        return self.task(item)
+    def __init__(self, cluster: Any, folder: Path) -> None:
+        self.cluster, self.folder, self.runs = cluster, folder, 0
+        super().__init__(0)
 
-
-class Slowly(RayEngine):
     def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
-        return super().run(Slow(task), items)
+        node = self.cluster.add_node(num_cpus=1)
+        while True:  # until it is counted, and one that was lost before is not
+            there = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
+            if node.node_id in there and self.workers == len(there):
+                break
+            time.sleep(0.05)
+        self.runs += 1
+        mark = self.folder / f"lost in run {self.runs}"
+        lost = threading.Thread(target=self.lose, args=(node, mark))
+        lost.start()
+        yield from super().run(Doomed(task, node.node_id, mark), items)
+        lost.join()
+
+    def lose(self, node: Any, mark: Path) -> None:
+        while not mark.exists():
+            time.sleep(0.05)
+        self.cluster.remove_node(node, allow_graceful=False)
 
 
-def test_a_node_that_goes_away_changes_nothing(cluster: Any, data: Path, tmp_path: Path) -> None:
-    node = cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
-    leaves = threading.Timer(4, cluster.remove_node, (node,), {"allow_graceful": False})
-    leaves.start()
-    run(options("--input", data, "--column", "x", "--out", tmp_path / "o"), Slowly(3))
-    leaves.join()
-    x = pq.read_table(data)["x"].to_numpy()
-    assert answers(tmp_path / "o")["median"].to_pylist() == [np.median(x)]
+@pytest.mark.parametrize("shape", [("--column", "v"), ("--column", "x"), ("--column", "x", "--by", "k")])
+def test_a_lost_node_changes_nothing(
+    cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "PARTITION", 1000)
+    workers = Loses(cluster, tmp_path)
+    run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
+    assert workers.runs == (1 if "v" in shape else 2)
+    assert (tmp_path / f"lost in run {workers.runs}").exists()
+    batch("--input", data, *shape, "--out", tmp_path / "here")
+    assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
 
 
 def test_errors_come_through(cluster: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.build import Built, build
+from exporter.build import Built, build, to_onnx
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.library import export
@@ -18,6 +18,7 @@ from exporter.question.grid import Grid
 from exporter.readings.evaluate import evaluate
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.verify import verify
+from tests.running import run
 
 PIXELS = Grid(0, 255, 8)
 LOOSE = {"failure": 1e-2}
@@ -30,6 +31,9 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "compact 7": ("compact", {"depth": 7}),
     "compact 9": ("compact", {"depth": 9}),
     "compact 13": ("compact", {"depth": 13}),
+    "compact 15": ("compact", {"depth": 15}),
+    "compact 16": ("compact", {"depth": 16}),
+    "linear18": ("linear18", LOOSE),
     "linear-max": ("linear-max", {}),
 }
 
@@ -79,7 +83,24 @@ def test_ties_are_no_worse_than_distinct_entries(case: str, d: int, grid: Grid) 
     assert wrong(model, x, got).sum() <= bound + 3 * bound**0.5 + 1
 
 
-@pytest.mark.parametrize("case", ["compact 9", "linear-max"])
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+@pytest.mark.parametrize(
+    ("case", "d"),
+    [("depth5", 65), ("linear22", 65), ("linear22", 257), ("linear46", 65), ("linear46", 257), ("linear46 lean", 257)],
+)
+def test_fused_files_answer_as_the_network_where_it_fails(case: str, d: int, tune: str) -> None:
+    """What tells equal entries apart is another formula there: the same answers, the wrong ones too."""
+    grid, (name, ask) = Grid(bits=6), SAMPLED[case]
+    model = build(tasks.median(d), Options(name, grid=grid, profile="fused", tune=tune, **(ask | {"failure": 0.4})))  # type: ignore[arg-type]
+    rng = np.random.default_rng(d)
+    few = grid.values(np.sort(rng.integers(0, 3, (60, d)), axis=1) + 20)
+    x = np.concatenate([hostile(grid, d, 12), few, few[:, ::-1]])
+    expected = evaluate(model.network, x)
+    assert name == "depth5" or wrong(model, x, expected).any()
+    assert np.array_equal(run(to_onnx(model), x.astype(model.dtype)), expected)
+
+
+@pytest.mark.parametrize("case", ["compact 9", "linear18", "linear-max"])
 def test_open_intervals_need_no_bits(case: str) -> None:
     """At the most bits that the network carries at all, equal entries are as good as others."""
     model = built(case, 64, Grid(bits=40))

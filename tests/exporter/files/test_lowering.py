@@ -9,10 +9,11 @@ import pytest
 
 from exporter.build import build, to_onnx
 from exporter.files.graph import Graph
+from exporter.files.lowering import structured_graph
 from exporter.files.rewrites import entry_sum, joint_product
 from exporter.formula.network import network
 from exporter.formula.serving import all_pairs
-from exporter.formula.trace import Node, relu, stack, total, trim, vector
+from exporter.formula.trace import Node, differences, relu, stack, total, trim, variant, vector
 from exporter.options import Options
 from exporter.question.task import median
 from exporter.readings.contract import fused_bits, structured_bits
@@ -54,6 +55,21 @@ def test_sums_of_entries() -> None:
     assert entry_sum(total([(1, longer.take([0])), (-1, longer.take([2]))])) is None
 
 
+def test_variants_leave_no_trace_in_structured_files() -> None:
+    """They stand between nodes that a form is found by, and between entries and what they are taken from."""
+
+    def nodes(varied: bool) -> list[tuple[str, ...]]:
+        x = vector(6)
+        rows = trim(differences(x, x)).sum(1)
+        found = variant(rows, lambda _: rows) if varied else rows
+        both = stack([found * 2 - 1, x])
+        out = variant(both, lambda _: both) if varied else both
+        graph = structured_graph(network(x, out.take([1, 2]) + out.take([7, 8])), "float64")
+        return [(node.op_type, *node.input, *node.output) for node in graph.nodes]
+
+    assert nodes(True) == nodes(False)
+
+
 def test_what_is_there_is_not_made_again() -> None:
     graph = Graph(np.dtype(np.float32), once=True)
     first = graph.add("Relu", ["x"])
@@ -64,7 +80,7 @@ def test_what_is_there_is_not_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)]
+    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64), ("linear22", 64)]
 )
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from exporter.planning.compact import CompactSchedule
 from exporter.planning.linear_layers import LinearSchedule
-from exporter.planning.schedule import FirstSample, HardRound, Schedule, SoftRound
+from exporter.planning.schedule import FirstSample, HardRound, PivotRound, Schedule, SoftRound
 
 
 def _sample_ends(rng: np.random.Generator, d: int, sample: FirstSample) -> np.ndarray:
@@ -57,6 +57,16 @@ def linear_succeeds(rng: np.random.Generator, plan: LinearSchedule) -> bool:
     return b - a + 1 <= plan.ending.capacity
 
 
+def pivot_round(rng: np.random.Generator, plan: Schedule, taken: SoftRound, a: int, b: int) -> tuple[int, int]:
+    """The pivots next to the targets, of the slots of the entries strictly between a and b, the empty ones lowest."""
+    assert isinstance(taken, PivotRound)
+    live = _blocks(rng, plan.d, taken.block, taken.blocks, a + 1, b - 1)
+    s = sorted(x for block in live for x in block[: taken.entries])
+    slots = np.array([a] * (taken.size - len(s) + 1) + s + [b])
+    pivots = slots[list(taken.pivots)]
+    return int(pivots[pivots <= plan.low].max()), int(pivots[pivots >= plan.high].min())
+
+
 def compact_succeeds(rng: np.random.Generator, plan: CompactSchedule) -> bool:
     deck = rng.permutation(plan.d) + 1
     s = np.concatenate([[1], np.sort(deck[: plan.sample.size]), [plan.d]])
@@ -65,7 +75,8 @@ def compact_succeeds(rng: np.random.Generator, plan: CompactSchedule) -> bool:
         return False
     a, b = int(pivots[pivots <= plan.low].max()), int(pivots[pivots >= plan.high].min())
     for soft in plan.soft:
-        a, b = soft_round(rng, plan, soft, a, b)
+        a, b = (pivot_round if isinstance(soft, PivotRound) else soft_round)(rng, plan, soft, a, b)
+        assert a <= plan.low <= plan.high <= b, "a soft round cannot miss"
     if plan.soft:
         live = _blocks(rng, plan.d, plan.ending.block, plan.ending.blocks, a, b)
         return max(map(len, live)) <= plan.ending.entries

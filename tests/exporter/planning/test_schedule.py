@@ -66,10 +66,11 @@ def test_linear_fails_no_more_often_than_proved(family: str, blocks: str) -> Non
     assert failed <= plan.failure_bound + 3 * np.sqrt(plan.failure_bound / 3000)
 
 
-@pytest.mark.parametrize("depth", [7, 9, 13])
+@pytest.mark.parametrize("depth", [7, 9, 12, 13, 15, 16, 18])
 @pytest.mark.parametrize("ranks", [(128, 129), (40, 40), (256, 256)])
 def test_compact_fails_no_more_often_than_proved(depth: int, ranks: tuple[int, int]) -> None:
-    plan: Any = schedule("compact", Goal(d=256, low=ranks[0], high=ranks[1], failure=0.05, depth=depth))
+    name, asked = ("linear18", None) if depth == 18 else ("compact", depth)
+    plan: Any = schedule(name, Goal(d=256, low=ranks[0], high=ranks[1], failure=0.05, depth=asked))
     assert plan.failure_bound <= 0.05
     assert plan.depth <= depth  # a rank at the end of the range needs no pivots
     rng = np.random.default_rng(4)
@@ -83,6 +84,8 @@ def test_widths_at_2048() -> None:
     assert planned("compact", d, depth=9).width <= 28 * d
     assert planned("compact", d, depth=9, failure=1e-6).width <= 40 * d
     assert planned("linear22", d).width <= 16 * d
+    assert planned("linear18", d).width <= 9.1 * d
+    assert planned("linear18", d, failure=1e-6).width <= 11.2 * d
 
 
 def test_depth5_drops_the_target_as_often_as_proved() -> None:

@@ -16,7 +16,7 @@ def test_rebuilt_models_have_the_same_bytes(tmp_path: Path) -> None:
     rebuilt = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     changed = sorted(n for n in committed.keys() | rebuilt.keys() if committed.get(n) != rebuilt.get(n))
     assert not changed, f"run `make models`: {', '.join(changed)}"
-    assert sum(map(len, committed.values())) < 850_000
+    assert sum(map(len, committed.values())) < 950_000
 
 
 def test_the_readme_names_every_construction_that_is_there() -> None:

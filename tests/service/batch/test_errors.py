@@ -90,6 +90,33 @@ def test_mixed_types_name_both_files(folder: Path) -> None:
         batch("--input", folder / "good.parquet", folder / "single.parquet", "--column", "x", "--out", folder / "o")
 
 
+@pytest.mark.parametrize("compression", ["snappy", "none"])
+@pytest.mark.parametrize("shape", [["--column", "x"], ["--column", "x", "--by", "k"], ["--column", "x", "k"]])
+def test_a_damaged_row_group_is_named(folder: Path, compression: str, shape: Sequence[str]) -> None:
+    """Its pages cannot be unpacked, or do not have the sum that was written with them."""
+    from service.batch.inputs import TableError
+
+    path = folder / "damaged.parquet"
+    x = np.random.default_rng(0).normal(size=3000)
+    pq.write_table(
+        pa.table({"x": x, "k": np.arange(3000) % 7}), path, row_group_size=1000, compression=compression,
+        use_dictionary=False, write_page_checksum=compression == "none",
+    )  # fmt: skip
+    about = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    whole = bytearray(path.read_bytes())
+    at = about.data_page_offset + (about.total_compressed_size // 2 if compression == "none" else 0)
+    whole[at : at + 64] = bytes(64)
+    path.write_bytes(whole)
+    with pytest.raises(TableError, match=r"damaged\.parquet, columns? .*'x'.*, row group 1: it cannot be read: "):
+        batch("--input", path, *shape, "--out", folder / "o")
+    left = sorted(each.name for each in (folder / "o").rglob("*") if each.is_file() and each.suffix != ".onnx")
+    assert left in (
+        ["_plan.json"],
+        ["_plan.json", "manifest.json", "part-00000.parquet"],
+        ["_plan.json", "spread-00000.arrow", "spread-00000.npy"],
+    )
+
+
 def test_an_empty_group_is_named(folder: Path) -> None:
     from service.batch.inputs import TableError
 

@@ -1,0 +1,212 @@
+"""The asymptotic theorems of docs/frontier.md: sizes and widths of their networks, in whole numbers of any length.
+
+    depth 6    uniform inputs; a count, a window that follows it, hashing: width 4d + o(d)
+    depth 10   any order; a pivot, a full count there, a local sample, hashing: width 6d + o(d)
+
+A network fails with at most EVENTS e^-λ for a whole number λ >= 1, its `tail`. The theorems take λ = d^e, a failure of one's
+own λ = ln(EVENTS/failure). Nothing here is rounded: d may be 10^300. The formulas are those of the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil, isqrt, log
+
+from exporter.errors import UserError
+from exporter.planning.schedule import PlannedLayer
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def ceil_root(a: int, b: int = 1) -> int:
+    """⌈√(a/b)⌉."""
+    root = isqrt(a // b)
+    return root + (root * root * b < a)
+
+
+def floor_root(n: int, power: int) -> int:
+    """⌊n^(1/power)⌋, by Newton's method from above, on whole numbers."""
+    root = 1 << -(-n.bit_length() // power)
+    while (lower := ((power - 1) * root + n // root ** (power - 1)) // power) < root:
+        root = lower
+    return root
+
+
+def above_log(n: int) -> int:
+    """A whole number that is at least ln n: ln 2 < 0.6932 for every bit."""
+    return ceil_div(6932 * n.bit_length(), 10_000)
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Q random functions from positions to p slots in g blocks; of every block the first c slots that are taken."""
+
+    functions: int
+    blocks: int
+    length: int
+    entries: int
+
+    @staticmethod
+    def of(most: int, tail: int) -> Hashing:
+        """For at most `most` live entries; wrong with at most e^-tail over the functions (Lemma 5)."""
+        c = above_log(32 * most)
+        g = ceil_div(8 * most, c)
+        return Hashing(ceil_div(3 * tail, 2), g, ceil_div(2 * most * most, g), c)
+
+    @property
+    def slots(self) -> int:
+        return self.blocks * self.length
+
+    @property
+    def size(self) -> int:
+        """The slots that are compared, of one function."""
+        return self.blocks * self.entries
+
+    def layers(self, carried: int) -> list[tuple[str, int]]:
+        """Of the last three layers; `carried` neurons pass through all of them."""
+        q, z = self.functions, self.size
+        return [
+            ("shortlist and collisions", q * (self.slots * (self.entries + 1) + self.blocks) + 2 + carried),
+            ("pairs and which is free", q * (z * (z - 1) + 2 * z + 1) + 1 + carried),
+            ("gated selection", 4 * q * z + carried),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorem:
+    """The sizes of a network for rank `rank` of d entries."""
+
+    d: int
+    rank: int
+    ending: Hashing
+
+    @property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        raise NotImplementedError
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers) + 1
+
+    @property
+    def width(self) -> int:
+        return max(layer.width for layer in self.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth6(Theorem):
+    """The window reaches `margin` entries to either side of where the count puts the target."""
+
+    margin: int
+
+    @property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        d = self.d
+        first = [("count at the quantile", 3 * d), ("mask and filter", 4 * d + 1)]
+        return tuple(PlannedLayer(*layer) for layer in [*first, *self.ending.layers(carried=1)])
+
+
+def depth6(d: int, rank: int, tail: int) -> Depth6:
+    """Theorem 5, for inputs that are uniform in [0, 1]."""
+    far = ceil_root(tail * d, 2)
+    each = tail + above_log(2 * far + 1)  # a window for every count within reach
+    margin = ceil_root(2 * far * each) + 2 * each
+    _fits(far + margin <= min(rank, d - rank), d, "its windows leave [0, 1]")
+    return Depth6(d=d, rank=rank, margin=margin, ending=Hashing.of(4 * margin, tail))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth10(Theorem):
+    """Positions in a random order: candidates are its first `a`, counted against its first b; cells are cut by its first t,
+    and the local sample is its first s, `blocks` of `block`, of which a cell takes `entries` each."""
+
+    candidates: int
+    counted: int
+    cuts: int
+    blocks: int
+    block: int
+    entries: int
+    first: int
+    last: int
+    margin: int
+
+    @property
+    def sample(self) -> int:
+        return self.blocks * self.block
+
+    @property
+    def below(self) -> int:
+        """A candidate is below the target when it has fewer than this many of the counted below it."""
+        return ceil_div(self.rank * self.counted, self.d)
+
+    @property
+    def rate(self) -> Fraction:
+        return Fraction(self.sample, self.d)
+
+    @property
+    def cells(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def size(self) -> int:
+        """The slots of one cell."""
+        return self.blocks * self.entries
+
+    @property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        d, a, s, h, z = self.d, self.candidates, self.sample, self.cells, self.size
+        first = [
+            ("candidates and sample compared", 2 * a * self.counted + 2 * s * self.cuts + d),
+            ("which are below, and cells", 3 * a + s * (h + 2) + d),
+            ("pivot, and shortlist of cells", 4 * a + h * s * self.entries + h + d),
+            ("count at the pivot, and pairs of cells", 3 * d + h * (z * (z - 1) + z + 1)),
+            ("ends of the window", 8 * h * z + d),
+            ("mask and filter", 6 * d),
+        ]
+        return tuple(PlannedLayer(*layer) for layer in [*first, *self.ending.layers(carried=0)])
+
+
+def depth10(d: int, rank: int, tail: int) -> Depth10:
+    """Theorem 6, for distinct entries in any order."""
+    counted = floor_root(d * d // tail, 3) // 2
+    _fits(counted >= 1, d, "nothing is left to count candidates against")
+    candidates = d // counted
+    _fits(candidates <= counted, d, "there are more candidates than entries to count them against")
+    far = ceil_root(tail * d * d, 2 * counted) + ceil_div(tail * d, candidates)
+    each = tail + above_log(d * d)  # for every cell and block
+    cuts = floor_root(8 * tail * each**4 * d * d, 7) + 1
+    longest = ceil_div(each * d, cuts)
+    entries = 6 * each
+    block = entries * d // (2 * longest)
+    blocks = d // cuts // max(1, block)
+    _fits(blocks >= 1, d, "the local sample is shorter than one of its blocks")
+    sample = blocks * block
+    slack = ceil_root(2 * tail * far * sample, d) + tail
+    margin = ceil_div(slack * d, d - far)
+    near = ceil_div(d * (2 * margin + 2 * ceil_root(2 * margin * tail) + 2 * tail), sample)
+    _fits(max(far, near) <= min(rank, d - rank), d, "the pivot or the window may lie beyond the ends")
+    spread = ceil_root(tail * cuts, 2)
+    return Depth10(
+        d=d, rank=rank, candidates=candidates, counted=counted, cuts=cuts, blocks=blocks, block=block, entries=entries,
+        first=max(0, (rank - near) * cuts // d - spread), last=min(cuts, ceil_div((rank + near) * cuts, d) + spread),
+        margin=margin, ending=Hashing.of(2 * near, tail),
+    )  # fmt: skip
+
+
+THEOREMS: dict[int, Callable[[int, int, int], Theorem]] = {6: depth6, 10: depth10}
+EVENTS = {6: 6, 10: 13}
+
+
+def tail_for(depth: int, failure: float) -> int:
+    """The smallest λ with EVENTS e^-λ <= failure."""
+    return max(1, ceil(log(EVENTS[depth] / failure)))
+
+
+def _fits(holds: bool, d: int, reason: str) -> None:
+    if not holds:
+        raise UserError(f"d = {Decimal(d):.3g} is too small for this failure: {reason}. Choose a larger d or failure")
