@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _export(word: str, given: list[str]) -> int:
-    from exporter.cli import COMMANDS, main  # noqa: PLC0415
+    from exporter.cli import main  # noqa: PLC0415
+    from exporter.commands import COMMANDS  # noqa: PLC0415
     from exporter.options import nearest  # noqa: PLC0415
 
     if word in ("-h", "--help"):

@@ -15,10 +15,10 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from exporter.constructions.sampling import groups, permutation, window
+from exporter.constructions.sampling import groups, permutation, picked_slots, window
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import like
-from exporter.formula.serving import all_pairs, picked, prefix_counts
+from exporter.formula.serving import all_pairs, picked
 from exporter.formula.trace import Node, assume, constant, relu, stack, trim
 from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.schedule import HardRound, SoftRound
@@ -142,19 +142,12 @@ def key_slots(
         if lower:
             value = value - like(lower.values, value)
         count = assume(live.sum(1), 0.0, float(block))
-        # of a dead entry: beyond c
-        at = prefix_counts(live) + (c + 1) * (1 - live)
-        rows = max(1, cells // (blocks * block))
-        for start in range(0, c, rows):
-            n = min(rows, c - start)
-            numbers = constant(np.arange(start + 1.0, start + n + 1))
-            s = numbers.spread(1, blocks).spread(2, block) - at.spread(0, n)
-            found, there = (picked(half.spread(0, n), s) for half in (value, place))
-            if lower:
-                filled = trim(count.spread(0, n) - (numbers - 1).spread(1, blocks))
-                found = assume(found + like(lower.values, found), 0.0, 1.0)
-                there = assume(there + relu(like(lower.places, there) - filled), 0.0, 1.0)
-            values.append(found.reshape(n * blocks))
-            places.append(there.reshape(n * blocks))
+        found, there = picked_slots([value, place], live, c, cells)
+        if lower:
+            filled = trim(count.spread(0, c) - constant(np.arange(c)).spread(1, blocks))
+            found = assume(found + like(lower.values, found), 0.0, 1.0)
+            there = assume(there + relu(like(lower.places, there) - filled), 0.0, 1.0)
+        values.append(found.reshape(c * blocks))
+        places.append(there.reshape(c * blocks))
         counts.append(count)
     return e.halves(stack(values), stack(places)), stack(counts)

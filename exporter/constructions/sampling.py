@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like
-from exporter.formula.serving import all_pairs, picked
+from exporter.formula.serving import all_pairs, picked, prefix_counts
 from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
 from exporter.planning.schedule import HardRound, SoftRound
 
@@ -202,13 +202,25 @@ def slots_of(
     return stack(found), stack(counts)
 
 
-def _picked_slots(values: Node, live: Node, c: int, _: int) -> Node:
+def _picked_slots(values: Node, live: Node, c: int, cells: int) -> Node:
     """The slots of `slots_of` in the bits of an entry; one that stays empty holds 0, as good as any integer <= 0."""
     mask = live if live.lo >= 0 else assume(relu(live), 0.0, 1.0)
+    return picked_slots([values], mask, c, cells)[0].reshape(c * live.shape[0])
+
+
+def picked_slots(kinds: Sequence[Node], live: Node, c: int, cells: int) -> list[Node]:
+    """Of every kind of values the first c that are live in each block, and 0 where there are fewer: (c, blocks)."""
     blocks, block = live.shape
-    place = assume(mask.prefix_sum(1), 0.0, float(block)) + (c + 1) * (1 - mask)  # of a dead entry: beyond c
-    index = constant(np.arange(1.0, c + 1)).spread(1, blocks).spread(2, block)
-    return picked(values.spread(0, c), index - place.spread(0, c)).reshape(c * blocks)
+    place = prefix_counts(live) + (c + 1) * (1 - live)  # of a dead entry: beyond c
+    rows = max(1, cells // (blocks * block))
+    found: list[list[Node]] = [[] for _ in kinds]
+    for start in range(0, c, rows):
+        index = constant(np.arange(start + 1.0, min(start + rows, c) + 1))
+        n = index.size
+        s = index.spread(1, blocks).spread(2, block) - place.spread(0, n)
+        for values, parts in zip(kinds, found, strict=True):
+            parts.append(picked(values.spread(0, n), s))
+    return [stack(parts) for parts in found]
 
 
 def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:

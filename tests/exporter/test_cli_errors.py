@@ -57,7 +57,7 @@ BAD = {
     "mistyped option": (["--d", "5", "--bist", "8"], "did you mean '--bits'?"),
     "mistyped command": (["descrbe", "file.onnx"], "unknown command 'descrbe': did you mean 'describe'?"),
     "no command like it": (
-        ["frobnicate"], "the commands are describe, verify, audit, reduce, frontier, theorem, rewrite and atlas",
+        ["frobnicate"], "the commands are describe, verify, audit, reduce, frontier, theorem, rewrite, tune and atlas",
     ),
     "a file and no command": (["file.onnx"], "a command comes first, as in python -m exporter describe file.onnx"),
     "a command that is late": (["--d", "5", "verify"], "a command comes first, as in python -m exporter verify FILE"),

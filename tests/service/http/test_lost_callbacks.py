@@ -83,15 +83,12 @@ def test_a_request_that_nothing_wakes_any_more_is_cut_off(play: Play, monkeypatc
 
 def test_a_client_that_nobody_would_look_after_is_let_go(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(gateway: Gateway) -> None:
-        connection = Connection(gateway)
-
         def refuse(*_: object) -> None:
             raise MemoryError
 
         with monkeypatch.context() as patched:
-            patched.setattr(connection.protocol.loop, "call_later", refuse)
-            connection.protocol.timer = None
-            connection.protocol.connection_made(connection.wire)
+            patched.setattr(asyncio.get_running_loop(), "call_later", refuse)
+            connection = Connection(gateway)
         assert connection.wire.closed
 
     play(scenario)
