@@ -29,7 +29,9 @@ def png(rows: Rows) -> bytes:
 
 
 def picture(seed: int, width: int = 7, height: int = 5) -> Rows:
-    value = lambda *at: (seed * 7919 + 104729 * at[0] + 1299709 * at[1] + 15485863 * at[2]) // 97 % 256  # noqa: E731
+    def value(y: int, x: int, c: int) -> int:
+        return (seed * 7919 + 104729 * y + 1299709 * x + 15485863 * c) // 97 % 256
+
     return [[(value(y, x, 0), value(y, x, 1), value(y, x, 2)) for x in range(width)] for y in range(height)]
 
 
