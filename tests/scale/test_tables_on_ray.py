@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         n = 4000
         lists = pa.FixedSizeListArray.from_arrays(rng.normal(size=n * 9).astype(np.float32), 9)
         table = {"k": rng.integers(0, 200, n), "x": rng.normal(size=n).astype(np.float32), "v": lists}
-        pq.write_table(pa.table(table), folder / f"{i}.parquet", row_group_size=1000)
+        pq.write_table(pa.table(table), folder / f"{i}.parquet", row_group_size=250)
     return folder
 
 
@@ -111,7 +111,7 @@ class Loses(RayEngine):
 def test_a_lost_node_changes_nothing(
     cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouping, "PARTITION", 1000)
+    monkeypatch.setattr(grouping, "PARTITION", 250)
     workers = Loses(cluster, tmp_path)
     run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
     assert workers.runs == (1 if "v" in shape else 2)

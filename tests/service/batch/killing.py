@@ -30,7 +30,7 @@ class Deadly:
 
 @dataclass(frozen=True)
 class Doomed:
-    """A task that leaves a mark on one node of a Ray cluster, and waits there until the node is taken away."""
+    """A task that leaves a mark on one node of a Ray cluster and waits there to be killed; elsewhere it waits for that."""
 
     task: Any
     node: str
@@ -42,4 +42,6 @@ class Doomed:
         if ray.get_runtime_context().get_node_id() == self.node:
             self.mark.touch()
             time.sleep(600)
+        while not self.mark.exists():
+            time.sleep(0.05)
         return self.task(item)
