@@ -16,7 +16,9 @@ COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
 ARG EXTRAS
 RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation ".[${EXTRAS:-service,fast}]"
-RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models
+RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models \
+ && /opt/median/bin/python -m exporter --window 3x3 --dtype uint8 --out /models \
+ && /opt/median/bin/python -m exporter --window 5x5 --dtype uint8 --out /models
 # The service builds models for longer vectors, for which scipy's sparse matrices are all it needs of scipy; and it needs no
 # installer, no tests and no sources of compiled code.
 RUN /opt/median/bin/pip uninstall -y setuptools pip \

@@ -24,6 +24,7 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)
 	$(BIN)/python -m exporter --d 2048 --out demo/models
 	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out demo/models
+	$(BIN)/python -m exporter --window 3x3 --dtype uint8 --out demo/models
 	$(BIN)/python -m service.demo demo/models
 
 test: lint types tests
@@ -106,7 +107,8 @@ torch: $(TORCH)/.installed
 
 $(TORCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt torch==2.13.0 onnxscript==0.7.2 kornia==0.9.0 pytest setuptools
+	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt torch==2.13.0 onnxscript==0.7.2 kornia==0.9.0 \
+	  opencv-python-headless pytest setuptools
 	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation -e '.[rewrite]'
 	@touch $@
 

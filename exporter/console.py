@@ -1,9 +1,10 @@
 """The command `onnx-median`: everything of `python -m exporter`, and the service beside it.
 
 onnx-median --d 25 --out models/     as python -m exporter
-onnx-median describe FILE            and verify, audit, reduce, atlas
+onnx-median describe FILE            and its other commands, below
 onnx-median serve --port 8000        as python -m service
 onnx-median client --url URL         as python -m service.client
+onnx-median batch --input FILE       as python -m service.batch
 """
 
 from __future__ import annotations
@@ -12,18 +13,31 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-SERVICE = {"serve": "service.__main__", "client": "service.client"}
+SERVICE = {"serve": "service.__main__", "client": "service.client.__main__", "batch": "service.batch.__main__"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Hand the arguments to the package that the first of them names."""
+    """Hand the arguments to the package that the first of them names; the other is not loaded."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    module = SERVICE.get(given[0]) if given else None
-    if module is None:
-        return int(import_module("exporter.cli").main(given))
+    word = given[0] if given else ""
+    if word not in SERVICE:
+        return _export(word, given)
     try:
-        command = import_module(module).main
+        command = import_module(SERVICE[word]).main
     except ModuleNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return int(command(given[1:]))
+
+
+def _export(word: str, given: list[str]) -> int:
+    from exporter.cli import main  # noqa: PLC0415
+    from exporter.commands import COMMANDS  # noqa: PLC0415
+    from exporter.options import nearest  # noqa: PLC0415
+
+    if word in ("-h", "--help"):
+        print(__doc__)
+    elif not word.startswith("-") and (near := nearest(word, [*COMMANDS, *SERVICE])) and word not in COMMANDS:
+        print(f"error: unknown command {word!r}{near} onnx-median --help lists them", file=sys.stderr)
+        return 2
+    return main(given)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from exporter.build import Built, build, to_onnx
-from exporter.constructions import CONSTRUCTIONS, default, fastest, lookup, own, refuse_unread, takers
+from exporter.build import NOT_WITHOUT_GRID, Built, build, to_onnx
+from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
 from exporter.errors import UserError
 from exporter.files.manifest import write
+from exporter.files.profiles import PROFILES
+from exporter.files.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
 from exporter.files.triton import write_repository
 from exporter.images.build import (
     ImageOptions,
@@ -113,7 +115,7 @@ def export_model(
             raise UserError(f"the task says what is computed: leave --{asked[0]} out")
         elif d not in (None, task.d):
             raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
-        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
+        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given, Path(out))
         return export(task, wanted, Path(out)).path
     except UserError as error:
         raise type(error)(in_python(str(error))) from None
@@ -168,14 +170,16 @@ def question(d: int, given: Mapping[str, Any]) -> Task:
     return task
 
 
-def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) -> list[Options]:
+def requests(
+    task: Task, names: Sequence[str] | None, given: Mapping[str, Any], out: Path | None = None
+) -> list[Options]:
     """What to build: the named constructions, each with all that was given, or every one with what it takes of it.
 
     Without names, those that take most of the options come first, and an option that nothing built can take is refused;
-    what is for uniform inputs only must be named.
+    what is for uniform inputs only must be named. `fastest` goes by the table of speeds in `out`, if there is one.
     """
     if names is not None:
-        return list(dict.fromkeys(_named(task, name, given) for name in names))
+        return list(dict.fromkeys(_named(task, name, given, out) for name in names))
     known = [c for c in CONSTRUCTIONS.values() if not c.uniform]
     able = [c for c in known if c.cannot(task.d, task.ranks) is None]
     for option in given:
@@ -186,19 +190,42 @@ def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) 
     return [_options(c.name, own(c, given)) for c in ordered]
 
 
-def _named(task: Task, name: str, given: Mapping[str, Any]) -> Options:
+def _named(task: Task, name: str, given: Mapping[str, Any], out: Path | None) -> Options:
     if name == "fastest":
-        tune = given.get("tune", "throughput")
-        if tune not in ("throughput", "latency"):
-            raise UserError(f"fastest is meant for --tune throughput or --tune latency, not {tune}")
-        name, profile = fastest(task.d, tune)
-        if given.get("profile", "auto") == "auto":
-            given = {**given, "profile": profile}
-        if "tune" not in CONSTRUCTIONS[name].takes:  # it has said which construction is meant
-            given = {option: value for option, value in given.items() if option != "tune"}
+        name, given = _fastest(task, given, out)
     construction = lookup(name)
     refuse_unread(construction, given)
     return _options(name, given)
+
+
+def _fastest(task: Task, given: Mapping[str, Any], out: Path | None) -> tuple[str, dict[str, Any]]:
+    """The exact construction that a table of speeds has at the top, and the options with its profile and layout.
+
+    The table is of medians; another statistic is taken from it as well, where that can be built. --tune latency asks for a
+    batch of 1, else it is --batch or 64.
+    """
+    tune = given.get("tune", "throughput")
+    if tune not in ("throughput", "latency"):
+        raise UserError(f"fastest is meant for --tune throughput or --tune latency, not {tune}")
+    profile = given.get("profile", "auto")
+    floats = not (task.may_round or set(given) & set(NOT_WITHOUT_GRID))  # a profile without a grid is as right
+
+    def fits(each: Timed) -> bool:
+        known = each.construction in CONSTRUCTIONS and each.profile in PROFILES
+        written = known and (
+            each.profile == profile if profile != "auto" else floats or not PROFILES[each.profile].floats
+        )
+        return written and CONSTRUCTIONS[each.construction].cannot(task.d, task.ranks) is None
+
+    mine = out / SPEED_TABLE if out is not None else SHIPPED
+    table = read_speed_table(mine if mine.exists() else SHIPPED)
+    ranking = table.ranking(task.d, given.get("batch", 1 if tune == "latency" else 64))
+    best = next(filter(fits, ranking), None)
+    given = {option: value for option, value in given.items() if option != "tune"}  # it has said what is meant
+    if best is None:  # a profile that was not measured
+        return default(task.op), given
+    tuned = {"tune": best.tune} if best.tune != Options.tune else {}
+    return best.construction, {**given, **tuned, "profile": best.profile}
 
 
 def _options(name: str, given: Mapping[str, Any]) -> Options:

@@ -14,6 +14,18 @@ from exporter.options import nearest
 NEGATIVE = re.compile(r"^-(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|infinity|nan)$", re.IGNORECASE)
 
 
+class Once(argparse.Action):
+    """An option that has one value: the second would silently take the place of the first."""
+
+    given = False
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if self.given:
+            parser.error(f"{option or self.metavar} is given twice: it has one value")
+        self.given = True
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """Errors are ours, one line each; -1e6 is a number and not an option; what was not given is not there."""
 
@@ -22,6 +34,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **more)
         self._negative_number_matcher = NEGATIVE
         self._commands = commands
+        self.register("action", None, Once)
 
     def error(self, message: str) -> Any:
         raise UserError(f"{message} ({self.prog} --help explains the options)")

@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-from service.client import main as client
+from service.client.__main__ import main as client
 
 
 def main(models: str) -> int:

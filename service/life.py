@@ -84,6 +84,7 @@ async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = N
     """Load models if that is still to be done, follow reloads asked of other workers, and let readiness drop before the
     port closes."""
     _drain_on_sigterm(engine)
+    asyncio.get_running_loop().set_exception_handler(engine.on_trouble)
     life = asyncio.create_task(_live(engine))
     yield
     engine.draining = True

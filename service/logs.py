@@ -7,12 +7,12 @@ them is full, they are lost, counted, and the count is logged as soon as lines c
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Iterable
+from json.encoder import encode_basestring_ascii as quoted
 from typing import NamedTuple
 
 from service.json_text import moment, short
@@ -168,7 +168,7 @@ def write_requests(requests: Iterable[RequestLine]) -> None:
     lines = []
     for name, method, path, status, seconds in requests:
         try:
-            texts = f'{json.dumps(name)},"method":{json.dumps(method)},"path":{json.dumps(path)}'
+            texts = f'{quoted(name)},"method":{quoted(method)},"path":{quoted(path)}'
             lines.append(f'{start}{texts},"status":{status},"ms":{seconds * 1000:.3f}}}\n'.encode())
         except MemoryError:  # a line that cannot be made is lost, like one that cannot be written
             _writer.lost += 1

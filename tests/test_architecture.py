@@ -21,8 +21,8 @@ from service import NEEDED
 ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
-    "version", "errors", "question", "formula", "planning", "readings", "files", "options", "parsing", "constructions", "build",
-    "images", "net", "library", "rewriting", "torch", "tools", "cli", "console",
+    "version", "errors", "question", "formula", "planning", "readings", "files", "options", "parsing", "constructions",
+    "build", "images", "net", "library", "rewriting", "torch", "tools", "commands", "cli", "console",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "settings", "logs", "sharing", "metrics", "peers", "layout", "quantiles", "scaling", "requests",

@@ -118,13 +118,6 @@ def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
     return None
 
 
-def fastest(d: int, tune: Tune) -> tuple[str, str]:
-    """The exact construction, and its profile, that onnxruntime runs fastest; docs/performance.md has the measurements."""
-    if tune == "latency" and d <= 64:
-        return "depth3", "dense" if d <= 12 else "fused"
-    return ("batcher", "fused") if d <= 100 else ("radix", "fused")
-
-
 def tuned_radix(d: int, tune: Tune) -> int:
     """Bins per digit by what is wanted; docs/radix.md has the measurements behind the choice."""
     match tune:
@@ -233,7 +226,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "batcher",
-            "Batcher's merge exchange",
+            "Batcher's merge exchange; up to d = 32 the shallowest networks known",
             "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every grid input",
             _batcher,
             _no_batcher,

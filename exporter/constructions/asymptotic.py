@@ -1,4 +1,4 @@
-"""The networks of the asymptotic theorems (docs/frontier.md, Theorems 4 and 5): width O(d), failure exp(-d^Ω(1)).
+"""The networks of the asymptotic theorems (docs/frontier.md, Theorems 5 and 6): width O(d), failure exp(-d^Ω(1)).
 
     depth6    uniform inputs      count, mask and filter, shortlist, pairs, select
     depth10   any order           a pivot in three layers, beside them a sample that is cut into cells; a full count at the
@@ -59,7 +59,7 @@ def hash_ending(
     q, g, c, z = ending.functions, ending.blocks, ending.entries, ending.size
     slot_of = functions_of(d, ending, seed) + ending.slots * np.arange(q)[:, None]
     place = sp.csr_array((np.ones(q * d), (slot_of.ravel(), np.tile(np.arange(d), q))), shape=(q * ending.slots, d))
-    mask = assume(reached - beyond, 0.0, 1.0)
+    mask = reached - beyond  # where a step before went wrong the ends may be crossed, and what is between counts as -1
     counts, sums = (v.along(0, place).reshape(q, g, ending.length) for v in (mask, values))
     below = assume(d - reached.sum(), 0.0, float(d))
     wanted = 1 + trim(z - mask.sum() + plan.rank - below - 1, z - 1)
@@ -101,7 +101,7 @@ def depth10(u: Node, plan: Depth10, delta: Scalar, seed: int = 0, offsets: bool 
     beyond = assume(relu(fall + 1) - past, 0.0, 1.0)
     # u itself is kept, which is 1 at most: one entry below an end the ramp is at -1 or less
     kept, gone = assume(relu(rise + u) - over, 0.0, 1.0), assume(relu(fall + u) - past, 0.0, 1.0)
-    return hash_ending(assume(kept - gone, 0.0, 1.0), (reached, beyond), Fraction(1), plan, Fraction(delta), seed)
+    return hash_ending(kept - gone, (reached, beyond), Fraction(1), plan, Fraction(delta), seed)
 
 
 def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, h: int) -> tuple[Node, Node]:

@@ -1,13 +1,14 @@
-"""Batcher's merge-exchange sorting network as ReLU layers: exact on every input, depth about log2(d)^2 / 2.
+"""Sorting networks as ReLU layers: Batcher's merge exchange, depth about log2(d)^2 / 2, and up to d = 32 shallower ones.
 
-One comparator is max(a, b) = b + [a - b]+ and min(a, b) = a - [a - b]+: one neuron, beside the two carried values, so a
-layer has at most 1.5 d neurons. Only comparators that a wanted rank depends on are built.
+They are exact on every input. One comparator is max(a, b) = b + [a - b]+ and min(a, b) = a - [a - b]+: one neuron, beside
+the two carried values, so a layer has at most 1.5 d neurons. Only comparators that a wanted rank depends on are built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.formula.trace import Node, assume, relu, stack
 
 Stage = list[tuple[int, int]]
@@ -29,6 +30,39 @@ def merge_exchange(d: int) -> list[Stage]:
     return stages
 
 
+def staged(pairs: Iterable[tuple[int, int]]) -> list[Stage]:
+    """Comparators in the order of a list, each in the first stage in which both its wires are free."""
+    stages: list[Stage] = []
+    free: dict[int, int] = {}
+    for i, j in pairs:
+        at = max(free.get(i, 0), free.get(j, 0))
+        if at == len(stages):
+            stages.append([])
+        stages[at].append((i, j))
+        free[i] = free[j] = at + 1
+    return stages
+
+
+def known(d: int, wanted: set[int]) -> Iterator[list[Stage]]:
+    """The listed networks that put the right values on the wanted of d wires; a longer one without its first and last."""
+    n = min((n for n in SORTERS if n >= d), default=d)
+    for first in range(n - d + 1) if n in SORTERS else ():
+        pairs = [(i - first, j - first) for i, j in comparators(SORTERS[n])]
+        yield staged((i, j) for i, j in pairs if i >= 0 and j < d)
+    middle = (d - 1) // 2, d // 2
+    for n in (d, d + 1):
+        if n in MEDIANS and wanted <= set(middle):
+            ordered = [] if n % 2 else [(n // 2 - 1, n // 2)]
+            yield staged((i, j) for i, j in comparators(MEDIANS[n]) + ordered if j < d)
+
+
+def shallowest(d: int, ranks: Iterable[int]) -> tuple[list[Stage], list[set[int]]]:
+    """The network for the given ranks of fewest stages, then of fewest comparators, as `pruned` returns it."""
+    wanted = {r - 1 for r in ranks}
+    found = [pruned(stages, wanted) for stages in (merge_exchange(d), *known(d, wanted))]
+    return min(found, key=lambda network: (len(network[0]), sum(map(len, network[0]))))
+
+
 def pruned(stages: list[Stage], wanted: set[int]) -> tuple[list[Stage], list[set[int]]]:
     """The comparators that the wanted wires depend on, and for each stage the wires that are needed after it."""
     needed, kept, after = set(wanted), [], []
@@ -44,8 +78,7 @@ def pruned(stages: list[Stage], wanted: set[int]) -> tuple[list[Stage], list[set
 def batcher(x: Node, ranks: Sequence[int]) -> Node:
     """The entries of the given ranks through the pruned network; wire i holds rank i + 1 at the end."""
     d = x.shape[0]
-    wanted = [r - 1 for r in ranks]
-    stages, after = pruned(merge_exchange(d), set(wanted))
+    stages, after = shallowest(d, ranks)
     wires, w = list(range(d)), x
     for stage, needed in zip(stages, after, strict=True):
         w, wires = _arranged(w, wires, stage)
@@ -57,7 +90,7 @@ def batcher(x: Node, ranks: Sequence[int]) -> Node:
         w = stack([low, high] + ([rest] if rest is not None else []))
         live = [k for k, wire in enumerate(wires) if wire in needed]
         w, wires = w.take(live), [wires[k] for k in live]
-    return w.take([wires.index(k) for k in wanted])
+    return w.take([wires.index(r - 1) for r in ranks])
 
 
 def _arranged(w: Node, wires: list[int], stage: Stage) -> tuple[Node, list[int]]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import rank_select
-from exporter.formula.trace import Node
+from exporter.formula.serving import picked
+from exporter.formula.trace import Node, assume, constant, trim, variant
+
+FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer operations than their matrix
 
 
 def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, saturating: bool = False) -> Node:
@@ -16,4 +21,26 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
     paper's own, right on entries that differ by at least δ. `saturating` spends one layer more on comparisons that a
     merged float32 Gemm can add up exactly.
     """
-    return rank_select(x, ranks, delta, ties, saturating)
+    found = rank_select(x, ranks, delta, ties, saturating)
+    few = ties and 2 <= x.shape[0] <= FEW and len(ranks) <= 2
+    return variant(found, lambda _: of_few(x, ranks, delta)) if few else found
+
+
+def of_few(x: Node, ranks: Sequence[int], delta: Scalar) -> Node:
+    """The same with three products: g = [x_j > x_i] for every pair j < i, r - rank for every entry and r, the sum.
+
+    The rank of x_i, equal entries by position, is 1 + sum over j < i of 1 - g_ij, and over the entries l after it g_li.
+    """
+    d, p = x.shape[0], len(ranks)
+    i, j = np.tril_indices(d, -1)
+    pair = np.arange(len(i))
+    gaps, won = np.zeros((len(i), d)), np.zeros((d, len(i)))
+    gaps[pair, j], gaps[pair, i] = 1 / float(delta), -1 / float(delta)
+    won[i, pair], won[j, pair] = 1, -1
+    g = trim(x.along(0, gaps))
+    wanted = np.repeat(np.array(ranks), d)
+    s = constant(wanted - 1 - np.tile(np.arange(d), p)) + g.along(0, np.tile(won, (p, 1)))
+    s = assume(s, float(min(ranks) - d), float(max(ranks) - 1))
+    if p > 1:
+        return picked(x.spread(0, p), s.reshape(p, d))
+    return assume(assume(trim(x + s) - trim(s), 0.0, 1.0).along(0, np.ones((1, d))), 0.0, 1.0)

@@ -7,6 +7,7 @@ are not needed. The entries themselves stand in the slots and an empty one holds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -84,9 +85,21 @@ def _ended(u: Node, at: Interval, plan: WindowSchedule, step: Fraction) -> Node:
     d, outputs, ending = u.shape[0], plan.outputs, plan.ending
     mask, below = mask_of(u, at.lower, at.upper, step)
     n = assume(mask.sum(), 0.0, float(d))
-    slots, _ = slots_of(u, mask, np.arange(d), groups(d, ending.blocks), ending.entries)
+    parts = apart(groups(d, ending.blocks), ending.more)
+    slots = stack([slots_of(u, mask, np.arange(d), part, ending.entries + one)[0] for part, one in parts if part])
     m = slots.shape[0]
     # the empty slots are lowest; they hold 0, as an entry 0 does
     wanted = 1 + trim(m - n + plan.low - below - 1, m - outputs)
     found = [wanted + i for i in range(outputs)]
     return lean_select(relu(slots), lean_ranks(slots, step), found, consecutive=True)
+
+
+def apart(parts: Sequence[tuple[int, int, int]], more: int) -> tuple[tuple[list[tuple[int, int, int]], int], ...]:
+    """The first `more` blocks, which have one entry more, and the others: (first position, blocks, block length)."""
+    first, rest = [], []
+    for start, blocks, size in parts:
+        taken = min(blocks, more)
+        more -= taken
+        first += [(start, taken, size)] * (taken > 0)
+        rest += [(start + taken * size, blocks - taken, size)] * (taken < blocks)
+    return (first, 1), (rest, 0)

@@ -77,7 +77,7 @@ def made_of_comparators(net: Network) -> bool:
 
 def comparator_graph(net: Network, dtype: str) -> Graph:
     """A network of comparators as Max and Min on rows [N, d]."""
-    graph = Graph(np.dtype(dtype))
+    graph = Graph(np.dtype(dtype), once=True)
     out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True)
     graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
     return graph

@@ -30,12 +30,11 @@ def ceil_root(a: int, b: int = 1) -> int:
 
 
 def floor_root(n: int, power: int) -> int:
-    """⌊n^(1/power)⌋, by bisection on whole numbers."""
-    low, high = 0, 1 << (n.bit_length() // power + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if middle**power <= n else (low, middle)
-    return low
+    """⌊n^(1/power)⌋, by Newton's method from above, on whole numbers."""
+    root = 1 << -(-n.bit_length() // power)
+    while (lower := ((power - 1) * root + n // root ** (power - 1)) // power) < root:
+        root = lower
+    return root
 
 
 def above_log(n: int) -> int:
@@ -113,7 +112,7 @@ class Depth6(Theorem):
 
 
 def depth6(d: int, rank: int, tail: int) -> Depth6:
-    """Theorem 4, for inputs that are uniform in [0, 1]."""
+    """Theorem 5, for inputs that are uniform in [0, 1]."""
     far = ceil_root(tail * d, 2)
     each = tail + above_log(2 * far + 1)  # a window for every count within reach
     margin = ceil_root(2 * far * each) + 2 * each
@@ -173,7 +172,7 @@ class Depth10(Theorem):
 
 
 def depth10(d: int, rank: int, tail: int) -> Depth10:
-    """Theorem 5, for distinct entries in any order."""
+    """Theorem 6, for distinct entries in any order."""
     counted = floor_root(d * d // tail, 3) // 2
     _fits(counted >= 1, d, "nothing is left to count candidates against")
     candidates = d // counted

@@ -114,8 +114,12 @@ def after_pivots(law: Law, pivots: tuple[int, ...], overflow: tails.Floats, most
     gaps, times = np.unique(np.diff(pivots), return_counts=True)
 
     def longer(n: tails.Ints, u: tails.Ints, t: tails.Ints) -> tails.Floats:
-        tail = tails.lower_tail(n, np.minimum(t + 1, n), np.maximum(0, n - u), gaps[:, None] - 1)
-        return np.minimum(1.0, portable.dot(times.astype(np.float64), np.where(t >= n, 0.0, tail)))
+        tail = np.zeros(n.shape)
+        open_ = t < n  # no more survive than were live
+        n, u, t = n[open_], u[open_], t[open_]
+        each = tails.lower_tail(n, t + 1, np.maximum(0, n - u), gaps[:, None] - 1)
+        tail[open_] = np.minimum(1.0, portable.dot(times.astype(np.float64), each))
+        return tail
 
     return _averaged(law, overflow, most, longer)
 

@@ -25,7 +25,7 @@ sum, and `failure_law` says what it is a probability over:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum, isqrt
 from typing import Literal, NamedTuple
 
@@ -71,16 +71,17 @@ class FirstSample:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """`entries` slots for live entries in each of `blocks` blocks of `block` positions."""
+    """`entries` slots for live entries in each of `blocks` blocks of `block` positions, one more in the first `more`."""
 
     blocks: int
     block: int
     entries: int
+    more: int = field(default=0, kw_only=True)
 
     @property
     def size(self) -> int:
         """Slots of the sample, filled or empty."""
-        return self.blocks * self.entries
+        return self.blocks * self.entries + self.more
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,9 @@ def upper_tail(total: ArrayLike, marked: ArrayLike, drawn: ArrayLike, least: Arr
 def independent_upper_tail(trials: ArrayLike, mean: ArrayLike, least: ArrayLike) -> Floats:
     """A bound of P(X >= least) for every sum X of at most `trials` independent indicators with at most this mean.
 
-    Hoeffding (1956, Theorem 5): from least = mean + 1 on no such sum exceeds more often than the binomial one with equal
-    chances; below that nothing is claimed. A hypergeometric count of k marked in s drawn is such a sum, of min(k, s)
-    indicators (its generating polynomial has real roots only), and so is a sum of independent ones.
+    Hoeffding (1956; Lemma 2 of docs/frontier.md): from least = mean + 1 on no such sum exceeds more often than the binomial
+    one with equal chances; below that nothing is claimed. A hypergeometric count of k marked in s drawn is such a sum, of
+    min(k, s) indicators (Lemma 1 there), and so is a sum of independent ones.
     """
     n, m, k = np.broadcast_arrays(
         np.asarray(trials, np.int64), np.asarray(mean, np.float64), np.asarray(least, np.int64)

@@ -68,7 +68,7 @@ class WindowSchedule(Schedule):
     def _ending(self) -> list[tuple[str, int]]:
         m = self.ending.size
         return [
-            ("shortlist", self.ending.entries * self.d + 4),
+            ("shortlist", self.ending.entries * self.d + self.ending.more * self.ending.block + 4),
             ("pairs", m * (m - 1) + m + 5),
             ("select", (self.outputs + 1) * m + 2),
         ]
@@ -137,11 +137,17 @@ class Window:
     make: Make
 
 
-def overflows(d: int, blocks: tails.Ints, entries: tails.Ints, one: Overflows) -> tails.Floats:
-    """P(some block holds more live ones than entries): union over blocks as equal as possible, for several endings."""
-    size, more = d // blocks, d % blocks
-    tail = one(np.concatenate([size + 1, size]), np.concatenate([entries, entries]))
-    return np.minimum(1.0, more * tail[: len(blocks)] + (blocks - more) * tail[len(blocks) :])
+def overflows(d: int, blocks: tails.Ints, entries: tails.Ints, more: tails.Ints, one: Overflows) -> tails.Floats:
+    """P(some block holds more live ones than entries): union over blocks as equal as possible, for several endings.
+
+    The first d mod blocks of them are one longer, and the first `more` have an entry more.
+    """
+    size, longer = d // blocks, d % blocks
+    kinds = [(size + 1, entries + 1), (size + 1, entries), (size, entries + 1), (size, entries)]
+    tail = one(np.concatenate([kind[0] for kind in kinds]), np.concatenate([kind[1] for kind in kinds]))
+    both = np.minimum(longer, more)
+    counts = np.stack([both, longer - both, more - both, blocks - np.maximum(longer, more)])
+    return np.minimum(1.0, portable.total(counts * tail.reshape(4, -1), 0))
 
 
 def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
@@ -152,12 +158,14 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
     if room <= 0 or not entries.size:
         return None
     blocks = np.minimum(slots // entries, d)
-    found = overflows(d, blocks, entries, window.one)
+    spare = np.minimum(slots - blocks * entries, (width - 4 - entries * d) // -(-d // blocks))
+    more = np.minimum(spare, blocks - 1)
+    found = overflows(d, blocks, entries, more, window.one)
     able = np.flatnonzero(found <= room)
     if not able.size:
         return None
     i = int(able[np.argmin(entries[able] * d + (entries[able] * blocks[able]) ** 2)])
-    ending = BlockSample(int(blocks[i]), -(-d // int(blocks[i])), int(entries[i]))
+    ending = BlockSample(int(blocks[i]), -(-d // int(blocks[i])), int(entries[i]), more=int(more[i]))
     events = (*window.miss, Event("a block of the ending overflows", float(found[i])))
     plan = window.make(d=d, low=goal.low, high=goal.high, events=events, ending=ending)
     return proven(plan, goal, width)

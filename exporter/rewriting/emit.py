@@ -137,7 +137,7 @@ class _Compared(_Emitter):
         super().__init__(request, x, prefix, self.dtype)
         self.axis = 0 if request.axis == self.rank - 1 else request.axis
         self.t = self.moved(self.cast(x, request.dtype, self.dtype), request.axis, self.axis)
-        self.comparators = 0
+        self.compared = 0  # nodes that are Max or Min
 
     def emission(self) -> Emission:
         request = self.request
@@ -149,7 +149,11 @@ class _Compared(_Emitter):
             found = self.first() if request.k == 1 else self.filled(self.placed(), self.axis)
             out = self.dropped(self.moved(found, self.axis, request.axis))
             indices = self.graph.add("Cast", [out], to=TensorProto.INT64)
-        return Emission(self.graph, values, indices, f"{self.comparators} comparators as Max and Min")
+        parts = [f"{self.compared} Max and Min"] if self.compared or not request.indices else []
+        if request.indices:
+            first = f"the {'last' if request.last else 'first'} entry that equals it"
+            parts.append(first if request.k == 1 else "all pairs compared")
+        return Emission(self.graph, values, indices, " and ".join(parts))
 
     def chosen(self, t: str, wanted: Sequence[int]) -> str:
         """The entries of the wanted ranks, by a sorting network."""
@@ -157,7 +161,7 @@ class _Compared(_Emitter):
         net = network(source, batcher(source, wanted))
         before = len(self.graph.nodes)
         out = sorted_along(self.graph, net, t, self.axis)
-        self.comparators += sum(node.op_type in ("Max", "Min") for node in self.graph.nodes[before:])
+        self.compared += sum(node.op_type in ("Max", "Min") for node in self.graph.nodes[before:])
         return out if out != t else self.graph.add("Identity", [t])
 
     def along(self, values: Any, *, after: int = 0) -> str:

@@ -107,7 +107,7 @@ def frontier_picture(d: int, failure: float, networks: Sequence[tuple[str, int, 
     curves = [("any input order", "tab:blue", False)]
     curves += [("uniform inputs", "tab:red", True)] if any(uniform for *_, uniform in networks) else []
     for label, colour, uniform in reversed(curves):
-        best = []
+        best: list[tuple[str, int, int]] = []
         for name, depth, width, only in sorted(networks, key=lambda n: (n[1], n[2])):
             if (uniform or not only) and (not best or width < best[-1][2]):
                 best.append((name, depth, width))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ class Source:
 
     @property
     def format(self) -> Format:
-        for suffix in reversed(Path(self.path).suffixes):
+        for suffix in reversed(_suffixes(self.path)):
             if suffix[1:].lower() in SUFFIXES:
                 return SUFFIXES[suffix[1:].lower()]
         raise TableError(f"{self.path}: its name does not say what it is; the ends known are .{', .'.join(SUFFIXES)}")
@@ -77,12 +78,28 @@ _PIECE = {"parquet": "row group", "arrow": "record batch", "csv": "file"}
 def _opened(path: str) -> tuple[Any, str]:
     """The file system of a path, and the path in it."""
     if "://" in path:
+        if "@" in urlsplit(path).netloc:
+            raise TableError(
+                f"{path.partition('://')[0]}://...: a name and password in an address would be written into the plan: "
+                "set them in the environment, such as AWS_ACCESS_KEY_ID"
+            )
         try:
             found: tuple[Any, str] = pa.fs.FileSystem.from_uri(path)
             return found
         except (pa.ArrowException, ValueError, OSError) as error:
             raise TableError(f"{path}: no file system for it: {_line(error)}") from None
     return pa.fs.LocalFileSystem(), path
+
+
+def _suffixes(path: str) -> list[str]:
+    return Path(urlsplit(path).path if "://" in path else path).suffixes
+
+
+def _address(pattern: str, inner: str) -> str:
+    """The address of a file that was found by another: host and options are the same."""
+    parts = urlsplit(pattern)
+    host = parts.netloc if inner.startswith("/") else ""  # else it is a bucket, and part of the path
+    return f"{parts.scheme}://{host}{inner}{'?' * bool(parts.query)}{parts.query}"
 
 
 def find(patterns: Sequence[str]) -> list[Source]:
@@ -101,7 +118,6 @@ def find(patterns: Sequence[str]) -> list[Source]:
 def _matching(pattern: str) -> list[Source]:
     system, path = _opened(pattern)
     local = "://" not in pattern
-    scheme = "" if local else pattern.partition("://")[0] + "://"
     wild = any(sign in path for sign in "*?[")
     with _reading(pattern):
         if local:
@@ -121,7 +137,10 @@ def _matching(pattern: str) -> list[Source]:
             elif info.type == pa.fs.FileType.File:
                 files.append(info)
     files.sort(key=lambda info: info.path)
-    return [Source(scheme + info.path, info.size or 0, str(info.mtime_ns)) for info in files]
+    return [
+        Source(info.path if local else _address(pattern, info.path), info.size or 0, str(info.mtime_ns))
+        for info in files
+    ]
 
 
 @contextmanager
@@ -154,7 +173,7 @@ def _arrow(path: str) -> Any:
 
 def _csv(path: str, columns: Sequence[str] | None, numbers: Sequence[str]) -> Any:
     system, inner = _opened(path)
-    parse = pa.csv.ParseOptions(delimiter="\t" if ".tsv" in Path(path).suffixes else ",")
+    parse = pa.csv.ParseOptions(delimiter="\t" if ".tsv" in _suffixes(path) else ",")
     convert = pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(numbers, pa.float64()))
     stream = system.open_input_stream(inner, compression="detect")
     return pa.csv.open_csv(stream, pa.csv.ReadOptions(block_size=BUFFER), parse, convert)
@@ -224,14 +243,18 @@ def float_type(kind: pa.DataType) -> str | None:
 def numbers(array: Any, dtype: str, missing: str, where: str) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
     """An array as floats, and which of them are there: None for all. What is missing is an error unless it is skipped."""
     absent = array.null_count
-    if pa.types.is_integer(array.type):
+    if not pa.types.is_floating(array.type):
         try:
             array = array.cast(pa.float64())
         except pa.ArrowInvalid:
             raise TableError(
                 f"{where}: an integer beyond 2^53 is no float64: cast the column to float64 first"
             ) from None
-    values = np.asarray(array.to_numpy(zero_copy_only=False), dtype)
+    if absent:
+        array = pc.fill_null(array, float("nan"))
+    values = np.asarray(
+        np.from_dlpack(array), dtype
+    )  # to_numpy would import pandas first, which takes as long as 10^8 entries
     bad = np.isnan(values)
     if not bad.any():
         return values, None

@@ -141,6 +141,16 @@ class Ticket:
             self.gate.move(-rows)
 
 
+def _insist(do: Callable[..., object], *arguments: object) -> None:
+    """Do what must be done, as soon as there is memory for it."""
+    while True:
+        try:
+            do(*arguments)
+            return
+        except MemoryError:
+            time.sleep(0.01)
+
+
 class Lane:
     """The queue and the batches of one model."""
 
@@ -158,6 +168,7 @@ class Lane:
         self.queue: deque[Job] = deque()
         self.queued_rows = 0
         self.running = 0
+        self.returned: deque[tuple[list[Piece], CallResult]] = deque()  # by threads, and not taken in yet
         self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
         self.failing: Exception | None = None  # why the last call failed, if it did
@@ -313,21 +324,25 @@ class Lane:
             return error, 0.0
 
     def _call_in_thread(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
-        result = self._call(pieces)
-        while True:
-            try:
-                loop.call_soon_threadsafe(self._return, pieces, result)
-                return
-            except MemoryError:  # the slot must come back, as soon as there is room for saying so
-                time.sleep(0.01)
+        _insist(self.returned.append, (pieces, self._call(pieces)))
+        _insist(loop.call_soon_threadsafe, self._take_in)
 
-    def _return(self, pieces: list[Piece], result: CallResult) -> None:
-        if not pieces:
-            return
-        self.running -= 1
-        self._finish(pieces, result)
+    def _take_in(self) -> None:
+        """What threads returned; then the lane goes on."""
+        while self.returned:
+            pieces, result = self.returned.popleft()
+            if pieces:
+                self.running -= 1
+                self._finish(pieces, result)
         if self.queue and self.wakeup is None:
             self._pump()
+
+    def revive(self) -> None:
+        """Go on after the event loop lost callbacks for want of memory: those that wake this lane may be among them."""
+        if self.wakeup is not None:
+            self.wakeup.cancel()
+            self.wakeup = None
+        self._take_in()
 
     def _finish(self, pieces: list[Piece], result: CallResult) -> None:
         found, seconds = result

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from math import inf
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from service.compute.batching import Gate, Lane, Outcome, Ticket
 from service.compute.registry import LoadedModel, ModelUse, Registry
-from service.errors import BadInputError, MissingModelError, ProblemError
+from service.errors import BadInputError, MissingModelError, ProblemError, ShortageError, or_shortage
 from service.layout import Layout, Target, all_columns, least_d
 from service.metrics import settle, tally
 from service.peers import Peers
@@ -82,6 +83,8 @@ class Engine:
     reach: int = 0  # up to this length, models that are missing can be built
     loading: str = ""  # what is being loaded, as long as not all models were
     lanes: dict[LoadedModel, Lane] = field(default_factory=dict)
+    lost_at: float = -inf  # when the event loop lost a callback for want of memory
+    stale: bool = False  # nobody has looked after the lanes since
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
@@ -99,6 +102,20 @@ class Engine:
         }
         self.registry = registry
 
+    def on_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop reports. A callback that it had no memory to run is lost, and with it perhaps the only one
+        that would have woken a lane or a request: lanes are looked after, and requests cut off that it leaves unanswered."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and isinstance(or_shortage(error), ShortageError):
+            self.stale, self.lost_at = True, time.monotonic()
+        loop.default_exception_handler(context)
+
+    def look_after_lanes(self) -> None:
+        if self.stale:
+            self.stale = False
+            for lane in list(self.lanes.values()):
+                lane.revive()
+
     def close(self) -> None:
         self.record()
         self.pool.shutdown()
@@ -107,6 +124,7 @@ class Engine:
     async def answers(self, request: Question) -> Answer:
         """All medians of a request, or all its quantiles, every one certified."""
         started = time.perf_counter()
+        self.look_after_lanes()
         options, wide = request.options, request.options.per_vector
         answer = Answer.blank(request.count * wide, request.dtype)
         if options.told != "medians":

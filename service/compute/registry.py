@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from exporter.files.manifest import MANIFEST
+from exporter.files.speed_table import LARGEST, SPEED_TABLE, SpeedTable, parsed
 from exporter.question.task import Even
 from exporter.readings.promise import uniform_only
 from service.compute.counting import OUTPUT, with_counting
@@ -30,6 +31,7 @@ from service.compute.entries import (
     checked,
     label,
     raw_entries,
+    read_regular,
 )
 from service.compute.filters import LoadedFilter, open_filter
 from service.compute.opening import line, proto_of, session_of, trial
@@ -53,7 +55,8 @@ class LoadedModel:
     session: Any
     input_name: str
     output_name: str
-    row_seconds: float = 0.0
+    row_seconds: float = 0.0  # when it was loaded
+    tuned_seconds: float | None = None  # by the table of speeds beside it
 
     @property
     def path(self) -> Path:
@@ -180,7 +183,12 @@ class Registry:
         ]
         if not fitting:
             raise BadInputError(self._misfit(n, pool, name or construction))
-        return min(fitting, key=_cost)
+        least = min(map(_size_first, fitting))
+        equals = [use for use in fitting if _size_first(use) == least]
+        tuned = all(use.model.tuned_seconds is not None for use in equals)
+        return min(
+            equals, key=lambda use: (use.model.tuned_seconds if tuned else use.model.row_seconds, use.model.name)
+        )
 
     def _misfit(self, n: int, pool: Sequence[LoadedModel], asked: str | None) -> str:
         longest = max((model.d for model in pool), default=0)
@@ -192,11 +200,12 @@ class Registry:
         return f"A vector of {n} values does not fit {who}: no padding gives that rank. Leave the choice open."
 
 
-def _cost(choice: ModelUse) -> tuple[int, bool, float, str]:
-    """Fewest numbers fed; then exact before probabilistic; then what ran fastest when it was loaded."""
-    model = choice.model
-    fed = len(choice.layout.rows) * model.d
-    return fed, not model.exact, model.row_seconds, model.name
+def _size_first(choice: ModelUse) -> tuple[int, bool]:
+    """Fewest numbers fed; then exact before probabilistic.
+
+    Of equals the one is chosen that is fastest by the table of speeds, or, where not all of them are in one, when loaded.
+    """
+    return len(choice.layout.rows) * choice.model.d, not choice.model.exact
 
 
 def load(
@@ -222,6 +231,7 @@ def load(
             left_out[MANIFEST] = str(error)
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
+        speeds = _speeds(folder)
         numbered = list(enumerate(found))
         for number, raw in numbered if enough is None else sorted(numbered, key=lambda each: _size(each[1])):
             if tell is not None:
@@ -238,6 +248,8 @@ def load(
                     filters[image_filter.name] = image_filter
                     continue
                 model = cast(LoadedModel, old) if old is not None else _open(entry, threads)
+                if (tuned := speeds.seconds(model.name) if speeds else None) != model.tuned_seconds:
+                    model = replace(model, tuned_seconds=tuned)
                 models[model.name] = model
                 if enough is not None and enough(model):
                     return Registry(models, left_out, filters)
@@ -247,6 +259,18 @@ def load(
                 left_out[label(raw, number)] = reason
                 log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
     return Registry(models, left_out, filters)
+
+
+def _speeds(folder: Path) -> SpeedTable | None:
+    """What `python -m exporter tune` measured for a folder; without it, or where it is damaged, models are timed here."""
+    try:
+        return parsed(read_regular(folder / SPEED_TABLE, LARGEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{line(error)}; models are chosen by the time of a row when they were loaded"
+        log.warning("table of speeds left out", extra={"fields": {"folder": str(folder), "reason": reason}})
+        return None
 
 
 def _size(entry: Any) -> int:

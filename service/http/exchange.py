@@ -33,7 +33,7 @@ from service.requests.options import MedianOptions, read_query
 log = logging.getLogger("service")
 Headers = dict[bytes, bytes]
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
-SOON = 0.005  # seconds
+SOON = 0.02  # seconds
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/", "/docs"})
 OPEN_FILES = "/page/"  # what the page is made of; what it shows is asked for with the key
 NOSNIFF = (b"x-content-type-options", b"nosniff")

@@ -21,7 +21,14 @@ class Timings(BaseModel):
     total_ms: float
 
 
-class MedianAnswer(BaseModel):
+class Served(BaseModel):
+    """How a request was served."""
+
+    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
+    timings: Timings
+
+
+class MedianAnswer(Served):
     """One entry a vector, in the order of the request."""
 
     medians: list[float | None] = Field(description="null where a vector has numbers missing, or none left (`nan`).")
@@ -29,11 +36,9 @@ class MedianAnswer(BaseModel):
     certified: list[bool] = Field(description="Proven by counting. An answer that cannot be proven is never sent.")
     error_bound: list[float] = Field(description="Proven distance to numpy.median; 0 with `exact`.")
     fallback: list[bool] = Field(description="The chosen model missed, and an exact one answered.")
-    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
-    timings: Timings
 
 
-class QuantileAnswer(BaseModel):
+class QuantileAnswer(Served):
     """One list a vector, one entry a quantile or rank, in the order of the request."""
 
     quantiles: list[list[float | None]] | None = Field(None, description="The answers, where quantiles were asked for.")
@@ -44,8 +49,6 @@ class QuantileAnswer(BaseModel):
     )
     error_bound: list[list[float]] = Field(description="Proven distance to numpy.quantile; 0 with `exact`.")
     fallback: list[list[bool]] = Field(description="The chosen model missed, and an exact one answered.")
-    batch_size: int = Field(description="Rows in the onnxruntime call, those of other requests included.")
-    timings: Timings
 
 
 class Problem(BaseModel):
@@ -82,6 +85,7 @@ class WatchedModel(BaseModel):
 
     name: str
     loaded: bool
+    uniform: bool = Field(description="It is made for uniform inputs only.")
     construction: str
     theorem: str | None
     d: int

@@ -108,6 +108,9 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.due = inf
         self.stuck = inf  # since when the client does not read
         self.timer: asyncio.TimerHandle | None = None
+        self.looked = inf  # when the client's lateness was last looked at
+        self.seen: object = None  # the request that was being answered then
+        self.since = inf  # and before which look it began
         self.beyond = False  # a connection too many
         self.refused = False
         self.last = False
@@ -306,17 +309,31 @@ class ShortWayProtocol(HttpToolsProtocol):
     def _tick(self) -> None:
         """Look several times within the shortest limit whether the client is late."""
         times = self.settings.timeout_s, self.settings.head_timeout_s, self.settings.idle_s, LINGER
-        self.timer = self.loop.call_later(min(times) / 4, self._tick)
+        try:
+            self.timer = self.loop.call_later(min(times) / 4, self._tick)
+        except MemoryError:  # nobody would look after this client any more
+            self.transport.abort()
+            return
         now = time.monotonic()
         if self.transport.is_closing():
             self.stuck = min(self.stuck, now)
-        if now > self.stuck + self.settings.timeout_s:
+        if now > self.stuck + self.settings.timeout_s or self._is_lost(now):
             self.transport.abort()
         elif now > self.due and not self._answering:
             if self.stage is Stage.HEAD and not self.refused:
                 self._refuse(ProblemError(408, "The head of the request did not arrive in time."))
             else:
                 self.transport.close()
+
+    def _is_lost(self, now: float) -> bool:
+        """Whether a request was under way when the event loop lost callbacks, and is not answered since."""
+        engine = self.gateway.engine
+        engine.look_after_lanes()
+        asked: object = self.pending if self.pending is not None else self.cycle
+        if asked is not self.seen:
+            self.seen, self.since = asked, min(self.looked, now)
+        self.looked = now
+        return self._answering and self.since <= engine.lost_at < now - self.settings.timeout_s
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has said all still gets the answer to it, as the last."""

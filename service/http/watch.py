@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from exporter.readings.promise import uniform_only
 from service import json_text
 from service.compute.engine import Engine
 from service.errors import BadInputError, ProblemError
@@ -99,7 +100,13 @@ def _body(*options: str) -> dict[str, Any]:
 
 def _entry(each: Any) -> dict[str, Any]:
     keys = ("construction", "theorem", "d", "depth", "width", "size", "failure_bound")
-    return {"name": each.name, "loaded": each.loaded, **{key: each.description.get(key) for key in keys}}
+    uniform = uniform_only(each.description)
+    return {
+        "name": each.name,
+        "loaded": each.loaded,
+        "uniform": uniform,
+        **{key: each.description.get(key) for key in keys},
+    }
 
 
 def _numbers(told: dict[str, Any]) -> int:

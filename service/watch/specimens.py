@@ -84,13 +84,13 @@ def _reader(file: str) -> Callable[[], bytes]:
 
 
 def watchable(models: Iterable[LoadedModel]) -> dict[str, Specimen]:
-    """All that can be watched, by name; a model being served goes before one of the page."""
+    """All that can be watched, by name, on a median; a model being served goes before one of the page."""
     loaded = {
         model.name: Specimen(
             model.name, model.sha256, model.description, model.grid, model.columns, model.file.read, loaded=True
         )
         for model in models
-        if isinstance(size := model.description.get("size"), int) and size <= MOST_NEURONS
+        if model.is_median and isinstance(size := model.description.get("size"), int) and size <= MOST_NEURONS
     }
     return carried() | loaded
 

@@ -3,9 +3,10 @@
     python tests/benchmarks/bench_constructions.py [--d 2048] [--batch 1 16 64] [--rounds 15] [--construction NAME ...]
     python tests/benchmarks/bench_constructions.py --profile compact --batch 64       where the time of one file goes
 
-One onnxruntime thread. Inputs rotate (on one repeated vector, selection algorithms learn its branches), contenders take
-turns within every round, and the median of the rounds counts. Below 1 a construction is faster than its rival. ns/neuron is
-the time of one vector over the size of the network; best of --tune. bottleneck and torch take part where they are installed.
+One onnxruntime thread, and the time that the processor gave it. Inputs rotate (on one repeated vector, selection algorithms
+learn its branches), contenders take turns within every round, and the median of the rounds counts. Below 1 a construction is
+faster than its rival. ns/neuron is the time of one vector over the size of the network; best of --tune. bottleneck and torch
+take part where they are installed.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -33,28 +33,13 @@ from exporter.errors import UserError
 from exporter.files.profiles import PROFILES
 from exporter.options import Options, Tune
 from exporter.question import task as tasks
+from exporter.tools.tune import CHAIN, grid_inputs, seconds, session, topk_mean
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take
-FILES: tuple[tuple[str, Tune], ...] = (("fused", "throughput"), ("fused", "latency"), ("minmax", "throughput"))
+FILES: tuple[tuple[str, Tune], ...] = (
+    ("dense", "throughput"), ("fused", "throughput"), ("fused", "latency"), ("minmax", "throughput"),
+)  # fmt: skip
 SIZE: dict[str, int] = {}  # neurons of the contenders
-
-
-def topk_mean(d: int) -> onnx.ModelProto:
-    """numpy's median by TopK: the mean of the last one or two of the upper half."""
-    k, middle = d // 2 + 1, 1 if d % 2 else 2
-    ints = {"k": [k], "start": [k - middle], "end": [k], "axis": [1]}
-    graph = helper.make_graph(
-        [
-            helper.make_node("TopK", ["x", "k"], ["top", "where"], axis=1),
-            helper.make_node("Slice", ["top", "start", "end", "axis"], ["mid"]),
-            helper.make_node("ReduceMean", ["mid"], ["y"], axes=[1]),
-        ],
-        "topk",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", d])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])],
-        [numpy_helper.from_array(np.array(v, dtype=np.int64), name) for name, v in ints.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def peers() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
@@ -75,9 +60,18 @@ def peers() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     if importlib.util.find_spec("torch"):
         torch = importlib.import_module("torch")
         torch.set_num_threads(1)
-        # torch.median of an even number is the lower one of the two
+        found["torch.median"] = lambda x: torch.median(torch.from_numpy(x), dim=1, keepdim=True).values.numpy()
         found["torch.quantile"] = lambda x: torch.quantile(torch.from_numpy(x), 0.5, dim=1, keepdim=True).numpy()
     return found
+
+
+def nothing(d: int, operations: int) -> Callable[[np.ndarray], np.ndarray]:
+    """A graph that computes no median: what so many of the cheapest operations on [N, d] cost, and the call itself."""
+    names = ["x", *(f"v{i}" for i in range(1, operations)), "y"]
+    shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", d]) for name in ("x", "y")]
+    nodes = [helper.make_node("Abs", [a], [b]) for a, b in pairwise(names)]
+    graph = helper.make_graph(nodes, "nothing", shape[:1], shape[1:])
+    return session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
 
 def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
@@ -108,34 +102,14 @@ def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
         print(f"{'':4}{op:12} {len(spent):6} {sum(spent) / batch:10.1f}")
 
 
-def session(proto: onnx.ModelProto) -> Callable[[np.ndarray], np.ndarray]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    run = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    dtype = np.float32 if proto.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT else np.float64
-    return lambda x: run.run(None, {"x": x.astype(dtype, copy=False)})[0]
-
-
-def seconds(call: Callable[[np.ndarray], np.ndarray], inputs: list[np.ndarray], least: float) -> float:
-    """Seconds per call, over all inputs, for at least `least` seconds."""
-    calls, start = 0, time.perf_counter()
-    while True:
-        for x in inputs:
-            call(x)
-        calls += len(inputs)
-        spent = time.perf_counter() - start
-        if spent >= least:
-            return spent / calls
-
-
 def contenders(
     d: int, names: list[str], files: Sequence[tuple[str, Tune]] = FILES
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {"TopK + mean": session(topk_mean(d)), **peers()}
     for name in names:
         for profile, tune in files:
-            if PROFILES[profile].floats and not CONSTRUCTIONS[name].comparators:
+            written = PROFILES[profile]
+            if (written.floats and not CONSTRUCTIONS[name].comparators) or (written.merged and d > CHAIN):
                 continue
             try:
                 model = build(tasks.median(d), Options(construction=name, profile=profile, tune=tune))
@@ -157,19 +131,19 @@ def too_large(name: str, d: int, batch: int) -> str | None:
 
 
 def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarray]], rounds: int) -> None:
-    rng = np.random.default_rng(0)
-    cells = 2**24
-    inputs = [(rng.integers(0, cells, (batch, d), endpoint=True) / cells).astype(np.float32) for _ in range(16)]
+    inputs = grid_inputs(d, batch)
     truth = np.median(inputs[0].astype(np.float64), axis=1, keepdims=True)
+    lower = np.sort(inputs[0], axis=1)[:, [(d - 1) // 2]]  # what torch.median means, of an even number too
     here = {}
     for name, call in runs.items():
         if reason := too_large(name, d, batch):
             print(f"{'':4}{name:40} skipped: {reason}")
             continue
-        if not np.allclose(call(inputs[0]), truth, rtol=0, atol=2**-23):
+        if not np.allclose(call(inputs[0]), lower if name == "torch.median" else truth, rtol=0, atol=2**-23):
             print(f"{'':4}{name:40} wrong: not timed")
             continue
         here[name] = call
+    here |= {f"no median: {n} x Abs": nothing(d, n) for n in (1, 21)}
     times: dict[str, list[float]] = {name: [] for name in here}
     for _ in range(rounds):
         for name, call in here.items():

@@ -48,9 +48,9 @@ def promised(options: Options, d: int, depth: int, width: float, trials: int = 1
         got, seconds, expected, abouts = Answers(), 0.0, 0.0, []
         for task, asked in made:
             with tempfile.TemporaryDirectory() as scratch:
-                started = time.monotonic()
+                started = time.process_time()
                 session, about = opened(task, asked, scratch)
-                seconds = max(seconds, time.monotonic() - started)
+                seconds = max(seconds, time.process_time() - started)
                 got += sum((answers(session, task, "uniform", each, seed) for seed in SEEDS), Answers())
             expected = max(expected, about["failure_bound"])
             abouts.append(about)
@@ -59,7 +59,7 @@ def promised(options: Options, d: int, depth: int, width: float, trials: int = 1
             check("depth", max(about["depth"] for about in abouts), "=", depth),
             check("width / d", max(about["width"] for about in abouts) / d, "<=", width),
             check("failure bound", expected, "<=", options.failure),
-            check("seconds to export", seconds, "<=", 15),
+            check("processor seconds to export", seconds, "<=", 15),
             check(f"{got.wrong} of {got.trials} wrong, {len(made)} files: chance", likely, ">=", CHANCE),
             check("outside [0, 1]", got.outside, "=", 0),
         ]
@@ -82,7 +82,7 @@ def cells() -> Iterator[Cell]:
         yield promised(Options("linear18", failure=1e-6), d, 18, 30)
     yield promised(Options("window6", failure=1e-6), 2048, 6, 53)
     for name in ("window4", "window5", "window6", "linear18"):
-        yield certificates(Options(name, failure=0.2, profile="fused"), 2048, 400)
+        yield certificates(Options(name, failure=0.2, profile="fused", dtype="float64"), 2048, 400)
     for name in ("window5", "window6", "linear18"):
         for d in SIZES:
             yield counted(Options(name), d)

@@ -17,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import exporter
-from exporter.cli import COMMANDS, main
+from exporter.cli import main
+from exporter.commands import COMMANDS
 from exporter.constructions import CONSTRUCTIONS
 
 DESCRIPTION = {
@@ -321,17 +322,3 @@ def test_the_pixel_filter_of_the_help_is_a_median_filter(
     x = np.random.default_rng(0).integers(0, 256, (500, 25)).astype(np.float32)
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     assert (session.run(None, {"x": x})[0][:, 0] == np.median(x, axis=1)).all()
-
-
-@pytest.mark.parametrize(
-    ("d", "tune", "name"),
-    [
-        (9, "latency", "median-depth3-d9-dense.onnx"),
-        (25, "latency", "median-depth3-d25-fused.onnx"),
-        (25, "throughput", "median-batcher-d25-fused.onnx"),
-        (121, "throughput", "median-radix-d121-fused.onnx"),
-    ],
-)
-def test_the_fastest_construction_by_d_and_tune(tmp_path: Path, d: int, tune: str, name: str) -> None:
-    assert main(["--d", str(d), "--construction", "fastest", "--tune", tune, "--out", str(tmp_path)]) == 0
-    assert [p.name for p in tmp_path.glob("*.onnx")] == [name]

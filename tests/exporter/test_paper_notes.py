@@ -268,3 +268,11 @@ def test_every_repair_of_section_4_is_listed() -> None:
     labels = ["max_hierarchy", "exact_median", "depthany_lower_bounds", "all_depth_lower_width_bounds"]
     assert all(f"`theorem:{label}`" in text for label in labels)
     assert "against med" in text
+
+
+def test_the_second_tail_of_the_inverse_process_is_at_most_the_first() -> None:
+    """2 exp(-R/4) <= 2 exp(-L/6) wherever R >= L, where the proof of lem:inverse-process says at least."""
+    for low in range(1, 30):
+        for high in range(low, 40):
+            assert 2 * exp(-high / 4) <= 2 * exp(-low / 6)
+    assert "lem:inverse-process" in NOTES.read_text(encoding="utf-8")

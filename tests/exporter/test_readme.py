@@ -27,7 +27,7 @@ from exporter.readings.contract import DType
 from tests.runtimes.adapters import RUNTIMES
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/planner.md", "docs/images.md"]
+PAGES = ["README.md", "docs/planner.md", "docs/images.md", "docs/quantisation.md", "docs/rewrite.md"]
 D = 2048
 TABLE = ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "linear18", "compact")
 # digits that are names and measure nothing

@@ -2,7 +2,8 @@
 
 Exports every case, runs it in every runtime, each in a process of its own, compares with numpy and writes models/RUNTIMES.md
 and models/runtimes.json. Fails when a required runtime is not exact on a promised file, or when a property is refuted; a
-proof whose searches did not end is told, and no failure. With --only or --case the cells that are not run stay as they are.
+proof whose searches did not end is told, and no failure. The table is written after each runtime: cells that were not run
+yet, or with --only or --case are not, stay as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.runtimes.report import markdown, unproved
 Result = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 EACH = 4  # vectors per family
-TIMEOUT = 180  # seconds for one file in one runtime
+TIMEOUT = 180.0  # seconds for one file in one runtime
 PROOFS = (("radix", 3, 2, "range"), ("radix", 3, 2, "swap"), ("batcher", 3, 16, "range"))
 
 
@@ -61,7 +62,8 @@ def prepare(folder: Path, wanted: str) -> list[Prepared]:
 class Worker:
     """The process of one runtime; started again after a crash."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, timeout: float = TIMEOUT) -> None:
+        self.timeout = timeout
         python = ROOT / ".venv-runtimes" / "bin" / "python" if runtime.env else Path(sys.executable)
         self.command = [str(python), "-m", "tests.runtimes.worker", runtime.module]
         self.start()
@@ -75,14 +77,14 @@ class Worker:
     def read(self) -> dict[str, Any]:
         """The next line, or why there is none."""
         assert self.process.stdout
-        timer = threading.Timer(TIMEOUT, self.process.kill)
+        timer = threading.Timer(self.timeout, self.process.kill)
         timer.start()
         line = self.process.stdout.readline()
         late = not timer.is_alive()
         timer.cancel()
         if line:
             return dict(json.loads(line))
-        return {"crash": f"no answer in {TIMEOUT} s" if late else "the process crashed"}
+        return {"crash": f"no answer in {self.timeout:g} s" if late else "the process crashed"}
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin
@@ -99,11 +101,13 @@ class Worker:
         self.process.communicate()
 
 
-def run_all(runtimes: list[Runtime], prepared: list[Prepared], folder: Path) -> Iterator[dict[str, Any]]:
+def run_all(
+    runtimes: list[Runtime], prepared: list[Prepared], folder: Path, timeout: float = TIMEOUT
+) -> Iterator[dict[str, Any]]:
     bar = tqdm(total=len(runtimes) * len(prepared), desc="running", unit="file", disable=None)
     base: dict[str, float] = {}
     for runtime in runtimes:
-        worker = Worker(runtime)
+        worker = Worker(runtime, timeout)
         for p in prepared:
             bar.set_postfix_str(f"{runtime.name}: {p.case.name}")
             result = _run_one(runtime, worker, p, folder)
@@ -182,24 +186,32 @@ def merged(path: Path, results: list[Result], proved: list[Result]) -> tuple[lis
     return [cells[p] for p in places if p in cells], proved or old["proofs"]
 
 
+def save(out: Path, results: list[Result], proved: list[Result]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    table = {"format": 1, "rows_per_family": EACH, "results": results, "proofs": proved}
+    replace_file(out / "runtimes.json", (json.dumps(table, indent=1) + "\n").encode())
+    replace_file(out / "RUNTIMES.md", markdown(results, proved).encode())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(RUNTIMES), help="a runtime, repeatable (default: all)")
     parser.add_argument("--case", default="", help="only cases whose name holds this text")
     parser.add_argument("--out", type=Path, default=ROOT / "models", help="where RUNTIMES.md and runtimes.json go")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help="for one file in one runtime")
     args = parser.parse_args()
     runtimes = [r for r in RUNTIMES.values() if not args.only or r.module in args.only or r.module == "onnxruntime"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepared = prepare(folder, args.case)
-        results = list(run_all(runtimes, prepared, folder))
+        results: list[Result] = []
+        for result in run_all(runtimes, prepared, folder, args.timeout):
+            results.append(result)
+            if len(results) % len(prepared) == 0:  # all of a runtime
+                save(args.out, *merged(args.out / "runtimes.json", results, []))
         proved = [] if args.only or args.case else list(proofs(folder / "proofs"))
-    args.out.mkdir(parents=True, exist_ok=True)
-    if args.only or args.case:
-        results, proved = merged(args.out / "runtimes.json", results, proved)
-    table = {"format": 1, "rows_per_family": EACH, "results": results, "proofs": proved}
-    replace_file(args.out / "runtimes.json", (json.dumps(table, indent=1) + "\n").encode())
-    replace_file(args.out / "RUNTIMES.md", markdown(results, proved).encode())
+    results, proved = merged(args.out / "runtimes.json", results, proved)
+    save(args.out, results, proved)
     broken = [r for r in results if r["required"] and r["promised"] and r["status"] != "exact"]
     for r in broken:
         print(f"{r['runtime']}: {r['construction']} d = {r['d']} {r['profile']}: {r['status']}", r.get("reason", ""))

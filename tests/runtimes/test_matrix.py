@@ -53,6 +53,22 @@ def test_a_runtime_that_is_missing_and_one_that_fails(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
 
 
+def test_a_proof_that_did_not_end_is_no_proof_and_no_refutation() -> None:
+    about = {
+        "construction": "radix",
+        "d": 3,
+        "bits": 2,
+        "property": "swap",
+        "cases": 1,
+        "searches": 15,
+        "proved": False,
+    }
+    assert "| swap | radix, d = 3, 2 bits, dense | 1 | 15 | no search ended | 300.0 |" in markdown(
+        [], [about | {"refuted": False, "seconds": 300.0}]
+    )
+    assert "| refuted |" in markdown([], [about | {"refuted": True}])
+
+
 def test_paths_of_the_machine_are_left_out() -> None:
     assert tidy("Error at /some/where/model.onnx:\n  line 2") == "Error at : line 2"
 

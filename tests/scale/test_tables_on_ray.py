@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head without processors and two nodes with one each."""
+    """Three nodes, the head one of them, with a processor each."""
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(2):
         made.add_node(num_cpus=1)
@@ -89,7 +89,11 @@ class Loses(RayEngine):
 
     def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
         node = self.cluster.add_node(num_cpus=1)
-        self.cluster.wait_for_nodes()
+        while True:  # until it is counted, and one that was lost before is not
+            there = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
+            if node.node_id in there and self.workers == len(there):
+                break
+            time.sleep(0.05)
         self.runs += 1
         mark = self.folder / f"lost in run {self.runs}"
         lost = threading.Thread(target=self.lose, args=(node, mark))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from exporter.question.families import FAMILIES
-from service.client import Client, ServiceError, main
+from service.client import Client, ServiceError
+from service.client.__main__ import main
 from tests.service.conftest import Server
 from tests.service.random_requests import is_right
 

@@ -199,6 +199,8 @@ def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> No
     with started(image, tmp_path) as (client, log):
         answer = client.post("/median", json={"vectors": [[3, 1, 2], [0.5] * 2048]}).json()
         assert answer["medians"] == [2.0, 0.5]
+        filters = [each["name"] for each in client.get("/models").json()["filters"]]
+        assert filters == ["median-window3x3-uint8", "median-window5x5-uint8"]
     assert b"building a model" not in log[0]  # they are built in
 
 

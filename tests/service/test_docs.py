@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.library import export_model
 from tests.service.conftest import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +32,10 @@ JSON = [(page, json.loads(text)) for page, kind, _, text in BLOCKS if kind == "j
 
 @pytest.fixture(scope="module")
 def started(serve: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """On an empty folder: the default model is built first."""
-    server = serve(tmp_path_factory.mktemp("docs") / "models", "--drain-s", "0").wait(120)
+    """On a folder with the filter of the page alone: the default model is built first."""
+    folder = tmp_path_factory.mktemp("docs") / "models"
+    export_model(out=folder, window=(3, 3), dtype="uint8")
+    server = serve(folder, "--drain-s", "0").wait(120)
     assert server.log.count('"building a model"') == 1
     yield server
     server.stop()

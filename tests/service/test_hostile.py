@@ -19,10 +19,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service import client as program
 from service import scaling
 from service.__main__ import port_is_free
 from service.client import Client, ServiceError
+from service.client import __main__ as program
 from service.compute import registry
 from service.settings import Settings
 from tests.service.conftest import InProcess, Server

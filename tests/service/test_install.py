@@ -52,12 +52,28 @@ def test_commands_name_the_extra(hidden: str, command: list[str], tmp_path: Path
     assert not done.stdout
 
 
-@pytest.mark.parametrize(("command", "option"), [("serve", "--max-batch"), ("client", "--concurrency")])
+@pytest.mark.parametrize(
+    ("command", "option"), [("serve", "--max-batch"), ("client", "--concurrency"), ("batch", "--per")]
+)
 def test_with_it_one_command_has_both_packages(command: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
     assert option in capsys.readouterr().out
+
+
+def test_it_says_so_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert all(f"onnx-median {word} " in told for word in ("serve", "client", "batch", "describe"))
+    assert main(["sevre"]) == 2
+    assert "did you mean 'serve'?" in capsys.readouterr().err
+
+
+def test_serving_does_not_load_the_builder(tmp_path: Path) -> None:
+    done = without({"scipy"}, tmp_path, "-c", "from exporter.console import main; main(['serve', '--help'])")
+    assert done.returncode == 0, done.stderr
 
 
 def test_so_does_the_library(tmp_path: Path) -> None:

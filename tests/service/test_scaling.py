@@ -160,7 +160,9 @@ def test_nan_from_a_model_is_no_answer() -> None:
         assert np.isnan(proven(rows, target, F32, np.nan)).all()
 
 
-@pytest.mark.parametrize("construction", ["radix", "batcher", "depth3", "depth5", "compact", "linear22", "linear46"])
+@pytest.mark.parametrize(
+    "construction", ["radix", "batcher", "depth3", "depth5", "compact", "linear18", "linear22", "linear46"]
+)
 @pytest.mark.parametrize("d", [24, 25])
 def test_counting_proves_the_answers_of_every_construction(construction: str, d: int) -> None:
     tune: Literal["latency", "throughput"] = "latency" if construction == "radix" else "throughput"

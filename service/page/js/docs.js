@@ -1,24 +1,29 @@
-// /docs: every operation of /openapi.json, with a form that sends it.
+// API, at /docs too: every operation of /openapi.json, with a form that sends it.
 import { openapi, Problem, request } from './api.js'
 import { $, duration, h, say } from './dom.js'
 
 const LONG = 20000 // characters of an answer that are shown
 
-let document_ = null
+let document_ = null, opened = false
 const resolve = (schema) => (schema?.$ref ? schema.$ref.split('/').slice(1).reduce((at, key) => at?.[key], document_) : schema) ?? {}
 
-try {
-  document_ = await openapi()
-  $('docs-lead').prepend(`${document_.info.title} ${document_.info.version}. ${document_.info.description ?? ''} `)
-  const groups = new Map()
-  for (const [path, operations] of Object.entries(document_.paths)) {
-    for (const [verb, operation] of Object.entries(operations)) {
-      const tag = operation.tags?.[0] ?? 'other'
-      groups.set(tag, [...(groups.get(tag) ?? []), [verb, path, operation]])
+export async function openDocs() {
+  if (opened) return
+  opened = true
+  try {
+    document_ = await openapi()
+    $('docs-lead').prepend(`${document_.info.title} ${document_.info.version}. ${document_.info.description ?? ''} `)
+    const groups = new Map()
+    for (const [path, operations] of Object.entries(document_.paths)) {
+      for (const [verb, operation] of Object.entries(operations)) {
+        const tag = operation.tags?.[0] ?? 'other'
+        groups.set(tag, [...(groups.get(tag) ?? []), [verb, path, operation]])
+      }
     }
-  }
-  $('operations').replaceChildren(...[...groups].sort(([a], [b]) => (a === 'watch') - (b === 'watch')).map(([tag, list]) => h('section', {}, h('h2', {}, tag), list.map((each) => operationOf(...each)))))
-} catch (error) { say($('docs-error'), error.message) }
+    $('operations').replaceChildren(...[...groups].sort(([a], [b]) => (a === 'watch') - (b === 'watch')).map(([tag, list]) => h('section', {}, h('h2', {}, tag), list.map((each) => operationOf(...each)))))
+    say($('docs-error'))
+  } catch (error) { opened = false; say($('docs-error'), error.message) }
+}
 
 function operationOf(verb, path, operation) {
   const body = h('div', {})

@@ -1,14 +1,17 @@
-// Which view is shown, by the part of the address after #.
+// Which view is shown, by the part of the address after #; /docs is that of the API.
 import { $, show } from './dom.js'
 import { startTry } from './try.js'
 import { openWatch } from './watch.js'
 import { openCompare } from './compare.js'
+import { offerImages, openImages } from './images.js'
+import { openDocs } from './docs.js'
 import { openModels } from './models.js'
 
-const VIEWS = { try: () => {}, watch: openWatch, compare: openCompare, models: openModels }
+const VIEWS = { try: () => {}, watch: openWatch, compare: openCompare, images: openImages, models: openModels, docs: openDocs }
 
 function route(moved) {
-  const name = location.hash.slice(1) in VIEWS ? location.hash.slice(1) : 'try'
+  const asked = location.hash.slice(1)
+  const name = asked in VIEWS ? asked : location.pathname === '/docs' ? 'docs' : 'try'
   for (const view of Object.keys(VIEWS)) show($(view), view === name)
   for (const link of document.querySelectorAll('nav a')) {
     if (link.hash === `#${name}`) link.setAttribute('aria-current', 'page')
@@ -20,5 +23,6 @@ function route(moved) {
 }
 
 startTry()
+offerImages()
 addEventListener('hashchange', () => route(true))
 route(false)

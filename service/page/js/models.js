@@ -1,12 +1,12 @@
 // Models: what is loaded, what each promises, and what was left out.
 import { get, request } from './api.js'
-import { $, count, h, say, short, show } from './dom.js'
+import { $, count, h, plural, say, short, show } from './dom.js'
 
 export async function openModels() {
   try {
     const list = await get('/models')
     say($('models-error'), list.models.length ? '' : 'No model is loaded.')
-    $('model-list').replaceChildren(...list.models.map(card))
+    $('model-list').replaceChildren(...list.models.map(card), ...list.filters.map(card))
     const left = Object.entries(list.left_out)
     show($('left-out'), left.length > 0)
     $('left-out').querySelector('dl').replaceChildren(...left.flatMap(([file, reason]) => [h('dt', {}, file), h('dd', {}, reason)]))
@@ -18,11 +18,13 @@ function card({ name, sha256, description: about }) {
   const button = h('button', { type: 'button', 'aria-label': `Download ${name}.onnx`, click: () => download(name, button) }, 'Download')
   const outputs = (about.outputs ?? []).map((output) => output.name).join(', ')
   const facts = [
-    ['Answers', `${outputs || about.op} of ${count(about.d)} numbers`],
-    ['Depth, width', `${count(about.depth)}, ${count(about.width)}`],
+    ['Answers', `${outputs || about.op} of ${about.window ? `windows of ${about.window.join(' × ')} pixels` : about.frames ? plural(about.frames, 'frame') : `${count(about.d)} numbers`}`],
+    ['Depth, width', about.width == null ? null : `${count(about.depth)}, ${count(about.width)}`],
+    ['Comparisons', about.comparators == null ? null : `${count(about.comparators)} a pixel`],
+    ['Border', about.border],
     ['Neurons', about.size == null ? null : count(about.size)],
-    ['Grid', `${about.bits} bits in ${about.dtype}, on [${(about.domain ?? []).map((end) => short(end)).join(', ')}]`],
-    ['Off the grid', about.off_grid_error == null ? null : `at most ${short(about.off_grid_error, 3)} off`],
+    ['Grid', about.inputs === 'floats' ? null : `${about.bits} bits in ${about.dtype}, on [${(about.domain ?? []).map((end) => short(end)).join(', ')}]`],
+    ['Off the grid', about.off_grid_error == null || about.inputs === 'floats' ? null : `at most ${short(about.off_grid_error, 3)} off`],
     ['Profile', about.profile],
     ['Theorem', about.theorem],
     ['sha256', h('span', { class: 'mono', title: sha256 }, `${sha256.slice(0, 16)}…`)],
@@ -33,10 +35,11 @@ function card({ name, sha256, description: about }) {
 }
 
 function promise(about, exact) {
+  if (about.inputs === 'floats') return 'Right on every finite number: it only compares them.'
   if (exact) return 'Right on every input of its grid: ties, any order, any distribution.'
   if (about.failure_bound == null) return 'It promises no failure bound; every answer is proven by counting all the same.'
   if (about.failure_bound === 0) return 'Never misses a rank, and rounds its answer by the stated error.'
-  const over = about.failure_law === 'file' ? 'of all inputs in random order' : 'of the seeds, on average over inputs'
+  const over = { file: 'of all inputs in random order', uniform: 'of uniform inputs, for which alone it is made' }[about.failure_law] ?? 'of the seeds, on average over inputs'
   return `Right but for ${short(about.failure_bound, 3)} ${over}; what it misses an exact model answers.`
 }
 

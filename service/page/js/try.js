@@ -112,6 +112,7 @@ function levels() {
 
 async function compute() {
   const mine = ++turn
+  const patience = setTimeout(() => { if (mine === turn) $('try-waiting').textContent = 'Still working. For a new length the service may have to build a network first, once.' }, 1000)
   try {
     if (!file) take(fromText($('numbers').value), null)
     const numbers = state.numbers, wanted = levels()
@@ -131,7 +132,8 @@ async function compute() {
     if (mine !== turn) return
     say($('try-error'), place(error))
   } finally {
-    if (mine === turn) $('answer').classList.remove('stale')
+    clearTimeout(patience)
+    if (mine === turn) { $('answer').classList.remove('stale'); $('try-waiting').textContent = '' }
   }
 }
 

@@ -57,7 +57,7 @@ function refit() {
 /** The numbers to send: yours as far as they fit, evenly taken where they are too many. */
 function vector(mine) {
   const own = chosen === 'own' && state.numbers
-  const numbers = own ? state.numbers : sample(Number(chosen) || 16, 'normal', 3)
+  const numbers = own ? state.numbers : sample(Number(chosen) || 16, mine.some((each) => each.uniform) ? 'uniform' : 'normal', 3)
   const largest = (n) => mine.filter((each) => fits(each.d, n)).length > 0
   let n = numbers.length
   const most = Math.max(...mine.map((each) => each.d))
@@ -99,9 +99,11 @@ async function run() {
 function about(note, n) {
   const padding = told.d - told.entries.filter((entry) => entry >= 0).length
   const repeated = told.d - padding > n ? ', each twice,' : ''
-  const facts = `${note}${repeated}${padding ? ` and ${plural(padding, 'filler')}, half below and half above,` : ''} in a network of d = ${count(told.d)}, depth ${told.depth}, ${plural(told.size, 'neuron')}. `
+  const guard = told.layers.filter((layer) => layer.name === 'round and clamp').length
+  const facts = `${note}${repeated}${padding ? ` and ${plural(padding, 'filler')}, half below and half above,` : ''} in a network of d = ${count(told.d)}, depth ${told.depth}${guard ? `, of which ${plural(guard, 'layer')} round and clamp the input` : ''}, ${plural(told.size, 'neuron')}. `
+  const law = networks.find((each) => each.name === told.model)?.uniform ? 'It is made for uniform inputs, and promises nothing on others. ' : ''
   const verdict = told.certified ? `It answers ${short(told.answer, 8)}, and counting proves it.` : `It answers ${short(told.answer, 8)}, which counting refutes: this is one of the inputs it misses. In Try an exact network would step in.`
-  $('watch-about').replaceChildren(h('strong', {}, `${told.construction}: `), `${summaries[told.construction]?.summary ?? told.theorem}. `, facts, verdict)
+  $('watch-about').replaceChildren(h('strong', {}, `${told.construction}: `), `${summaries[told.construction]?.summary ?? told.theorem}. `, law, facts, verdict)
 }
 
 function go(to) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
 from exporter.build import build, to_onnx
-from exporter.constructions.batcher import merge_exchange, pruned
+from exporter.constructions.batcher import Stage, merge_exchange, pruned, shallowest, staged
+from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.options import Options
 from exporter.question import task as tasks
 from tests.running import run
@@ -27,6 +29,72 @@ def test_the_network_sorts(d: int) -> None:
     """A comparator network sorts if it sorts all 2^d inputs of zeros and ones."""
     x = np.array(list(product([0, 1], repeat=d)))
     assert np.array_equal(sort_by(merge_exchange(d), x), np.sort(x, axis=1))
+
+
+CHUNK = 3**11
+
+
+def places_right(stages: list[Stage], d: int, wanted: list[int]) -> bool:
+    """Whether every input of zeros and ones has the right values on the wanted wires at the end: all of them are run.
+
+    The comparators of the first stage are disjoint, and behind one the two wires hold 00, 01 or 11: these 3 of 4 cases are
+    enough. Many cases are run at a time, as bits of bytes: min is `and`, max is `or`.
+    """
+    pairs = [list(pair) for pair in stages[0]] if stages else []
+    groups = pairs + [[wire] for wire in range(d) if all(wire not in pair for pair in pairs)]
+    together = next((n for n in range(len(groups)) if prod(len(g) + 1 for g in groups[:n]) >= CHUNK), len(groups))
+    counts = np.indices([len(g) + 1 for g in groups[:together]], np.uint8).reshape(together, -1)
+    ones = counts.sum(axis=0, dtype=np.uint8)
+    size = -(-len(ones) // 8)
+    for others in product(*(range(len(g) + 1) for g in groups[together:])):
+        values = np.empty((d, size), np.uint8)
+        for k, group in enumerate(groups):
+            for place, wire in enumerate(reversed(group)):
+                in_all = k >= together and others[k - together] > place
+                values[wire] = np.packbits(counts[k] > place) if k < together else 255 * in_all
+        for stage in stages[1:]:
+            for i, j in stage:
+                values[i], values[j] = values[i] & values[j], values[i] | values[j]
+        for k in wanted:
+            right = np.packbits(ones >= d - k - sum(others))
+            if not np.array_equal(values[k][: len(ones) // 8], right[: len(ones) // 8]):
+                return False
+            rest = len(ones) % 8  # the bits of the last byte that are cases
+            if rest and (values[k][-1] ^ right[-1]) >> (8 - rest):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("d", SORTERS)
+def test_every_listed_sorter_sorts(d: int) -> None:
+    assert places_right(staged(comparators(SORTERS[d])), d, list(range(d)))
+
+
+@pytest.mark.parametrize("d", MEDIANS)
+def test_every_listed_median_network_has_the_median(d: int) -> None:
+    ordered = [] if d % 2 else [(d // 2 - 1, d // 2)]
+    assert places_right(staged(comparators(MEDIANS[d]) + ordered), d, sorted({(d - 1) // 2, d // 2}))
+
+
+@pytest.mark.parametrize(("lists", "d"), [(SORTERS, 6), (SORTERS, 9), (SORTERS, 16), (MEDIANS, 13), (MEDIANS, 17)])
+def test_no_comparator_of_a_list_can_be_left_out(lists: dict[int, str], d: int) -> None:
+    """The check itself sees a list that is wrong in one place."""
+    pairs, wanted = comparators(lists[d]), list(range(d)) if lists is SORTERS else [d // 2]
+    for k in range(len(pairs)):
+        assert not places_right(staged(pairs[:k] + pairs[k + 1 :]), d, wanted)
+
+
+@pytest.mark.parametrize("d", range(2, 33))
+def test_what_is_taken_from_the_lists(d: int) -> None:
+    """The median and all of d wires, with the last wires of a list left out and what no rank depends on."""
+    middle = sorted({(d - 1) // 2, d // 2})
+    for wanted in (middle, list(range(d))):
+        stages, _ = shallowest(d, [k + 1 for k in wanted])
+        assert places_right(stages, d, wanted)
+        ours, batchers = (sum(map(len, s)) for s in (stages, pruned(merge_exchange(d), set(wanted))[0]))
+        assert ours <= batchers + 2 * (len(wanted) > 2)  # some sorters pay for their stages with a comparator or two
+        if d >= 9:
+            assert len(stages) < len(merge_exchange(d))
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 17, 64, 100, 2048])
@@ -62,7 +130,7 @@ def test_depth_and_width_at_2048(task: tasks.Task) -> None:
 def test_depth_and_width(d: int) -> None:
     levels = (d - 1).bit_length()
     counted = build(tasks.sort(d), Options(construction="batcher", inputs="grid")).accounting
-    assert counted.depth - 1 == levels * (levels + 1) // 2
+    assert counted.depth - 1 == {5: 5, 9: 7, 25: 13}.get(d, levels * (levels + 1) // 2)
     assert counted.width <= 1.5 * d
 
 

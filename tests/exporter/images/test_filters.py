@@ -52,6 +52,7 @@ def ranks(x: Array, window: tuple[int, int], rank: int, border: str) -> Array:
     [
         *product([(3, 3), (1, 7), (4, 3)], IMAGE_PROFILES, MODES),
         *(((5, 5), profile, "reflect") for profile in IMAGE_PROFILES),
+        *(((7, 1), profile, "edge") for profile in IMAGE_PROFILES),
         *(((9, 9), "minmax", border) for border in MODES),
         ((7, 7), "conv", "reflect"),
         ((7, 7), "structured", "edge"),

@@ -73,11 +73,13 @@ def test_the_size_is_no_larger_where_it_is_the_objective() -> None:
 
 @pytest.mark.parametrize("cells", [255, 2**9, 2**24])
 def test_chances_cover_every_uniform_law(cells: int) -> None:
-    """Rounded reals, reals of a domain that is not on the grid by half a step on either side, and all grid values alike."""
-    steps, a = Steps(cells), np.unique(np.linspace(0, cells + 1, 60).astype(np.int64))
+    """Rounded reals, reals of a domain off the grid by half a step on either side, all grid values alike; turned around."""
+    some = np.linspace(0, cells + 1, 60).astype(np.int64)
+    steps, a = Steps(cells), np.unique(np.concatenate([some, cells + 1 - some]))
     laws = [a / (cells + 1)]
     for left, right in ((0, 0), (0.5, 0.5), (-0.5, -0.5), (0.5, -0.5), (-0.5, 0.5)):
         laws.append(np.clip((a - 0.5 + left) / (cells + left + right), 0, 1))
+    laws += [1 - law[::-1] for law in laws]  # of cells - x
     for law in laws:
         inner = (a > 0) & (a <= cells)
         assert np.all(steps.at_least(a)[inner] <= law[inner])

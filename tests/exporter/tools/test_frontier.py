@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,22 @@ def test_the_command(inputs: str, capsys: pytest.CaptureFixture[str]) -> None:
             assert {k: row[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")} == {
                 k: about[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")
             }
+
+
+def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = tmp_path / "frontier.png"
+    asked = ["frontier", "--d", "24", "--failure", "0.3", "--construction", "depth3", "--picture", str(drawn)]
+    assert main(asked) == 0
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert "depth3" in capsys.readouterr().out
+    (tmp_path / "file").touch()
+    assert main([*asked[:-1], str(tmp_path / "file" / "x.png")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    monkeypatch.setattr("exporter.cli.can_plot", lambda: False)
+    drawn.unlink()
+    assert main(asked) == 2
+    assert "onnx-median[plot]" in capsys.readouterr().err
+    assert not drawn.exists()
 
 
 def test_light_weights_are_a_trade_for_ties() -> None:

@@ -1,4 +1,5 @@
-"""Every example of docs/scale.md runs, in the order of the page: in this process, and with Ray installed in a shell."""
+"""Every example of docs/scale.md runs, in the order of the page: in this process, and with Ray installed in a shell.
+Then that of the README, on the same table."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ import pytest
 
 from service.batch import run as module
 from service.batch.__main__ import main
-from tests.service.batch.tables import Here
+from tests.service.batch.tables import Here, answers
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "scale.md").read_text()
+README = (ROOT / "README.md").read_text().partition("\n## Tables\n")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"^```(\w+)( \w+)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CLUSTER = find_spec("ray") is not None
 
@@ -41,3 +43,6 @@ def test_the_examples_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert main([*shlex.split(command)[3:], "--quiet"]) == 0
         ran += kind in ("python", "sh")
     assert ran == 6
+    (command,) = re.findall(r"^    python -m service\.batch (.*)$", README, re.MULTILINE)
+    assert main([*shlex.split(command), "--quiet"]) == 0
+    assert answers(Path("medians")).equals(answers(Path("cities")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,22 @@ def test_the_ladder_serves_every_rank(folder: Path) -> None:
 
 
 def test_an_answer_that_counting_refutes_is_not_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = solve._run
+    load = solve.loaded
 
-    def wrong(*arguments: Any) -> Any:
-        told = run(*arguments)
-        told[3, 1] += 9
-        return told
+    class Spoilt:
+        def __init__(self, session: Any) -> None:
+            self.session = session
 
-    monkeypatch.setattr(solve, "_run", wrong)
+        def run(self, *arguments: Any) -> Any:
+            (told,) = self.session.run(*arguments)
+            told[3, 1] += 9
+            return [told]
+
+    def spoilt(*arguments: Any) -> Any:
+        model = load(*arguments)
+        return replace(model, session=Spoilt(model.session))
+
+    monkeypatch.setattr(solve, "loaded", spoilt)
     with pytest.raises(UserError, match="counting refutes"):
         Solver(folder, search).solve(np.arange(30.0), np.full(5, 6), [Statistic()])
 

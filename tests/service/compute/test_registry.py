@@ -197,3 +197,48 @@ def test_a_model_for_uniform_inputs_serves_only_those_who_name_it(tmp_path: Path
         found.choose(16, median_target(16, "mean"))
     for asked in ((path.stem, None), (None, "window5")):
         assert found.choose(16, median_target(16, "mean"), *asked).model.name == path.stem
+
+
+def tuned(folder: Path, **times: float) -> None:
+    """A table of speeds beside the models."""
+    made = {"construction": "radix", "profile": "fused", "tune": "latency"}
+    files = {name: {**made, "times_topk": each} for name, each in times.items()}
+    row = {"d": 5, "batch": 1, "topk_us": 10.0, "files": files}
+    (folder / "fastest.json").write_text(json.dumps({"format": 1, "measured": {}, "rows": [row]}))
+
+
+def test_models_of_one_length_are_chosen_by_the_table_of_speeds(tmp_path: Path) -> None:
+    good(tmp_path, "first")
+    good(tmp_path, "second")
+
+    def chosen(previous: registry.Registry | None = None) -> tuple[str, registry.Registry]:
+        models = registry.load([tmp_path], previous=previous)
+        return models.choose(5, median_target(5, "mean")).model.name, models
+
+    tuned(tmp_path, first=2.0, second=1.0)
+    name, models = chosen()
+    assert name == "second"
+    tuned(tmp_path, first=0.5, second=1.0)
+    name, again = chosen(models)
+    assert name == "first"
+    assert again.models["first"].session is models.models["first"].session, "it is not loaded again for that"
+    # not both are in the table: what ran fastest when it was loaded
+    tuned(tmp_path, first=0.5)
+    _, models = chosen()
+    assert models.models["second"].tuned_seconds is None
+    fastest = min(models.models.values(), key=lambda model: (model.row_seconds, model.name))
+    assert models.choose(5, median_target(5, "mean")).model is fastest
+
+
+@pytest.mark.parametrize("content", ["{}", "no JSON", '{"format": 9, "rows": []}', "[" * 100_000])
+def test_a_damaged_table_of_speeds_costs_no_model(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    good(tmp_path)
+    (tmp_path / "fastest.json").write_text(content)
+    with caplog.at_level("WARNING", logger="service"):
+        models = registry.load([tmp_path])
+    assert models.choose(5, median_target(5, "mean")).model.name == "good"
+    assert not models.left_out
+    (record,) = [r for r in caplog.records if r.message == "table of speeds left out"]
+    assert "chosen by the time of a row when they were loaded" in record.fields["reason"]  # type: ignore[attr-defined]

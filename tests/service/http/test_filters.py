@@ -227,10 +227,10 @@ def test_a_large_picture_holds_nobody_up_and_is_given_up_in_time(
     client = connect(folder, timeout_s=0.5)
     large = npy(picture(1500, 1500, 3))
 
-    async def send(http: httpx.AsyncClient) -> int:
+    async def send(http: httpx.AsyncClient) -> Any:
         return (await http.post("/filter", content=large, headers=NPY)).status_code
 
-    async def median(http: httpx.AsyncClient) -> int:
+    async def median(http: httpx.AsyncClient) -> Any:
         return (await http.post("/median", json={"vector": [3, 1, 2]})).status_code
 
     statuses = client.together([send] * (WAITING + 3) + [median] * 20)

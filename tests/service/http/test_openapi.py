@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from exporter.library import export_model
 from tests.service.conftest import Server
 
 CHECKS = ",".join(
@@ -22,7 +25,11 @@ CHECKS = ",".join(
 )
 
 
-def test_schemathesis_finds_no_violation(server: Server, tmp_path: Path) -> None:
+def test_schemathesis_finds_no_violation(serve: Callable[..., Server], models: Path, tmp_path: Path) -> None:
+    """On models for vectors and a filter for images."""
+    folder = shutil.copytree(models, tmp_path / "models")
+    export_model(out=folder, window=(3, 3), dtype="uint8")
+    server = serve(folder, "--drain-s", "0", "--no-build").wait()
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--checks", CHECKS]
     # readyz and its like answer 503 by design while shutting down; that is the only server error in the document
     options = ["--max-examples", "25", "--seed", "1", "--phases", "examples,coverage,fuzzing", "--no-color"]

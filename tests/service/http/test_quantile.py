@@ -14,16 +14,10 @@ import pytest
 from exporter.question.families import FAMILIES
 from service.quantiles import METHODS
 from tests.service import toy_models
+from tests.service.asking import NPY, RAW, npy
 from tests.service.conftest import InProcess, Server
 
-NPY, RAW = {"Content-Type": "application/x-npy"}, {"Content-Type": "application/octet-stream"}
 QS = [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0]
-
-
-def npy(values: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, values)
-    return file.getvalue()
 
 
 def bits(values: Any) -> list[int]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.client import Client, parse
+from service.client import Client
+from service.client.__main__ import parse
 from service.errors import BadInputError
 from service.http.gateway import Gateway
 from service.requests import formats

@@ -1,0 +1,189 @@
+"""The answers of a service held against numpy.median: counts, latencies, errors, and a picture of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from service.client import Client, Medians, ServiceError, Vector
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> Percentiles:
+        return cls(*(float(value) for value in np.percentile(milliseconds, [50, 95, 99])))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The comparison of one run."""
+
+    url: str
+    source: str
+    format: str
+    vectors: int
+    lengths: list[int]
+    models: list[str]
+    differ_from_numpy: int
+    beyond_bound: int
+    largest_error: float
+    mean_squared_error: float
+    fallback: int
+    sent_again: int
+    service_ms: Percentiles
+    inference_ms: Percentiles
+    numpy_ms: Percentiles
+    vectors_per_second: float
+
+    def table(self) -> str:
+        """The report for people."""
+        low, high = self.lengths
+        lines = [
+            ("vectors", f"{self.vectors} of length {low if low == high else f'{low} to {high}'}, {self.source}"),
+            ("model", ", ".join(self.models)),
+            ("differ from numpy.median", str(self.differ_from_numpy)),
+            ("beyond the reported bound", str(self.beyond_bound)),
+            ("largest error", f"{self.largest_error:.3g}"),
+            ("mean squared error", f"{self.mean_squared_error:.3g}"),
+            ("answered by an exact model instead", str(self.fallback)),
+            ("requests sent again", str(self.sent_again)),
+            ("throughput", f"{self.vectors_per_second:.0f} vectors/s"),
+        ]
+        width = max(len(name) for name, _ in lines)
+        text = [f"{name:<{width}}  {value}" for name, value in lines]
+        text += ["", f"{'milliseconds a vector':<{width}}  {'p50':>9}{'p95':>9}{'p99':>9}"]
+        for name, times in (
+            ("service, round trip", self.service_ms),
+            ("onnxruntime", self.inference_ms),
+            ("numpy.median", self.numpy_ms),
+        ):
+            text.append(f"{name:<{width}}  {times.p50:9.3f}{times.p95:9.3f}{times.p99:9.3f}")
+        return "\n".join(text)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What was measured, one entry a vector."""
+
+    service_ms: list[float]
+    inference_ms: list[float]
+    numpy_ms: list[float]
+    errors: npt.NDArray[np.float64]
+    bounds: npt.NDArray[np.float64]
+
+
+def compare(
+    client: Client, vectors: Sequence[Vector], *, source: str, format: str, concurrency: int, **options: Any
+) -> tuple[Report, Samples]:
+    """Send every vector as a request of its own, `concurrency` at a time, and hold the answers against numpy.median."""
+    numpy_ms, expected = [], []
+    for vector in vectors:
+        started = time.perf_counter()
+        expected.append(np.median(vector))
+        numpy_ms.append((time.perf_counter() - started) * 1e3)
+
+    def ask(vector: Vector) -> tuple[float, Medians]:
+        started = time.perf_counter()
+        answer = client.median([vector], format=format, **options)
+        return (time.perf_counter() - started) * 1e3, answer
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(concurrency) as pool:
+        progress = tqdm(pool.map(ask, vectors), total=len(vectors), unit=" vectors", disable=None)
+        answered = list(progress)
+    seconds = time.perf_counter() - started
+    got = np.array([answer.medians[0] for _, answer in answered], np.float64)
+    want = np.array(expected, np.float64)
+    with np.errstate(over="ignore"):
+        errors = np.abs(got - want)
+        squared = float(np.mean(errors**2))
+    bounds = np.array([answer.error_bound[0] for _, answer in answered])
+    lengths = [len(vector) for vector in vectors]
+    samples = Samples(
+        [ms for ms, _ in answered], [answer.inference_ms for _, answer in answered], numpy_ms, errors, bounds
+    )
+    report = Report(
+        url=str(client.http.base_url),
+        source=source,
+        format=format,
+        vectors=len(vectors),
+        lengths=[min(lengths), max(lengths)],
+        models=sorted({name for _, answer in answered for name in answer.models}),
+        differ_from_numpy=int(np.count_nonzero(got != want)),
+        beyond_bound=int(np.count_nonzero(errors > bounds)),
+        largest_error=float(errors.max()),
+        mean_squared_error=squared,
+        fallback=sum(answer.fallback for _, answer in answered),
+        sent_again=sum(answer.attempts - 1 for _, answer in answered),
+        service_ms=Percentiles.of(samples.service_ms),
+        inference_ms=Percentiles.of(samples.inference_ms),
+        numpy_ms=Percentiles.of(samples.numpy_ms),
+        vectors_per_second=len(vectors) / seconds,
+    )
+    return report, samples
+
+
+def plot(report: Report, samples: Samples, path: Path) -> None:
+    """Latency distributions and errors as a picture."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415, an optional part
+    except ImportError:
+        raise ServiceError("--plot needs matplotlib: pip install 'onnx-median[plot]'") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    series = {
+        "service, round trip": (samples.service_ms, "#1f5fa8"),
+        "onnxruntime": (samples.inference_ms, "#d9822b"),
+        "numpy.median": (samples.numpy_ms, "#4b8f4b"),
+    }
+    for name, (times, colour) in series.items():
+        ordered = np.maximum(np.sort(times), 1e-4)
+        share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+        label = f"{name}: p50 {np.median(times):.3g} ms"
+        left.step(ordered, share, where="post", color=colour, linewidth=1.8, label=label)
+    left.set(xscale="log", xlabel="milliseconds a vector", ylabel="% of vectors answered within", ylim=(0, 102))
+    _error_panel(right, report, samples)
+    for axes, title in ((left, "Latency"), (right, "Error against numpy.median")):
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=44)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2, frameon=False, fontsize=8.5)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    title = f"{', '.join(report.models)}: {report.vectors} vectors, {report.source}, {report.format}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color="#444444")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _error_panel(axes: Any, report: Report, samples: Samples) -> None:
+    """Errors and reported bounds, largest first, on a logarithmic axis; answers without error are counted, not drawn."""
+    order = np.arange(1, len(samples.errors) + 1)
+    wrong = np.sort(samples.errors[samples.errors > 0])[::-1]
+    bounds = np.sort(samples.bounds[samples.bounds > 0])[::-1]
+    axes.set(xlabel="vectors, largest error first", ylabel="error", xlim=(0, len(order) + 1))
+    if not len(wrong) and not len(bounds):
+        axes.text(0.5, 0.5, "every answer is equal to numpy.median", ha="center", transform=axes.transAxes)
+    if len(bounds):
+        axes.plot(order[: len(bounds)], bounds, color="#888888", linewidth=1.6, label="reported bound")
+    equal = report.vectors - len(wrong)
+    label = f"error ({equal} of {report.vectors} answers are equal)"
+    axes.plot(order[: len(wrong)], wrong, ".", color="#b03a3a", markersize=4, label=label)
+    shown = np.concatenate([wrong, bounds])
+    if len(shown):
+        axes.set(yscale="log", ylim=(shown.min() / 10, shown.max() * 10))

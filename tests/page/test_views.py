@@ -1,0 +1,220 @@
+"""Compare, Models and /docs; and what holds for every view: key, keyboard, names, contrast, dark, 360 pixels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.page.browsing import VIEWS, Open, answer, needs_browser, shot, until
+
+pytest.importorskip("playwright", reason="make page installs it")
+pytestmark = needs_browser
+
+
+def test_compare(open_page: Open) -> None:
+    page = open_page("/#compare")
+    page.wait_for_selector("#atlas .point")
+    assert page.inner_text("#d-value") == "2,048"
+    assert "Corollary 4.8" in page.inner_text("#atlas")
+    point = page.locator("#atlas .point[aria-label^='compact:']")
+    point.hover()
+    assert "47,128 = 23.01 d" in page.inner_text("#atlas-tip")
+    page.mouse.move(0, 0)
+    page.focus("#d")
+    page.keyboard.press("End")
+    far = page.inner_text("#d-value")
+    assert int(far.replace(",", "")) == 65_536
+    assert f"compact, d = {far}" in page.inner_text("#atlas-tip")
+    page.check("[name=op][value=max]")
+    page.wait_for_selector("#atlas .point[aria-label^='tree-max:']")
+    assert "Corollary" not in page.inner_text("#atlas")
+    page.click("#compare summary")
+    assert page.locator("#atlas-table tbody tr").count() == page.locator("#atlas .point").count()
+
+
+def test_models(open_page: Open, tmp_path: Path, folder: Path) -> None:
+    page = open_page("/#models")
+    page.wait_for_selector("#model-list .card")
+    name = "median-radix-d25-b16-float32-structured"
+    card = page.locator("article", has=page.get_by_role("heading", name=name, exact=True))
+    assert "Right on every input of its grid" in card.inner_text()
+    with page.expect_download() as waiting:
+        card.get_by_role("button").click()
+    waiting.value.save_as(tmp_path / "file.onnx")
+    assert (tmp_path / "file.onnx").read_bytes() == (folder / f"{name}.onnx").read_bytes()
+    assert "gone.onnx" in page.inner_text("#left-out")
+    chance = page.locator(
+        "article", has=page.get_by_role("heading", name="median-compact-d64-b16-structured", exact=True)
+    )
+    assert "Right but for" in chance.inner_text()
+    shot(page, "models")
+
+
+def test_the_key_is_asked_for_once_and_kept_in_the_page(open_page: Open, locked: str) -> None:
+    page = open_page(locked + "/", expected=[401, 413])
+    page.wait_for_selector("#key-dialog[open]")
+    page.fill("#key", "wrong")
+    page.keyboard.press("Enter")
+    until(page, "document.getElementById('key-error').textContent !== ''")
+    page.fill("#key", "correct horse")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#key-dialog", state="hidden")
+    page.fill("#numbers", "3 1 2")
+    page.click("#compute")
+    answer(page, 2)
+    assert "correct horse" not in page.inner_text("#curl")
+    assert "$MEDIAN_API_KEY" in page.inner_text("#curl")
+    for view in VIEWS[1:]:
+        page.click(f"nav a[href='#{view}']")
+        page.wait_for_load_state("networkidle")
+        assert not page.is_visible("#key-dialog")
+    page.wait_for_selector("#model-list .card")
+    assert page.locator("#model-list .card").count() > 10
+    page.click("nav a[href='#try']")
+    page.click("[data-example=normal]")
+    page.wait_for_selector("#try-error:not([hidden])")
+    assert "larger than 10485 bytes" in page.inner_text("#try-error")  # what the service refuses is told
+    assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+    page.reload()
+    page.wait_for_selector("#key-dialog[open]")
+    page.click("#key-cancel")
+
+
+def test_by_keyboard_alone(open_page: Open) -> None:
+    """From the first Tab to an answer, to another view, to a neuron's formula, without a pointer."""
+    page = open_page("/")
+
+    def tab_to(selector: str, most: int = 60) -> None:
+        for _ in range(most):
+            page.keyboard.press("Tab")
+            if page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"):
+                return
+        raise AssertionError(f"{selector} is not reached")
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    tab_to("#numbers")
+    page.keyboard.type("9 4 7")
+    tab_to("#compute")
+    page.keyboard.press("Enter")
+    answer(page, 7)
+    page.keyboard.press("Control+Home")
+    page.evaluate("document.activeElement.blur()")
+    tab_to("nav a[href='#watch']")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#watch-stage:not([hidden])")
+    tab_to("#next")
+    page.keyboard.press("Space")
+    assert page.inner_text("#layer-text").startswith("Layer 1 ")
+    tab_to("#layer")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#layer-text").startswith("Layer 2 ")
+    tab_to("#neurons svg")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#formula .expression")
+    page.evaluate("document.activeElement.blur()")
+    page.goto(page.url.split("#")[0] + "#compare")
+    page.wait_for_selector("#atlas .point")
+    tab_to("#atlas .point")
+    assert "failure" in page.inner_text("#atlas-tip")
+
+
+def test_everything_has_a_name(open_page: Open) -> None:
+    """Every control and picture has a name for a screen reader."""
+    page = open_page("/")
+    page.click("[data-example=few]")
+    page.wait_for_selector("#answer-full:not([hidden])")
+    for view in VIEWS:
+        page.goto(page.url.split("#")[0] + f"#{view}")
+        page.wait_for_load_state("networkidle")
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll('button, input, select, textarea, a, [role]')]
+            .filter((e) => e.checkVisibility() && !e.matches('[aria-hidden], [role=status], [role=alert]'))
+            .filter((e) => !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim()))
+            .map((e) => e.outerHTML.slice(0, 120))"""
+        )
+        assert not nameless
+        heads = page.eval_on_selector_all("h1", "all => all.filter(e => e.checkVisibility()).length")
+        assert heads == 1
+
+
+CONTRAST = """() => {
+  const parse = (c) => {
+    const m = c.match(/[\\d.]+/g).map(Number)
+    return m.length > 3 && m[3] === 0 ? null : m.slice(0, 3)
+  }
+  const part = (v) => (v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4)
+  const light = ([r, g, b]) => .2126 * part(r) + .7152 * part(g) + .0722 * part(b)
+  const ground = (e) => {
+    for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c) return c }
+    return [255, 255, 255]
+  }
+  const low = []
+  for (const e of document.querySelectorAll('body *')) {
+    const words = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())
+    if (!words || !e.checkVisibility() || e.closest('[disabled], .ahead, .visually-hidden, .skip, .stale')) continue
+    const style = getComputedStyle(e), ink = parse(e instanceof SVGElement ? style.fill : style.color)
+    const [a, b] = [light(ink), light(ground(e))].sort((x, y) => y - x)
+    const ratio = (a + .05) / (b + .05)
+    if (ratio < 4.5) low.push([e.textContent.trim().slice(0, 40), ratio.toFixed(2)])
+  }
+  return low
+}"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1200, 360])
+def test_every_view_fits_and_can_be_read(open_page: Open, dark: bool, width: int) -> None:
+    page = open_page("/", width=width, dark=dark)
+    page.click("[data-example=few]")
+    page.wait_for_selector("#answer-full:not([hidden])")
+    name = f"{'dark' if dark else 'light'}-{width}"
+    for view in VIEWS:
+        page.goto(page.url.split("#")[0] + f"#{view}")
+        page.wait_for_load_state("networkidle")
+        if view == "watch":
+            page.click("#last")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        assert page.evaluate(CONTRAST) == [], view
+        shot(page, f"{view}-{name}")
+    page.goto(page.url.split("#")[0] + "docs")
+    page.wait_for_selector(".operation")
+    page.click(".operation summary")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CONTRAST) == []
+    shot(page, f"docs-{name}")
+
+
+def test_less_motion(open_page: Open) -> None:
+    page = open_page("/", reduced_motion="reduce")
+    assert page.evaluate("getComputedStyle(document.querySelector('#answer')).transitionDuration") == "0s"
+
+
+def test_docs_work_offline(open_page: Open) -> None:
+    """Nothing from another host, every operation there, and one that can be sent."""
+    page = open_page("/docs", expected=[422])
+    page.wait_for_selector(".operation")
+    paths = page.evaluate(
+        "fetch('/openapi.json').then(r => r.json()).then(d => Object.values(d.paths).map(o => Object.keys(o).length))"
+    )
+    assert page.locator(".operation").count() == sum(paths)
+    median = page.locator(".operation", has=page.locator(".path", has_text="/median")).first
+    median.locator("summary").first.click()
+    median.get_by_label("Body").fill('{"vector": [4, 8, 6], "exact": true}')
+    median.get_by_role("button", name="Send").click()
+    until(page, "document.querySelector('.operation pre[tabindex]')?.textContent.includes('medians')")
+    assert '"medians": [\n  6\n ]' in median.locator("pre[tabindex]").inner_text()
+    median.get_by_label("Body").fill('{"vector": ["x"]}')
+    median.get_by_role("button", name="Send").click()
+    until(page, "document.querySelector('.operation pre[tabindex]').textContent.includes('not a number')")
+
+
+def test_a_service_that_is_gone_is_told(open_page: Open) -> None:
+    page = open_page("/", expected=[0])
+    page.fill("#numbers", "1 2 3")
+    page.route("**/median", lambda route: route.abort())
+    page.click("#compute")
+    page.wait_for_selector("#try-error:not([hidden])")
+    assert "cannot be reached" in page.inner_text("#try-error")
