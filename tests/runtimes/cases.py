@@ -109,14 +109,14 @@ class RewrittenCase(Case):
         """Along axis 1 of [batch_size, d] or, to be sorted, [batch_size, d, 3]."""
         shape: list[Any] = ["batch_size", self.d, *[3] * (self.what == "sort")]
         if self.what == "largest":
-            return model("ReduceMax", shape, axes=[1])
+            return named(model("ReduceMax", shape, axes=[1]))
         if self.what == "argmax":
             proto = model("ArgMax", shape, axis=1)
             return followed(proto, helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT))
         proto = model("TopK", shape, k=self.d, axis=1, largest=0)
         del proto.graph.output[1:]
         if self.what == "sort":
-            return proto
+            return named(proto)
         proto.graph.initializer.append(numpy_helper.from_array(np.array([self.d // 2]), "middle"))
         return followed(proto, helper.make_node("Gather", ["v", "middle"], ["y"], axis=1))
 
@@ -127,6 +127,12 @@ class RewrittenCase(Case):
     def answers(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         asked: dict[str, Any] = {"sort": np.sort, "median": np.median, "largest": np.max, "argmax": np.argmax}
         return np.asarray(asked[self.what](x, axis=1)).reshape(len(x), -1)
+
+
+def named(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its output called y, as that of our files is."""
+    proto.graph.node[-1].output[0] = proto.graph.output[0].name = "y"
+    return proto
 
 
 def followed(proto: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
