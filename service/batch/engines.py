@@ -6,6 +6,7 @@ again. So a process that is killed costs only time: what it had not finished is 
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.forkserver
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -139,6 +140,8 @@ class RayEngine:
                 failed += 1
                 if failed == ATTEMPTS:
                     raise _given_up(left.popitem()[1]) from None
+            if left:
+                gc.collect()  # the actors of a pipeline that failed end, and leave room, when nothing refers to them
 
     def _pipeline(self, task: Task[Item, Result], items: dict[int, Item]) -> Iterator[dict[str, Any]]:
         """The results of some items, until one of the actors is lost: to start it again Ray might wait for ever."""
