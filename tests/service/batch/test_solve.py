@@ -72,7 +72,7 @@ def test_the_ladder_serves_every_rank(folder: Path) -> None:
 
 
 def test_an_answer_that_counting_refutes_is_not_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = solve.loaded
+    load = models.loaded
 
     class Spoilt:
         def __init__(self, session: Any) -> None:
