@@ -17,7 +17,6 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from service.batch import grouping  # noqa: E402
 from service.batch.engines import RayEngine  # noqa: E402
 from service.batch.run import run  # noqa: E402
 from tests.service.batch.killing import Deadly, Doomed  # noqa: E402
@@ -107,11 +106,8 @@ class Loses(RayEngine):
         self.cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.mark.parametrize("shape", [("--column", "v"), ("--column", "x"), ("--column", "x", "--by", "k")])
-def test_a_lost_node_changes_nothing(
-    cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grouping, "PARTITION", 250)
+@pytest.mark.parametrize("shape", [("--column", "v"), ("--column", "x")])
+def test_a_lost_node_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
     workers = Loses(cluster, tmp_path)
     run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
     assert workers.runs == (1 if "v" in shape else 2)
