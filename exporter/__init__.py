@@ -3,7 +3,7 @@
     >>> import exporter
     >>> net = exporter.median(25, construction="batcher", domain=(0, 255), bits=8)
     >>> net.depth, net.width, net.size
-    (19, 37, 489)
+    (17, 37, 373)
     >>> path = net.save("median.onnx")
     >>> exporter.load("median.onnx")(range(25))
     np.float32(12.0)

@@ -33,7 +33,7 @@ class Net:
     >>> net([[0.25, 0.75, 0.5, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]])
     array([0.5, 0. ], dtype=float32)
     >>> net
-    <median of 5 numbers by batcher: depth 9, width 7, exact on the grid; float32, structured>
+    <median of 5 numbers by batcher: depth 8, width 7, exact on the grid; float32, structured>
     """
 
     def __init__(self, proto: onnx.ModelProto, model: Built | None = None, name: str = "model.onnx") -> None:

@@ -114,10 +114,12 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def tests_of(path: Path) -> list[str]:
-    """The tests parallel to a module: the file of its name, or those of its folder."""
+    """The tests parallel to a module: the file of its name, or those of its folder, or the one of its folder's name."""
     folder = ROOT / "tests" / path.parent
     named = folder / f"test_{path.stem}.py"
-    return [str(p.relative_to(ROOT)) for p in ([named] if named.exists() else sorted(folder.glob("test_*.py")))]
+    beside = [named] if named.exists() else sorted(folder.glob("test_*.py"))
+    whole = folder.parent / f"test_{folder.name}.py"
+    return [str(p.relative_to(ROOT)) for p in beside or ([whole] if whole.exists() else [])]
 
 
 def modules(paths: list[Path]) -> list[Path]:

@@ -265,7 +265,7 @@ def test_without_names_an_option_is_for_those_that_take_it(tmp_path: Path, capsy
     assert main(["--d", "16", "--failure", "0.2", "--tune", "latency", "--out", str(tmp_path)]) == 0
     assert {p.stem for p in tmp_path.glob("*.onnx")} == {
         "median-radix-d16-latency", "median-depth3-d16", "median-batcher-d16",
-        *(f"median-{name}-d16-p0.2" for name in ("depth5", "linear46", "linear22", "compact")),
+        *(f"median-{name}-d16-p0.2" for name in ("depth5", "linear46", "linear22", "linear18", "compact")),
     }  # fmt: skip
 
 

@@ -218,17 +218,17 @@ def test_the_examples_of_the_documentation_run(client: Any) -> None:
 
 def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..., Any], tmp_path: Path) -> None:
     risky = toy_models.description(9, construction="risky", failure_bound=0.01)
-    toy_models.write(tmp_path, "risky", risky, wrong="sorted")
+    toy_models.write(tmp_path, "missing", risky, wrong="sorted")
     toy_models.write(tmp_path, "safe", toy_models.description(15))
     client = connect(tmp_path)
     vectors = [[5, 3, 1, 4, 2, 9, 8, 7, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4, 3, 2, 1]]
     for exact in (False, True):
         answer = medians(client, vectors, construction="risky", exact=exact)
         assert answer["medians"] == [5.0, 5.0, 5.0]
-        assert answer["models"] == ["risky", "safe", "risky"]
+        assert answer["models"] == ["missing", "safe", "missing"]
         assert answer["fallback"] == [False, True, False]
     assert medians(client, vectors)["models"] == ["safe"] * 3  # unasked, nobody gets a risk
-    assert 'median_certificate_misses_total{model="risky"} 2.0' in client.get("/metrics").text
+    assert 'median_certificate_misses_total{model="missing"} 2.0' in client.get("/metrics").text
     raw = np.array(vectors, "<f4").tobytes()
     response = client.post("/median?d=9&model=risky", content=raw, headers=RAW)
     assert response.headers["X-Median-Fallback"] == "1"

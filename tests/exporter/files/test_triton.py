@@ -100,7 +100,7 @@ def test_a_fixed_batch_is_a_part_of_the_shape_and_is_not_batched(tmp_path: Path)
 def test_the_command_writes_every_construction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--d", "16", "--layout", "triton", "--json", "--out", str(tmp_path)]) == 0
     written = json.loads(capsys.readouterr().out)["written"]
-    assert len(written) == 7
+    assert len(written) == 8
     for entry in written:
         config = config_of(tmp_path / entry["file"].split("/")[0])
         proto = onnx.load(tmp_path / entry["file"])

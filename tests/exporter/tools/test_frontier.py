@@ -60,7 +60,7 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     (tmp_path / "file").touch()
     assert main([*asked[:-1], str(tmp_path / "file" / "x.png")]) == 2
     assert "cannot write" in capsys.readouterr().err
-    monkeypatch.setattr("exporter.cli.can_plot", lambda: False)
+    monkeypatch.setattr("exporter.commands.can_plot", lambda: False)
     drawn.unlink()
     assert main(asked) == 2
     assert "onnx-median[plot]" in capsys.readouterr().err
