@@ -34,7 +34,10 @@ PAGES = ["README.md", "docs/planner.md", "docs/images.md", "docs/quantisation.md
 D = 2048
 TABLE = ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "linear18", "compact")
 # digits that are names and measure nothing
-NAMES = r"float32|8-bit|16-bit|Theorem 3\.[12]|main theorem \(3\.3\)|Section 4|Protocol v2|begin below 0|relu\(v - 1\)|exp\(-d\^Ω\(1\)\)"
+NAMES = (
+    r"float32|8-bit|16-bit|Theorem 3\.[12]|main theorem \(3\.3\)|Section 4"
+    r"|Protocol v2|begin below 0|relu\(v - 1\)|exp\(-d\^Ω\(1\)\)"
+)
 
 
 def blocks(page: str, language: str) -> list[str]:

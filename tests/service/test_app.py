@@ -230,10 +230,10 @@ def test_a_probabilistic_miss_is_answered_by_an_exact_model(connect: Callable[..
     assert medians(client, vectors)["models"] == ["safe"] * 3  # unasked, nobody gets a risk
     assert 'median_certificate_misses_total{model="missing"} 2.0' in client.get("/metrics").text
     raw = np.array(vectors, "<f4").tobytes()
-    response = client.post("/median?d=9&model=risky", content=raw, headers=RAW)
+    response = client.post("/median?d=9&model=missing", content=raw, headers=RAW)
     assert response.headers["X-Median-Fallback"] == "1"
     tensor = {"name": "x", "shape": [3, 9], "datatype": "FP32", "data": vectors}
-    infer = client.post("/v2/models/risky/infer", json={"inputs": [tensor]}).json()
+    infer = client.post("/v2/models/missing/infer", json={"inputs": [tensor]}).json()
     assert infer["outputs"][0]["data"] == [5, 5, 5]
     assert infer["parameters"]["fallback"] == 1
 
