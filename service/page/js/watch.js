@@ -44,7 +44,7 @@ function listen() {
   addEventListener('resize', calm(() => { if (told && !$('watch').hidden) { scene = sceneOf(told, room('scene')); go(at) } }))
   $('layer').addEventListener('input', () => { stop(); go(Number($('layer').value)) })
 }
-onNumbers(() => { $('own').disabled = !state.numbers; if (chosen === 'own' && networks) told = null })
+onNumbers(() => { $('own').disabled = !state.numbers })
 
 /** The networks of the chosen construction. */
 function refit() {
