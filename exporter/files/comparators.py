@@ -19,7 +19,7 @@ import numpy.typing as npt
 from exporter.files.graph import Graph
 from exporter.formula.linear import Reorder, Reshape, Spread, Take, source_index
 from exporter.formula.network import Network
-from exporter.formula.serving import grain
+from exporter.formula.serving import RUNS, SHORT, grain
 from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
 
 Index = npt.NDArray[np.int64]
@@ -95,14 +95,14 @@ class _Comparators:
         self.graph, self.axis, self.rows = graph, axis, rows
         self.names: dict[Node, str] = {net.input: x}
         self.pieces: dict[Node, list[tuple[Node, Index]]] = {}
-        self.joined: dict[tuple[Node, ...], str] = {}
+        self.joined: dict[tuple[tuple[Node, int, int], ...], str] = {}
         for node in topological(net.output, args=lambda node: operands(node) or ()):
             self._add(node)
 
     def _add(self, node: Node) -> None:
         whole = np.arange(node.size, dtype=np.int64)
         if found := comparison(node):
-            self.names[node] = self.graph.add(found.op, [self.tensor(found.a), self.tensor(found.b)])
+            self.names[node] = self.graph.add(found.op, [self.tensor(found.a, found.b), self.tensor(found.b, found.a)])
         elif halves := mean_of_two(node):
             sums = self.graph.add("Add", [self.tensor(half) for half in halves])
             self.names[node] = self.graph.add("Mul", [sums, self.graph.constant(0.5)])
@@ -124,18 +124,42 @@ class _Comparators:
         cuts = np.flatnonzero(np.diff(which)) + 1
         return [(pieces[w[0]][0], at) for w, at in zip(np.split(which, cuts), np.split(where, cuts), strict=True)]
 
-    def tensor(self, node: Node) -> str:
-        """The tensor of a vector: one that is there, or entries taken from one or from several that are joined."""
+    def tensor(self, node: Node, beside: Node | None = None) -> str:
+        """The tensor of a vector: one that is there, a few runs cut out of such and joined, or entries of their join,
+        which is that of the vector `beside` as well."""
         pieces = self.pieces[node]
-        made = {maker: at for at, maker in enumerate(self.names)}
-        bases = tuple(sorted({base for base, _ in pieces}, key=made.__getitem__))
-        starts = dict(zip(bases, np.cumsum([0, *(base.size for base in bases)]), strict=False))
-        if len(bases) > 1 and bases not in self.joined:
-            names = [self.names[base] for base in bases]
-            self.joined[bases] = self.graph.add("Concat", names, axis=self.axis)
-        name = self.joined[bases] if len(bases) > 1 else self.names[bases[0]]
-        size = sum(base.size for base in bases)
-        return self._taken(name, size, np.concatenate([starts[base] + index for base, index in pieces]))
+        if runs := self._runs(pieces):
+            parts = [self._cut(base, int(run[0]), int(run[-1]) + 1) for base, run in runs]
+            return self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
+        used = self._used(pieces + (self.pieces[beside] if beside else []))
+        starts = np.cumsum([0, *(stop - start for _, start, stop in used)])
+        if used not in self.joined:
+            parts = [self._cut(*part) for part in used]
+            self.joined[used] = self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
+        place = {base: at - start for (base, start, _), at in zip(used, starts, strict=False)}
+        index = np.concatenate([place[base] + index for base, index in pieces])
+        return self._taken(self.joined[used], int(starts[-1]), index)
+
+    def _used(self, pieces: list[tuple[Node, Index]]) -> tuple[tuple[Node, int, int], ...]:
+        """The tensors that the pieces come from, each from the first to the last entry of it that is read; whole if short."""
+        read: dict[Node, list[Index]] = {}
+        for base, index in pieces:
+            read.setdefault(base, []).append(index)
+        bases = sorted(read, key={maker: at for at, maker in enumerate(self.names)}.__getitem__)
+        if sum(base.size for base in bases) < SHORT:
+            return tuple((base, 0, base.size) for base in bases)
+        ends = {base: np.concatenate(read[base]) for base in bases}
+        return tuple((base, int(ends[base].min()), int(ends[base].max()) + 1) for base in bases)
+
+    def _cut(self, base: Node, start: int, stop: int) -> str:
+        return self._taken(self.names[base], base.size, np.arange(start, stop))
+
+    @staticmethod
+    def _runs(pieces: list[tuple[Node, Index]]) -> list[tuple[Node, Index]]:
+        """The runs of neighbours that the pieces are, if they are few and long."""
+        runs = [(base, run) for base, index in pieces for run in np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)]
+        few = len(runs) <= RUNS and sum(len(run) for _, run in runs) >= RUNS * (len(runs) - 1)
+        return runs if few else []
 
     def _taken(self, name: str, size: int, index: Index) -> str:
         if np.array_equal(index, np.arange(size)):
@@ -149,3 +173,4 @@ class _Comparators:
                 "Reshape", [self._taken(cut, size // g, index[::g] // g), self.graph.shape([len(index), -1])]
             )
         return self.graph.add("Gather", [name, self.graph.constant(index, np.int64)], axis=self.axis)
+
