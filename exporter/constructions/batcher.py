@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
-from exporter.formula.trace import Node, assume, relu, stack
+from exporter.constructions.radix import max_tree
+from exporter.formula.trace import Node, assume, relu, stack, variant
 
 Stage = list[tuple[int, int]]
+FEW = 32  # up to this many wires there are lists of comparators
 
 
 def merge_exchange(d: int) -> list[Stage]:
@@ -80,17 +84,42 @@ def batcher(x: Node, ranks: Sequence[int]) -> Node:
     d = x.shape[0]
     stages, after = shallowest(d, ranks)
     wires, w = list(range(d)), x
+    halves: tuple[Node, Node] | None = None
     for stage, needed in zip(stages, after, strict=True):
+        if d > FEW and len(wires) == d and stage[0] == (0, 1):  # merge exchange begins its last pass
+            place = np.argsort(wires)
+            halves = w.take(place[0::2]), w.take(place[1::2][::-1])
         w, wires = _arranged(w, wires, stage)
         m = len(stage)
-        a, b = w.take(slice(0, m)), w.take(slice(m, 2 * m))
+        low, high = compared(w.take(slice(0, m)), w.take(slice(m, 2 * m)), x)
         rest = w.take(slice(2 * m, None)) if len(wires) > 2 * m else None
-        excess = relu(a - b)
-        low, high = assume(a - excess, x.lo, x.hi), assume(b + excess, x.lo, x.hi)
         w = stack([low, high] + ([rest] if rest is not None else []))
         live = [k for k, wire in enumerate(wires) if wire in needed]
         w, wires = w.take(live), [wires[k] for k in live]
-    return w.take([wires.index(r - 1) for r in ranks])
+    found = w.take([wires.index(r - 1) for r in ranks])
+    if halves is not None and list(ranks) == list(range((d + 1) // 2, d // 2 + 2)):
+        return variant(found, lambda _: middle_of_two(*halves, x))
+    return found
+
+
+def compared(a: Node, b: Node, x: Node) -> tuple[Node, Node]:
+    """The minima and maxima of two vectors of entries of x."""
+    excess = relu(a - b)
+    return assume(a - excess, x.lo, x.hi), assume(b + excess, x.lo, x.hi)
+
+
+def middle_of_two(rising: Node, falling: Node, x: Node) -> Node:
+    """The middle entry, or both, of x from its sorted halves, of which the second is turned round and may lack one.
+
+    With a_1 <= ... <= a_n and b_1 <= ... <= b_n the n minima of a_i and b_(n+1-i) are the n smallest, the maxima the n
+    largest; where b_n is missing, it counts as infinite. Before its last pass merge exchange has sorted the even wires, and
+    the odd ones.
+    """
+    missing = rising.size - falling.size
+    low, high = compared(rising.take(slice(missing, None)), falling, x)
+    if missing:
+        return max_tree(stack([rising.take([0]), low])).reshape(1)
+    return stack([max_tree(low).reshape(1), 1 - max_tree(1 - high).reshape(1)])
 
 
 def _arranged(w: Node, wires: list[int], stage: Stage) -> tuple[Node, list[int]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from exporter.files.graph import Graph
 from exporter.formula.linear import Reorder, Reshape, Spread, Take, source_index
 from exporter.formula.network import Network
-from exporter.formula.serving import RUNS, SHORT, grain
+from exporter.formula.serving import RUNS, SHORT, grain, unvaried
 from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
 
 Index = npt.NDArray[np.int64]
@@ -72,6 +72,7 @@ def operands(node: Node) -> tuple[Node, ...] | None:
 
 def made_of_comparators(net: Network) -> bool:
     """Whether the whole network is comparators, moved entries and means of two."""
+    net = unvaried(net)
     return all(operands(node) is not None for node in topological(net.output, args=lambda node: operands(node) or ()))
 
 
@@ -85,6 +86,7 @@ def comparator_graph(net: Network, dtype: str) -> Graph:
 
 def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False) -> str:
     """The output of the network for the numbers along an axis of the tensor x, along that axis; `rows`: x is (d, N)."""
+    net = unvaried(net)
     return _Comparators(graph, net, x, axis, rows).tensor(net.output)
 
 
@@ -141,7 +143,7 @@ class _Comparators:
         return self._taken(self.joined[used], int(starts[-1]), index)
 
     def _used(self, pieces: list[tuple[Node, Index]]) -> tuple[tuple[Node, int, int], ...]:
-        """The tensors that the pieces come from, each from the first to the last entry of it that is read; whole if short."""
+        """The tensors that the pieces come from, each from the first to the last entry that is read; whole if short."""
         read: dict[Node, list[Index]] = {}
         for base, index in pieces:
             read.setdefault(base, []).append(index)
@@ -157,7 +159,9 @@ class _Comparators:
     @staticmethod
     def _runs(pieces: list[tuple[Node, Index]]) -> list[tuple[Node, Index]]:
         """The runs of neighbours that the pieces are, if they are few and long."""
-        runs = [(base, run) for base, index in pieces for run in np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)]
+        runs = [
+            (base, run) for base, index in pieces for run in np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
+        ]
         few = len(runs) <= RUNS and sum(len(run) for _, run in runs) >= RUNS * (len(runs) - 1)
         return runs if few else []
 
@@ -173,4 +177,3 @@ class _Comparators:
                 "Reshape", [self._taken(cut, size // g, index[::g] // g), self.graph.shape([len(index), -1])]
             )
         return self.graph.add("Gather", [name, self.graph.constant(index, np.int64)], axis=self.axis)
-
