@@ -398,7 +398,6 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
 
 def to_onnx(model: Built) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
-    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune)
-    return assemble(
-        graph, model.task.d, model.network.output.size, model.task.label, model.description(), model.options.batch
-    )
+    batch = model.options.batch
+    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, batch)
+    return assemble(graph, model.task.d, model.network.output.size, model.task.label, model.description(), batch)

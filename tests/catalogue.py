@@ -192,6 +192,7 @@ def _constructions() -> list[Case]:
     cases += [construction_case("depth3", tasks.median(d), form="saturating") for d in (2, 5)]
     cases.append(construction_case("depth3", tasks.rank(2, [1]), epsilon=0.75))  # δ = ε/(12 d^4) = 1/256
     cases.append(construction_case("batcher", tasks.sort(17)))
+    cases += [construction_case("batcher", tasks.median(d), rounded="float64") for d in (36, 41)]  # two sorted halves
     return cases
 
 

@@ -52,7 +52,7 @@ class Graph:
         array = np.ascontiguousarray(values, dtype=dtype or self.dtype)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._shared:
-            name = f"{self.prefix}c_{len(self.initializers)}"
+            name = f"{self.prefix}c_{len(self._shared)}"
             self._shared[key] = name
             self.initializers[name] = numpy_helper.from_array(array, name)
         return self._shared[key]

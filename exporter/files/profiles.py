@@ -23,6 +23,7 @@ from exporter.files.columns import column_graph, moves_entries
 from exporter.files.comparators import comparator_graph
 from exporter.files.graph import Graph
 from exporter.files.lowering import dense_graph, structured_graph
+from exporter.files.one_vector import for_one_vector
 from exporter.formula.network import Network, weights
 
 AFFINE = {
@@ -56,10 +57,14 @@ class Profile:
 
     batches: Callable[[Network, str], Graph] | None = None
 
-    def graph(self, net: Network, dtype: str, tune: str = "throughput") -> Graph:
-        """A network for large batches, if they have a form of their own and it pays, or for `tune`."""
-        large = self.batches and tune == "throughput" and moves_entries(net)
-        return self.batches(net, dtype) if self.batches and large else self.write(net, dtype)
+    def graph(self, net: Network, dtype: str, tune: str = "throughput", batch: int | None = None) -> Graph:
+        """A network for large batches, if they have a form of their own and it pays, or for `tune`; for exactly `batch`."""
+        if self.batches and tune == "throughput" and batch != 1 and moves_entries(net):
+            return self.batches(net, dtype)
+        graph = self.write(net, dtype)
+        if self.clips and batch == 1:
+            for_one_vector(graph, net.input.size)
+        return graph
 
     @property
     def clips(self) -> bool:

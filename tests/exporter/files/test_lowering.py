@@ -148,6 +148,23 @@ def test_what_is_regular_is_not_gathered(tune: str) -> None:
     assert sum(gathers("depth5", 256, tune)) <= 256 * 17
 
 
+def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> None:
+    """Four nodes, Concat of both ends, Min and Max, beside what a pass begins with: runs are cut out by two Splits."""
+    names = [node.op_type for node in to_onnx(build(median(2048), Options("batcher", profile="minmax"))).graph.node]
+    assert names.count("Min") == names.count("Max") == 66
+    assert names.count("Concat") <= 2 * 66
+    assert names.count("Gather") == 2 * 7  # both ends, at the start of a pass over runs of 64 or less
+    assert len(names) <= 410  # before onnxruntime makes Splits of Slices
+
+
+def test_one_vector_needs_few_reshapes() -> None:
+    for name, d, most in (("radix", 2048, 0), ("depth3", 64, 1), ("depth3", 25, 0)):
+        options = [Options(name, profile="fused", tune="latency", batch=batch) for batch in (None, 1)]
+        many, one = ([node.op_type for node in to_onnx(build(median(d), o)).graph.node] for o in options)
+        assert one.count("Reshape") <= most
+        assert len(one) <= len(many) - many.count("Reshape") + most
+
+
 def test_where_the_batch_stands() -> None:
     """Last, with one Transpose at each end, where entries move and batches are large."""
     for name, tune, ends in (

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.files.columns import column_graph
 from exporter.files.model_file import assemble
-from exporter.files.profiles import prove_profile
+from exporter.files.profiles import PROFILES, prove_profile
 from exporter.formula.trace import topological
 from exporter.readings.accounting import accounting
 from exporter.readings.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
@@ -79,6 +79,19 @@ def test_the_batch_last_returns_the_same_bits(case: Case) -> None:
         got = run(model, x)
         assert np.array_equal(got, expected.astype(dtype)), dtype
         assert np.array_equal(run(model, x[3:4])[0], got[3]), "one vector gives the row of a batch"
+
+
+@each_case
+def test_a_file_for_one_vector_returns_the_same_bits(case: Case) -> None:
+    x = inputs(case)[::7]
+    expected = evaluate(case.net, x)
+    for dtype in exact_dtypes(case.net, "fused", case.step):
+        graph = PROFILES["fused"].graph(case.net, dtype, batch=1)
+        proto = assemble(graph, case.net.d, case.net.output.size, "test", {"profile": "fused"}, 1)
+        assert prove_profile(proto).profile in ("structured", "fused")
+        model = session(proto)
+        got = np.concatenate([run(model, row[None]) for row in x])
+        assert np.array_equal(got, expected.astype(dtype)), dtype
 
 
 @each_case

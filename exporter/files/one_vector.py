@@ -1,0 +1,99 @@
+"""The nodes of a graph for exactly one vector: with every shape known, most of what turns rows into columns is not needed.
+
+    (1, a, b) where no node needs the first axis          (a, b)
+    Reshape to the shape that is there                    left out
+    Gemm(row, W, b), then Reshape to a column             Gemm(W', row, b', transB = 1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from exporter.files.graph import Graph, Shape
+
+
+def for_one_vector(graph: Graph, d: int) -> None:
+    """Leave out or merge every Reshape of a finished graph that a batch of 1 does without."""
+    _without_batch_axis(graph, _shapes(graph, d))
+    shapes = _shapes(graph, d)
+    readers = Counter(name for node in graph.nodes for name in node.input)
+    makers = {node.output[0]: node for node in graph.nodes}
+    same: dict[str, str] = {}  # a tensor, and the one that is read in its place
+    kept = []
+    for node in graph.nodes:
+        node.input[:] = [same.get(name, name) for name in node.input]
+        maker = makers.get(node.input[0])
+        if node.op_type != "Reshape":
+            kept.append(node)
+        elif shapes[node.input[0]] == shapes[node.output[0]] and node.output[0] != "y":
+            same[node.output[0]] = node.input[0]
+        elif maker and readers[maker.output[0]] == 1 and _turned(graph, maker, shapes, shapes[node.output[0]]):
+            maker.output[0] = node.output[0]
+        else:
+            kept.append(node)
+    graph.nodes = kept
+    graph.finish("y")
+
+
+def _shapes(graph: Graph, d: int) -> dict[str, Shape]:
+    """The shape of every tensor for one vector of d numbers."""
+    element = helper.np_dtype_to_tensor_dtype(graph.dtype)
+    ends = [helper.make_tensor_value_info("x", element, [1, d])], [helper.make_tensor_value_info("y", element, None)]
+    proto = helper.make_graph(graph.nodes, "one", *ends, list(graph.initializers.values()))
+    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    known = [*found.input, *found.value_info, *found.output]
+    shapes = {v.name: tuple(dim.dim_value for dim in v.type.tensor_type.shape.dim) for v in known}
+    return shapes | {name: tuple(tensor.dims) for name, tensor in graph.initializers.items()}
+
+
+def _without_batch_axis(graph: Graph, shapes: dict[str, Shape]) -> None:
+    """Tensors (1, a, b) as (a, b), in all nodes or, where one has no such form, in none."""
+    changed = [_without_axis(graph, node, shapes) for node in graph.nodes]
+    if all(changed):
+        graph.nodes = [node for node in changed if node]
+
+
+def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) -> onnx.NodeProto | None:
+    """A node whose tensors of three axes or more, all of them for one vector, lack the first; None if it needs that one."""
+    source, out = shapes[node.input[0]], shapes[node.output[0]]
+    if max(len(source), len(out)) < 3:
+        return node
+    new = onnx.NodeProto()
+    new.CopyFrom(node)
+    options = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    axes = options.get("axes") or [options["axis"]] if options.keys() & {"axes", "axis"} else []
+    match node.op_type:
+        case "Reshape" if len(out) > 2 and out[0] == 1:
+            new.input[1] = graph.shape(out[1:])
+        case "Reshape" if len(out) == 2:
+            pass
+        case "Add" | "Sub" | "Mul" | "Clip" | "Relu" if out[0] == 1:
+            pass
+        case "Slice" if source[0] == 1 and (stored := numpy_helper.to_array(graph.initializers[node.input[3]])).min() > 0:
+            new.input[3] = graph.shape((stored - 1).tolist())
+        case "ReduceMax" if len(out) == 2 and source[:2] == (1, 1) and axes == [2]:
+            new = helper.make_node("ReduceMax", node.input, node.output, node.name, axes=[1])
+        case _:
+            return None
+    return new
+
+
+def _turned(graph: Graph, gemm: onnx.NodeProto, shapes: dict[str, Shape], wanted: Shape) -> bool:
+    """Whether a product of a row with stored weights could be made the column that is wanted."""
+    stored = graph.initializers
+    if gemm.op_type != "Gemm" or gemm.attribute or gemm.input[0] in stored or gemm.input[1] not in stored:
+        return False
+    row, made = shapes[gemm.input[0]], shapes[gemm.output[0]]
+    if row[0] != 1 or wanted != (math.prod(made), 1):
+        return False
+    weights = graph.constant(numpy_helper.to_array(stored[gemm.input[1]]).T, graph.dtype)
+    bias = [graph.constant(np.reshape(numpy_helper.to_array(stored[b]), (-1, 1)), graph.dtype) for b in gemm.input[2:]]
+    gemm.input[:] = [weights, gemm.input[0], *bias]
+    gemm.attribute.append(helper.make_attribute("transB", 1))
+    return True
