@@ -36,9 +36,11 @@ from exporter.question import task as tasks
 from exporter.tools.tune import CHAIN, grid_inputs, seconds, session, topk_mean
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take
-FILES: tuple[tuple[str, Tune], ...] = (
-    ("dense", "throughput"), ("fused", "throughput"), ("fused", "latency"), ("minmax", "throughput"),
+FILES: tuple[tuple[str, Tune, int | None], ...] = (  # profile, tune, exact batch
+    ("dense", "throughput", None), ("fused", "throughput", None), ("fused", "latency", None), ("fused", "latency", 1),
+    ("minmax", "throughput", None),
 )  # fmt: skip
+ONE = " --batch 1"
 SIZE: dict[str, int] = {}  # neurons of the contenders
 
 
@@ -103,17 +105,17 @@ def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
 
 
 def contenders(
-    d: int, names: list[str], files: Sequence[tuple[str, Tune]] = FILES
+    d: int, names: list[str], files: Sequence[tuple[str, Tune, int | None]] = FILES
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {"TopK + mean": session(topk_mean(d)), **peers()}
     for name in names:
-        for profile, tune in files:
+        for profile, tune, batch in files:
             written = PROFILES[profile]
             if (written.floats and not CONSTRUCTIONS[name].comparators) or (written.merged and d > CHAIN):
                 continue
             try:
-                model = build(tasks.median(d), Options(construction=name, profile=profile, tune=tune))
-                label = f"{name} {profile} {tune} {model.dtype}"
+                model = build(tasks.median(d), Options(construction=name, profile=profile, tune=tune, batch=batch))
+                label = f"{name} {profile} {tune} {model.dtype}{ONE if batch == 1 else ''}"
                 found[label] = session(to_onnx(model))
             except UserError as error:
                 print(f"skipped {name} {profile}: {error}")
@@ -136,11 +138,13 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
     lower = np.sort(inputs[0], axis=1)[:, [(d - 1) // 2]]  # what torch.median means, of an even number too
     here = {}
     for name, call in runs.items():
+        if name.endswith(ONE) and batch != 1:
+            continue
         if reason := too_large(name, d, batch):
-            print(f"{'':4}{name:40} skipped: {reason}")
+            print(f"{'':4}{name:48} skipped: {reason}")
             continue
         if not np.allclose(call(inputs[0]), lower if name == "torch.median" else truth, rtol=0, atol=2**-23):
-            print(f"{'':4}{name:40} wrong: not timed")
+            print(f"{'':4}{name:48} wrong: not timed")
             continue
         here[name] = call
     here |= {f"no median: {n} x Abs": nothing(d, n) for n in (1, 21)}
@@ -153,7 +157,7 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
     for name, t in middle.items():
         against = f"{t / middle['TopK + mean']:9.2f} {t / middle['numpy.median']:9.2f}"
         each = f"{1e9 * t / batch / SIZE[name]:12.2f}" if name in SIZE else ""
-        print(f"{'':4}{name:40} {1e6 * t / batch:12.1f} {against} {each}", flush=True)
+        print(f"{'':4}{name:48} {1e6 * t / batch:12.1f} {against} {each}", flush=True)
 
 
 def main() -> None:
@@ -172,7 +176,7 @@ def main() -> None:
     runs = contenders(args.d, args.construction)
     for batch in args.batch:
         print(f"d = {args.d}, batch {batch}")
-        print(f"{'':4}{'':40} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9} {'ns/neuron':>12}")
+        print(f"{'':4}{'':48} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9} {'ns/neuron':>12}")
         compare(args.d, batch, runs, args.rounds)
 
 
