@@ -226,7 +226,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "batcher",
-            "Batcher's merge exchange; up to d = 32 the shallowest networks known",
+            "Batcher's merge exchange; up to d = 32 a published network where that is shallower",
             "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every grid input",
             _batcher,
             _no_batcher,
