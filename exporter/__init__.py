@@ -9,7 +9,7 @@
     np.float32(12.0)
 
 `median`, `quantile`, `rank`, `maximum`, `minimum` and `sort` build a network and return a `Net`: call it with numpy arrays,
-ask it for its depth, width, size, weights and promise, save it as ONNX. `constructions()` lists what can be built. Whatever
+ask it for its depth, width, size, weights and promise, save it as ONNX. `catalogue()` lists what can be built. Whatever
 cannot be built, or would be silently wrong, raises `UserError` with the reason and the remedy. docs/library.md has more; the
 command line, `python -m exporter`, does the same from a shell.
 """
@@ -20,14 +20,14 @@ from exporter.errors import UserError
 from exporter.version import __version__
 
 if TYPE_CHECKING:
-    from exporter.library import constructions, export_model, maximum, median, minimum, quantile, rank, sort
+    from exporter.library import catalogue, export_model, maximum, median, minimum, quantile, rank, sort
     from exporter.net import Net, load
 
 __all__ = [
     "Net",
     "UserError",
     "__version__",
-    "constructions",
+    "catalogue",
     "export_model",
     "load",
     "maximum",

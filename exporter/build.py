@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import onnx
 
-from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, lookup, refuse_unread
+from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, default, lookup, refuse_unread
 from exporter.errors import ContractError, UserError
 from exporter.files.comparators import made_of_comparators
 from exporter.files.model_file import assemble
@@ -23,7 +23,7 @@ from exporter.formula.primitives import compare, compare_saturating, like
 from exporter.formula.trace import Node, stack, total, vector
 from exporter.options import Options
 from exporter.planning.schedule import Failure
-from exporter.planning.search import edge
+from exporter.planning.search import NoScheduleError, edge
 from exporter.question.grid import Grid
 from exporter.question.task import Task
 from exporter.readings.accounting import Accounting, accounting
@@ -173,7 +173,10 @@ def trace(
     grid = options.grid
     x = vector(task.d, grid.low, grid.high)
     u = guarded(grid, x, MANTISSA[rounded]) if rounded else normalised(grid, x)
-    stats = construction.build(u, task.ranks, options, form, offsets)
+    try:
+        stats = construction.build(u, task.ranks, options, form, offsets)
+    except NoScheduleError as error:
+        raise UserError(f"{error}; {default(task.op)} is exact") from None
     columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
     if options.certificate:
         columns += _certificate(u, stats, options.delta(task.d), compare if form != "bounded" else compare_saturating)

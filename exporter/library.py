@@ -237,7 +237,7 @@ def _options(name: str, given: Mapping[str, Any]) -> Options:
 def median(d: int, *, construction: str | None = None, **options: Any) -> Net:
     """The median of d numbers, as numpy.median defines it; for even d `even="lower"` or "upper" is one of the middle two.
 
-    `construction` is one of `constructions()`, by default an exact one; the options are those of
+    `construction` is one of `catalogue()`, by default an exact one; the options are those of
     `python -m exporter --help`.
 
     >>> median(9, construction="depth3", domain=(0, 255), bits=8)([3, 1, 4, 1, 5, 9, 2, 6, 255])
@@ -291,10 +291,10 @@ def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
     return _net(d, construction, options, op="sort")
 
 
-def constructions() -> dict[str, str]:
+def catalogue() -> dict[str, str]:
     """What can be built: names, and what each is.
 
-    >>> sorted(constructions())[:3]
+    >>> sorted(catalogue())[:3]
     ['batcher', 'compact', 'depth3']
     """
     return {name: c.summary for name, c in CONSTRUCTIONS.items()}

@@ -164,7 +164,7 @@ OPTIONS: dict[str, Option] = {
             rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)", holds=lambda v: 0 <= v < 1 / 3,
         ),
         Option("depth", "plan", "the depth of the network", "H", **_ONE_OR_MORE),
-        Option("width", "plan", "neurons a layer at most; compact takes the shallowest", "W", **_ONE_OR_MORE),
+        Option("width", "plan", "neurons a layer at most", "W", **_ONE_OR_MORE),
     )
 }  # fmt: skip
 
@@ -217,7 +217,7 @@ class Options:
         return Goal(
             d=d, low=low, high=high, failure=failure, schedule=self.schedule,
             objective="width" if self.objective == "weights" else self.objective,
-            blocks=self.blocks, gamma=self.gamma, depth=self.depth, width=self.width,
+            blocks=self.blocks, gamma=self.gamma, depth=self.depth, width=self.width, construction=self.construction,
         )  # fmt: skip
 
 

@@ -30,7 +30,6 @@ from service.settings import Settings
 
 log = logging.getLogger("service")
 DEFAULT_D = 2048
-CONSTRUCTION = "radix"
 PROFILE = "fused"
 TUNE = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
 LOCK = ".building"
@@ -56,14 +55,17 @@ def _writable(folder: Path) -> bool:
 
 def build(folder: Path, d: int) -> Path | None:
     """Build a model, or find that another process just did: then None. Raises UserError or OSError."""
+    from exporter import library  # noqa: PLC0415, the builder is loaded only when it is needed
+    from exporter.constructions import default  # noqa: PLC0415
+
+    task = library.question(d, {})
+    (wanted,) = library.requests(task, [default(task.op)], {"profile": PROFILE, "tune": TUNE})
+    name = library.file_name(task, wanted)
     with _alone(folder):
-        name = f"median-{CONSTRUCTION}-d{d}-{TUNE}-{PROFILE}.onnx"
         listed = [raw.get("file") for raw in entries.raw_entries(folder) if isinstance(raw, dict)]
         if name in listed and (folder / name).exists():
             return None
-        from exporter.library import export_model  # noqa: PLC0415, the builder is loaded only when it is needed
-
-        return export_model(d, CONSTRUCTION, folder, profile=PROFILE, tune=TUNE)
+        return library.export(task, wanted, folder).path
 
 
 @contextlib.contextmanager
@@ -86,16 +88,16 @@ def _alone(folder: Path) -> Iterator[None]:
 def ensure_models(settings: Settings) -> bool:
     """Build the default model when there is no model of a median; others are built when a request needs them.
 
-    One that can be used is looked for here, and the workers load them all. Nothing to serve, because the default model
-    cannot or must not be built, is a reason not to start.
+    One that can be used is looked for here, and the workers load them all. Nothing to serve, not even a filter for images,
+    because the default model cannot or must not be built, is a reason not to start.
     """
     log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
     found = registry.load(settings.folders, enough=lambda model: model.is_median or not settings.build)
     if not settings.build:
-        if not found.models:
+        if not found.everything:
             said = {"folder": str(settings.models), "left_out": found.left_out}
             log.error("there is no model to serve, and --no-build forbids to build one", extra={"fields": said})
-        return bool(found.models)
+        return bool(found.everything)
     if any(model.is_median for model in found.models.values()):
         return True
     reason = "there is no model to serve"

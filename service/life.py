@@ -45,7 +45,7 @@ async def load_models(engine: Engine) -> None:
             await asyncio.sleep(pause)
     engine.use(fresh)
     engine.loading = ""
-    if not fresh.models:
+    if not fresh.everything:
         log.error("there is no model that can be used", extra={"fields": {"left_out": fresh.left_out}})
 
 

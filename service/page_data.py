@@ -32,17 +32,6 @@ from service.watch.specimens import MANIFEST, PAGE, SPECIMENS
 ATLAS = PAGE / "atlas.json"
 TABLE = Path(__file__).resolve().parents[1] / "docs" / "atlas" / "atlas.csv"
 BITS = 16
-EXACT = (16, 17, 64, 65)
-SIZES = {
-    "radix": EXACT,
-    "batcher": EXACT,
-    "depth3": EXACT,
-    "depth5": (64, 65),
-    "linear46": (256, 257),
-    "linear22": (256, 257),
-    "compact": (256, 257, 2048),
-}
-OTHERS = (256, 257)  # of any other construction of medians, where it can be planned for so few
 COLUMNS = (
     "construction", "op", "d", "depth", "width", "size", "nnz", "max_weight", "claimed_depth", "claimed_exponent",
     "exponent", "failure_bound", "failure_rate", "trials", "mse", "reason",
@@ -57,8 +46,8 @@ def specimen(construction: str, d: int) -> tuple[bytes, dict[str, Any]]:
 
 
 def specimens() -> bytes:
-    """All of them as one archive; the manifest stands first."""
-    wanted = [(c.name, d) for c in CONSTRUCTIONS.values() if c.op == "median" for d in SIZES.get(c.name, OTHERS)]
+    """All of them as one archive, where they can be planned for so few; the manifest stands first."""
+    wanted = [(c.name, d) for c in CONSTRUCTIONS.values() if c.op == "median" for d in c.shown]
     files, entries = {}, []
     for name, d in tqdm(wanted, desc="specimens", unit="network", disable=None):
         try:

@@ -132,18 +132,30 @@ def module(requirement: str) -> str:
     return {"pysimdjson": "simdjson"}.get(name, name)
 
 
-def test_only_its_catalogue_entry_names_a_construction() -> None:
-    """Files that lists of names could hide in: what is said of a construction stands on its entry."""
+def test_only_the_catalogue_names_a_construction() -> None:
+    """What is said of a construction stands on its entry: no other module has its name in a text that is no docstring."""
     from exporter.constructions import CONSTRUCTIONS
 
-    allowed = {"exporter.constructions", "exporter.planning"}
-    found = []
-    for name, path in modules("exporter"):
-        if any(name == a or name.startswith(a + ".") for a in allowed):
-            continue
-        words = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
-        found += [f"{name}: {word}" for word in sorted(set(CONSTRUCTIONS) & words)]
-    assert found == ["exporter.library: radix", "exporter.options: radix"], "which is the option of that name"
+    names = re.compile(rf"(?<!\w)({'|'.join(CONSTRUCTIONS)})(?!\w)")
+    found = set()
+    for package in ("exporter", "service"):
+        for module, path in modules(package):
+            if module != "exporter.constructions":
+                found |= {(module, said) for text in texts(path) for said in names.findall(text)}
+    # the option of that name, and how it shows in names of files
+    assert found == {("exporter.library", "radix"), ("exporter.options", "radix")}
+    for path in [*(ROOT / "service" / "page" / "js").glob("*.js"), ROOT / "service" / "page" / "index.html"]:
+        assert not names.findall(path.read_text()), path.name
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The strings of a module; docstrings and examples of commands, which may be about anything, are left out."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docstrings:
+            yield "\n".join(line for line in node.value.splitlines() if not line.startswith("  "))
 
 
 def test_a_class_name_means_one_thing() -> None:

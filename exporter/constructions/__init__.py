@@ -6,92 +6,40 @@ entries of those ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from exporter.constructions.batcher import batcher
+from exporter.constructions.compact import compact
 from exporter.constructions.depth3 import depth3
+from exporter.constructions.depth5 import depth5
+from exporter.constructions.entry import Claims as Claims
+from exporter.constructions.entry import Construction as Construction
+from exporter.constructions.entry import Idle
+from exporter.constructions.entry import Statistics as Statistics
+from exporter.constructions.linear22 import linear22
+from exporter.constructions.linear46 import linear46
+from exporter.constructions.linear_max import sampled_max, tree_max
 from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
-from exporter.constructions.scheduled import scheduled
+from exporter.constructions.scheduled import Planned
+from exporter.constructions.window import window4, window5, window6
 from exporter.errors import UserError
 from exporter.formula.trace import LayerNames, Node
 from exporter.options import Options, Tune, nearest
-from exporter.planning.schedule import Failure
-
-Build = Callable[[Node, Sequence[int], Options, Form, bool], "Statistics"]
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """The wanted order statistics, in the order of the ranks, and how often they may be wrong on random input."""
-
-    values: Node
-    failure: Failure = field(default_factory=Failure)
-    names: LayerNames = field(default_factory=LayerNames)
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Options that a construction does not read once `option` is given (with `value`, if one is named), and why."""
-
-    option: str
-    value: str | None
-    unread: tuple[str, ...]
-    why: str
-
-
-@dataclass(frozen=True)
-class Claims:
-    """What a theorem says: the depth, the exponent of the width, the power of d in the weights c d^k/eps; None: nothing."""
-
-    depth: int | None = None
-    exponent: float | None = None
-    power: int | None = None
-
-
-@dataclass(frozen=True)
-class Construction:
-    """One entry of the catalogue: all that is known of a construction stands here.
-
-    `build` makes of the input, the ranks and the options a formula, in a form of comparison, with index offsets or without.
-    `takes` are the options that this construction reads and others may not; `idle` says which of them exclude each other.
-    `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
-    preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.
-    `offsets`: it tells equal entries apart by index offsets, where the dtype has bits for them; without, ties count against
-    its windows and capacities. Every other construction is as right on ties as without. `op` is what it is measured on.
-    `counted`: where it is too large to run it can still be counted. `everywhere`: the bare network is within one step on
-    every real input. `comparators`: it is made of comparators (without options that say otherwise), which are Max and Min.
-    `dense_bits`: a small dense chain of it is exact in float32 at so many bits. `uniform`: it is made for entries that are
-    independent and uniform in the domain, and promises nothing of others; it is built when it is named.
-    `searched`: options, and their values, that move it on the plane of depth and width (exporter.tools.frontier).
-    """
-
-    name: str
-    theorem: str
-    summary: str
-    build: Build
-    cannot: Callable[[int, Sequence[int]], str | None] = lambda d, ranks: None
-    forms: tuple[Form, ...] = ("pair",)
-    _: KW_ONLY
-    form_first: bool = False
-    offsets: bool = False
-    takes: tuple[str, ...] = ()
-    idle: tuple[Idle, ...] = ()
-    op: Literal["median", "max"] = "median"
-    claims: Claims = Claims()
-    counted: bool = False
-    everywhere: bool = False
-    comparators: bool = False
-    dense_bits: int | None = None
-    uniform: bool = False
-    searched: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
+from exporter.planning.depth5 import depth5_plans
+from exporter.planning.linear import linear_nearest, linear_plans
+from exporter.planning.linear_max import max_plans
+from exporter.planning.tree_max import tree_plans
+from exporter.planning.window import window4_plans, window5_plans, window6_plans
 
 
 def default(op: str) -> str:
     """The construction that is taken for a question where none is named: exact, and shallow or fast."""
-    return {"max": "tree-max", "min": "batcher", "sort": "batcher"}.get(op, "radix")
+    named = {asked: c.name for c in CONSTRUCTIONS.values() for asked in c.answers}
+    return named.get(op, named["median"])
 
 
 MAX_PAIRS = 8192
@@ -159,10 +107,6 @@ def _batcher(x: Node, ranks: Sequence[int], options: Options, form: Form, offset
     return Statistics(values, names=names)
 
 
-def _planned(name: str) -> Build:
-    return lambda x, ranks, options, form, offsets: Statistics(*scheduled(name, x, ranks, options, offsets))
-
-
 MAX_RANKS = 8
 
 
@@ -195,6 +139,8 @@ _NO_OFFSETS = Idle("objective", "weights", ("objective",), "its weights are the 
 _FIXED_WIDTH = Idle("width", None, ("objective",), "a width that is given is not searched")
 _GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
+_SMALL = (16, 17, 64, 65)  # with every neuron to be seen
+
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c
     for c in (
@@ -209,6 +155,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             searched={"radix": (2, 4, 8, 16, 32, 64), "tune": ("throughput", "depth")},
             everywhere=True,
             dense_bits=8,
+            answers=("median",),
+            shown=_SMALL,
         ),
         Construction(
             "depth3",
@@ -223,22 +171,25 @@ CONSTRUCTIONS: dict[str, Construction] = {
             claims=Claims(3, 2.0, 4),
             counted=True,
             dense_bits=16,
+            shown=_SMALL,
         ),
         Construction(
             "batcher",
-            "Batcher's merge exchange; up to d = 32 the shallowest networks known",
+            "Batcher's merge exchange; up to d = 32 a published network where that is shallower",
             "a sorting network: depth about log2(d)^2 / 2, width about 1.5 d; exact on every grid input",
             _batcher,
             _no_batcher,
             everywhere=True,
             comparators=True,
             dense_bits=16,
+            answers=("min", "sort"),
+            shown=_SMALL,
         ),
         Construction(
             "depth5",
             "theorem:depth_5_median_approx",
             "central ranks of blocks against all entries: depth 5, width O(d^(5/3)); --gamma or the planner",
-            _planned("depth5"),
+            Planned(depth5_plans, depth5),
             _no_depth5,
             offsets=True,
             takes=("failure", "schedule", "objective", "blocks", "gamma", "seed"),
@@ -250,12 +201,13 @@ CONSTRUCTIONS: dict[str, Construction] = {
             claims=Claims(5, 5 / 3, 6),
             searched={"objective": ("width", "size"), "blocks": ("paper", "lean")},
             counted=True,
+            shown=(64, 65),
         ),
         Construction(
             "linear46",
             "thm:linear_width_med_computation_distribution_zeroone",
             "the paper's main network, module by module: depth 46, width O(d); fails with at most --failure",
-            _planned("linear46"),
+            Planned(partial(linear_plans, False), linear46, partial(linear_nearest, False)),
             _few_ranks,
             offsets=True,
             takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
@@ -267,7 +219,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "linear22",
             "ours: the modules of Theorem 3.3 in shared layers",
             "the same modules in shared layers: depth 22, about half the width; width about 2 d ln(1/failure)",
-            _planned("linear22"),
+            Planned(partial(linear_plans, True), linear22, partial(linear_nearest, True)),
             _few_ranks,
             offsets=True,
             takes=("failure", "objective", "blocks", "depth", "width", "seed"),
@@ -279,17 +231,18 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "compact",
             "ours: pivots, soft rounds, block ending",
             "depth 9 at about 24 d, or what --depth and --width ask for",
-            _planned("compact"),
+            Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
             claims=Claims(9),
             searched={"depth": (7, 9, 12, 13, 15, 16)},
+            shown=(256, 257, 2048),
         ),
         Construction(
             "linear18",
             "ours: pivots of two samples, block ending",
             "depth 18, about 9 d from d = 256 to 65536; fails with at most --failure",
-            _planned("linear18"),
+            Planned(linear18_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed)),
             _few_ranks,
             takes=("failure", "width", "seed"),
             claims=Claims(18),
@@ -298,7 +251,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window4",
             "ours: cells of constants, slots by position",
             "uniform inputs only: depth 4, width about d^(5/4)/√failure; for failures of a few percent and more",
-            _planned("window4"),
+            Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), gridded=True),
             _few_ranks,
             takes=("failure", "width"),
             claims=Claims(4, 1.25),
@@ -308,7 +261,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window5",
             "ours: a window of constants, block ending",
             "uniform inputs only: depth 5, width d^(1 + o(1)), about 41 d where Theorem 3.2 has d^(5/3)",
-            _planned("window5"),
+            Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
             _few_ranks,
             takes=("failure", "objective", "width"),
             idle=(_NO_OFFSETS,),
@@ -320,7 +273,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window6",
             "ours: a window that follows a count, block ending",
             "uniform inputs only: depth 6, about 12 d",
-            _planned("window6"),
+            Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
             _few_ranks,
             takes=("failure", "objective", "width"),
             idle=(_NO_OFFSETS,),
@@ -332,7 +285,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "linear-max",
             "alg:informalAlgoMax, alg:sparseToMaximumFunction",
             "the maximum by two sparsification rounds and hashing: depth 13, width O(d)",
-            _planned("linear-max"),
+            Planned(max_plans, lambda u, plan, delta, seed, _: sampled_max(u, plan, delta, seed)),
             _only_sampled_max,
             takes=("failure", "width", "seed"),
             op="max",
@@ -342,12 +295,13 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "tree-max",
             "maxima of block maxima",
             "the exact maximum: depth about log2(d) at width d, depth 7 at 2 d with --width or --depth",
-            _planned("tree-max"),
+            Planned(tree_plans, lambda u, plan, delta, *_: tree_max(u, plan, delta)),
             _only_max,
             takes=("depth", "width"),
             idle=(Idle("depth", None, ("width",), "the tree of a given depth is as narrow as it can be"),),
             op="max",
             comparators=True,
+            answers=("max",),
         ),
     )
 }

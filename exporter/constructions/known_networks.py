@@ -1,4 +1,4 @@
-"""The shallowest sorting and median networks known for up to 32 wires where they beat Batcher's: checked by the tests.
+"""Published sorting and median networks of up to 32 wires that are shallower than Batcher's: checked by the tests.
 
 Comparator lists from Bert Dobbelaere's collection, bertdobbelaere.github.io/sorting_networks.html and, with the medians,
 github.com/bertdobbelaere/SorterHunter: Networks/Sorters/Sort_N_SIZE_DEPTH.json and Networks/Median/Median_N_SIZE_DEPTH.json.

@@ -53,7 +53,7 @@ def digit(dtype: str, bits: int = MOST_BITS, *, first: bool) -> onnx.ModelProto:
     proto = helper.make_model(
         helper.make_graph(
             graph.nodes,
-            f"radix-digit-{dtype}-b{bits}{'-first' if first else ''}",
+            f"digit-{dtype}-b{bits}{'-first' if first else ''}",
             [
                 helper.make_tensor_value_info("x", word, ["entries"]),
                 *(helper.make_tensor_value_info(name, word, []) for name in scalars),

@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import ceil, isqrt, log
 
 from exporter.errors import UserError
-from exporter.planning.schedule import PlannedLayer
+from exporter.planning.schedule import Layered, PlannedLayer
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -78,24 +78,12 @@ class Hashing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Theorem:
+class Theorem(Layered):
     """The sizes of a network for rank `rank` of d entries."""
 
     d: int
     rank: int
     ending: Hashing
-
-    @property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        raise NotImplementedError
-
-    @property
-    def depth(self) -> int:
-        return len(self.layers) + 1
-
-    @property
-    def width(self) -> int:
-        return max(layer.width for layer in self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)

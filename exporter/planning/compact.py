@@ -17,7 +17,6 @@ from math import isqrt
 
 import numpy as np
 
-from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.goal import Goal
 from exporter.planning.live import BINS, FINE, Law, after_pivots, after_soft, blockings, first_sample, soft_round
@@ -260,35 +259,27 @@ def narrowest(goal: Goal, shape: Shape) -> CompactSchedule | None:
     return found and narrowed(fitting, found, found[1] / (1.5 if found[1] > 8 * goal.d else 2), 1.005)[0]
 
 
-def only_neighbours(name: str, goal: Goal) -> None:
-    """Refuse ranks that do not share an interval."""
-    if goal.gap > 1:
-        raise UserError(
-            f"{name} finds one rank or two neighbours, not {goal.low}..{goal.high}: build one network per rank"
-        )
-
-
 def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
     """The narrowest of the depth asked for; else of all depths, the shallowest first, those within the budget only."""
-    only_neighbours("compact", goal)
+    goal.only_neighbours()
     if goal.depth is not None and goal.depth not in DEPTHS:
-        raise goal.no_depth("compact", ", ".join(map(str, DEPTHS)))
+        raise goal.no_depth(", ".join(map(str, DEPTHS)))
     for depth in DEPTHS:
         free = goal.depth is None and (goal.width is not None or fit(goal, SHAPES[depth], budget(goal)) is not None)
         if (free or depth == goal.depth) and (plan := narrowest(goal, SHAPES[depth])):
             yield plan
 
 
-def compact_nearest(goal: Goal) -> str:
+def compact_nearest(goal: Goal) -> str | None:
     """A depth that has a schedule where the one asked for, or all within the budget, have none."""
     other = first_found(depth if narrowest(goal, SHAPES[depth]) else None for depth in DEPTHS)
     if other is None:
-        return "radix is exact"
+        return None
     return f"--depth {other} has one" + (f", wider than {budget(goal)}" if goal.depth is None else "")
 
 
 def linear18_plans(goal: Goal) -> Iterator[CompactSchedule]:
     """The narrowest; a wider one has more pivots and is larger too."""
-    only_neighbours("linear18", goal)
+    goal.only_neighbours()
     if plan := narrowest(goal, SHAPES[18]):
         yield plan

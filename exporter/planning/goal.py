@@ -19,6 +19,7 @@ class Goal:
     Of the plans within `depth` and `width` (None: any) the planner looks for one whose `objective` is small. `blocks` are
     the building blocks, None for the construction's own. With `schedule` "paper" or a `gamma` the numbers are the paper's.
     `cells` are the steps of the data's grid: only networks for uniform inputs, whose windows are grid values, read it.
+    `construction` is who is asked, for messages.
     """
 
     d: int
@@ -32,6 +33,7 @@ class Goal:
     depth: int | None = None
     width: int | None = None
     cells: int = 1 << 24
+    construction: str = "it"
 
     def __post_init__(self) -> None:
         """Refuse what no planner can do, in the user's words."""
@@ -47,11 +49,18 @@ class Goal:
         """The distance of the outermost ranks."""
         return self.high - self.low
 
-    def only_max(self, name: str) -> None:
+    def only_max(self) -> None:
         """Refuse other ranks than the last."""
         if self.low != self.d:
-            raise UserError(f"{name} computes the maximum, not ranks {self.low}..{self.high} of {self.d}: use --op max")
+            asked = f"ranks {self.low}..{self.high} of {self.d}"
+            raise UserError(f"{self.construction} computes the maximum, not {asked}: use --op max")
 
-    def no_depth(self, name: str, depths: str) -> UserError:
+    def only_neighbours(self) -> None:
+        """Refuse ranks that do not share an interval."""
+        if self.gap > 1:
+            asked = f"{self.low}..{self.high}: build one network per rank"
+            raise UserError(f"{self.construction} finds one rank or two neighbours, not {asked}")
+
+    def no_depth(self, depths: str) -> UserError:
         """The refusal of a depth that a construction never has."""
-        return UserError(f"{name} has depth {depths}, not {self.depth}")
+        return UserError(f"{self.construction} has depth {depths}, not {self.depth}")

@@ -20,7 +20,7 @@ import numpy as np
 from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.goal import Goal
-from exporter.planning.linear_layers import STYLES, Family, LinearSchedule, Style
+from exporter.planning.linear_layers import STYLES, LinearSchedule, Style
 from exporter.planning.live import SPARE, Law, after_soft, first_law, first_sample, soft_round
 from exporter.planning.paper_exponents import paper_linear46
 from exporter.planning.schedule import Event, HardRound, HashEnding
@@ -177,22 +177,22 @@ def fit(style: Style, goal: Goal, width: int, shares: Shares = COARSE) -> Linear
     return proven(plan, goal, width)
 
 
-def style_of(family: Family, goal: Goal) -> Style:
-    """The style asked for, or the family's own."""
+def style_of(shared: bool, goal: Goal) -> Style:
+    """The style asked for, or the usual one."""
     for style in STYLES:
-        if style.family == family and goal.blocks in (None, style.blocks):
+        if style.shared == shared and goal.blocks in (None, style.blocks):
             return style
-    raise UserError(f"{family} is built from lean blocks only")
+    raise UserError(f"{goal.construction} is built from lean blocks only")
 
 
-def linear_plans(family: Family, goal: Goal) -> Iterator[LinearSchedule]:
+def linear_plans(shared: bool, goal: Goal) -> Iterator[LinearSchedule]:
     """For the size the smallest of a few wider ones first; then the narrowest, to half a percent."""
     if goal.schedule == "paper":
         paper_linear46(goal)
-    depths, words = ((46,), "46") if family == "linear46" else ((21, 22), "22, or 21 without the clip of its answer")
+    depths, words = ((21, 22), "22, or 21 without the clip of its answer") if shared else ((46,), "46")
     if goal.depth not in (None, *depths):
-        raise goal.no_depth(family, words)
-    style = style_of(family, goal)
+        raise goal.no_depth(words)
+    style = style_of(shared, goal)
     coarse = partial(fit, style, goal)
     found = within(coarse, growing(goal.d, WIDEST))
     if found is None:
@@ -207,9 +207,9 @@ def linear_plans(family: Family, goal: Goal) -> Iterator[LinearSchedule]:
     yield narrowest
 
 
-def linear_nearest(family: Family, goal: Goal) -> str:
+def linear_nearest(shared: bool, goal: Goal) -> str | None:
     """A failure probability near the goal's for which there is a schedule."""
-    style, widest = style_of(family, goal), int(max(growing(goal.d, WIDEST)))
+    style, widest = style_of(shared, goal), int(max(growing(goal.d, WIDEST)))
     beyond = next((e for e in range(1, 301) if float(f"1e-{e}") <= goal.failure), 301)
     decades = edge(lambda e: fit(style, replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
-    return f"--failure 1e-{decades} can be planned" if decades else "radix is exact"
+    return f"--failure 1e-{decades} can be planned" if decades else None

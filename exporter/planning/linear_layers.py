@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from exporter.planning.goal import Blocks
 from exporter.planning.schedule import (
@@ -17,14 +16,12 @@ from exporter.planning.schedule import (
     SoftRound,
 )
 
-Family = Literal["linear46", "linear22"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """A family of networks, its building blocks, and their neurons per unit of work."""
+    """Modules one after the other or in shared layers, their building blocks, and neurons per unit of work."""
 
-    family: Family
+    shared: bool
     blocks: Blocks
     pair: int  # per ordered pair of a comparison of all pairs
     slot: int  # per entry and slot of shortlisting
@@ -35,11 +32,11 @@ class Style:
     hashed: int  # neurons per entry beside the slots while blocks are counted
 
 
-# the first of a family is the usual one
+# of the shared ones and of the others the first is the usual one
 STYLES = (
-    Style(family="linear46", blocks="paper", pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
-    Style(family="linear46", blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
-    Style(family="linear22", blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
+    Style(shared=False, blocks="paper", pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
+    Style(shared=False, blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
+    Style(shared=True, blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
 )
 
 
@@ -65,13 +62,13 @@ class LinearSchedule(Schedule):
 
     @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
-        named = _layers46(self) if self.style.family == "linear46" else _layers22(self)
+        named = _shared_layers(self) if self.style.shared else _own_layers(self)
         if self.clip:
             named.append(("clip", 2 * self.outputs))
         return tuple(PlannedLayer(*layer) for layer in named)
 
 
-def _layers46(plan: LinearSchedule) -> list[tuple[str, int]]:
+def _own_layers(plan: LinearSchedule) -> list[tuple[str, int]]:
     d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
     paper = cost.blocks == "paper"
 
@@ -118,7 +115,7 @@ def _layers46(plan: LinearSchedule) -> list[tuple[str, int]]:
     return layers
 
 
-def _layers22(plan: LinearSchedule) -> list[tuple[str, int]]:
+def _shared_layers(plan: LinearSchedule) -> list[tuple[str, int]]:
     d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
     layers = [
         ("round 1: pairs", cost.pair * z * (z - 1) + d),

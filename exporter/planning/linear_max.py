@@ -50,7 +50,7 @@ def max_plans(goal: Goal) -> Iterator[MaxSchedule]:
 
     A round never loses the maximum; what can fail is that more entries survive than the hash separates.
     """
-    goal.only_max("linear-max")
+    goal.only_max()
     if found := within(partial(fit, goal), (tenths * goal.d // 10 for tenths in range(50, 4000, 5))):
         yield found[0]
 

@@ -137,34 +137,13 @@ class HashEnding:
         return HashEnding(prime, functions, hash_capacity(d, prime, functions))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule(ABC):
-    """What all schedules have: the ranks, the proof and the width model."""
-
-    d: int
-    low: int
-    high: int
-    events: tuple[Event, ...]
+class Layered(ABC):
+    """A network of which the layers are known before it is built."""
 
     @property
     @abstractmethod
     def layers(self) -> tuple[PlannedLayer, ...]:
         """The width model (checked against the built network)."""
-
-    @property
-    def outputs(self) -> int:
-        """How many ranks are wanted."""
-        return self.high - self.low + 1
-
-    @property
-    def failure_bound(self) -> float:
-        """Union bound over all events, as it is stated: rounded up to a few digits; never above 1."""
-        return outward(fsum(event.probability for event in self.events))
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        """What the failure bound is a probability over."""
-        return "file"
 
     @property
     def width(self) -> int:
@@ -180,6 +159,31 @@ class Schedule(ABC):
     def depth(self) -> int:
         """Hidden layers plus one, as the paper counts."""
         return len(self.layers) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Layered):
+    """What all schedules have: the ranks, the proof and the width model."""
+
+    d: int
+    low: int
+    high: int
+    events: tuple[Event, ...]
+
+    @property
+    def outputs(self) -> int:
+        """How many ranks are wanted."""
+        return self.high - self.low + 1
+
+    @property
+    def failure_bound(self) -> float:
+        """Union bound over all events, as it is stated: rounded up to a few digits; never above 1."""
+        return outward(fsum(event.probability for event in self.events))
+
+    @property
+    def failure_law(self) -> FailureLaw:
+        """What the failure bound is a probability over."""
+        return "file"
 
 
 def previous_prime(n: int) -> int:

@@ -59,10 +59,12 @@ def narrowed(fit: Callable[[int], P | None], found: tuple[P, float], narrow: flo
     return plan, wide
 
 
-def choose(
-    name: str, goal: Goal, plans: Iterable[P], built_width: Callable[[P], int], nearest: Callable[[Goal], str]
-) -> P:
-    """The first plan within the width asked for, if one was; else UserError with the nearest that exists.
+class NoScheduleError(UserError):
+    """There is no plan for a goal, nor one near it."""
+
+
+def choose(goal: Goal, plans: Iterable[P], built_width: Callable[[P], int], nearest: Callable[[Goal], str | None]) -> P:
+    """The first plan within the width asked for, if one was; else UserError with the nearest that exists, if any does.
 
     The width is that of the network that is built, as `describe` tells it. A planner searches without a limit, so every
     width from the narrowest that is found upwards can be had.
@@ -83,4 +85,5 @@ def choose(
     }
     asked = "".join(f", {limit} {value}" for limit, value in limits.items() if value is not None)
     hint = "the narrowest found has width {}, at depth {}".format(*min(wider)) if wider else nearest(goal)
-    raise UserError(f"{name} has no provable schedule at d = {goal.d}, {ranks}{asked}; {hint}")
+    reason = f"{goal.construction} has no provable schedule at d = {goal.d}, {ranks}{asked}"
+    raise UserError(f"{reason}; {hint}") if hint else NoScheduleError(reason)

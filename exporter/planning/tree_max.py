@@ -33,12 +33,12 @@ class TreeSchedule(Schedule):
 
 def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
     """The narrowest found of at most the depth asked for, the shallowest within the width, or the binary tree."""
-    goal.only_max("tree-max")
+    goal.only_max()
     d = goal.d
     binary = (2,) * (d - 1).bit_length()
     if (depth := goal.depth) is not None:
         if depth < (least := 1 + min(2, _height(binary))):
-            raise goal.no_depth("tree-max", f"{least} or more at d = {d}")
+            raise goal.no_depth(f"{least} or more at d = {d}")
         # d^2 is enough for depth 3
         groups = _tree(d, edge(lambda width: _height(_tree(d, width)) < depth, max(d, d * d), d - 1))
     else:

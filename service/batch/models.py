@@ -62,7 +62,7 @@ def _build(home: Path, shape: Shape) -> None:
     made = Path(tempfile.mkdtemp(dir=home.parent, prefix=".new-"))
     try:
         export_model(
-            shape.d, "radix", made, rank=shape.ranks, bits=shape.bits, inputs="grid", profile="fused", dtype="float32"
+            shape.d, out=made, rank=shape.ranks, bits=shape.bits, inputs="grid", profile="fused", dtype="float32"
         )
         made.rename(home)
     except OSError:

@@ -370,7 +370,7 @@ class Engine:
         """Why requests should go elsewhere, or None. A model whose last call failed is tried again: it may work now."""
         if self.draining:
             return "The service is shutting down."
-        if self.loading or not self.registry.models:
+        if self.loading or not self.registry.everything:
             return self.unready
         for model, lane in list(self.lanes.items()):
             if lane.failing is None or only not in (None, model):

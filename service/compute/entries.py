@@ -174,6 +174,23 @@ def checked(folder: Path, entry: Any) -> Entry:
     return Entry(file, file.read(), about, terms)
 
 
+@dataclass(frozen=True, eq=False)
+class LoadedFile:
+    """A file of a manifest that is loaded: its name, its bytes and what it says of itself."""
+
+    name: str
+    file: CheckedFile
+    description: Description
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def sha256(self) -> str:
+        return self.file.sha256
+
+
 def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
     """The numeric contract and the output columns, from a description that is complete and in range."""
     for key in ("construction", "op", "dtype"):

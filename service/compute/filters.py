@@ -17,14 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import isqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from exporter.images.running import windows
-from service.compute.entries import CheckedFile, Description, Entry, FilterTerms, UnusableModelError
+from service.compute.entries import Entry, FilterTerms, LoadedFile, UnusableModelError
 from service.compute.opening import proto_of, session_of, trial
 from service.errors import BadInputError
 
@@ -43,23 +42,12 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedFilter:
+class LoadedFilter(LoadedFile):
     """One loaded filter with its contract."""
 
-    name: str
-    file: CheckedFile
-    description: Description
     terms: FilterTerms
     session: Any
     input_name: str
-
-    @property
-    def path(self) -> Path:
-        return self.file.path
-
-    @property
-    def sha256(self) -> str:
-        return self.file.sha256
 
     @property
     def size(self) -> tuple[int, str]:

@@ -23,10 +23,9 @@ from exporter.question.task import Even
 from exporter.readings.promise import uniform_only
 from service.compute.counting import OUTPUT, with_counting
 from service.compute.entries import (
-    CheckedFile,
-    Description,
     Entry,
     FilterTerms,
+    LoadedFile,
     UnusableModelError,
     checked,
     label,
@@ -44,12 +43,9 @@ MOST_CHOICES = 1 << 14  # that are remembered
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedModel:
+class LoadedModel(LoadedFile):
     """One loaded network with its contract."""
 
-    name: str
-    file: CheckedFile
-    description: Description
     grid: FedGrid
     columns: tuple[Target, ...]
     session: Any
@@ -57,14 +53,6 @@ class LoadedModel:
     output_name: str
     row_seconds: float = 0.0  # when it was loaded
     tuned_seconds: float | None = None  # by the table of speeds beside it
-
-    @property
-    def path(self) -> Path:
-        return self.file.path
-
-    @property
-    def sha256(self) -> str:
-        return self.file.sha256
 
     @cached_property
     def d(self) -> int:
@@ -282,7 +270,7 @@ def _size(entry: Any) -> int:
 
 def _raise_shortage(error: Exception, previous: Registry | None) -> None:
     """A shortage says nothing of a folder: while there are models to go on with, it ends the reload, and costs none."""
-    if previous is None or not previous.models:
+    if previous is None or not previous.everything:
         return
     for each in (error, error.__context__):
         if isinstance(each, Exception) and isinstance(shortage := or_shortage(each), ShortageError):

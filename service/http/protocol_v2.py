@@ -97,7 +97,7 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
     async def model_ready(request: Request) -> Response:
         """The model is loaded and answers."""
         if is_quantile(request):
-            is_ready = await engine.trouble() is None
+            is_ready = await engine.trouble() is None and bool(engine.registry.models)
             return _json({"name": QUANTILE, "ready": is_ready}, 200 if is_ready else 503)
         model = model_of(request)
         is_ready = await engine.trouble(model) is None

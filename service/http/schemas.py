@@ -28,14 +28,19 @@ class Served(BaseModel):
     timings: Timings
 
 
+MODELS = "The model that gave each answer."
+CERTIFIED = "Proven by counting. An answer that cannot be proven is never sent."
+FALLBACK = "The chosen model missed, and an exact one answered."
+
+
 class MedianAnswer(Served):
     """One entry a vector, in the order of the request."""
 
     medians: list[float | None] = Field(description="null where a vector has numbers missing, or none left (`nan`).")
-    models: list[str] = Field(description="The model that gave each answer.")
-    certified: list[bool] = Field(description="Proven by counting. An answer that cannot be proven is never sent.")
+    models: list[str] = Field(description=MODELS)
+    certified: list[bool] = Field(description=CERTIFIED)
     error_bound: list[float] = Field(description="Proven distance to numpy.median; 0 with `exact`.")
-    fallback: list[bool] = Field(description="The chosen model missed, and an exact one answered.")
+    fallback: list[bool] = Field(description=FALLBACK)
 
 
 class QuantileAnswer(Served):
@@ -43,12 +48,10 @@ class QuantileAnswer(Served):
 
     quantiles: list[list[float | None]] | None = Field(None, description="The answers, where quantiles were asked for.")
     ranks: list[list[float | None]] | None = Field(None, description="The answers, where ranks were asked for.")
-    models: list[list[str]] = Field(description="The model that gave each answer.")
-    certified: list[list[bool]] = Field(
-        description="Proven by counting. An answer that cannot be proven is never sent."
-    )
+    models: list[list[str]] = Field(description=MODELS)
+    certified: list[list[bool]] = Field(description=CERTIFIED)
     error_bound: list[list[float]] = Field(description="Proven distance to numpy.quantile; 0 with `exact`.")
-    fallback: list[list[bool]] = Field(description="The chosen model missed, and an exact one answered.")
+    fallback: list[list[bool]] = Field(description=FALLBACK)
 
 
 class Problem(BaseModel):
@@ -141,7 +144,7 @@ class WatchAnswer(BaseModel):
         description="4 (slope v + offset) is the vector's number behind a value v inside."
     )
     layers: list[WatchedLayer]
-    story: dict[str, Any] = Field(description="What the tensors of this construction mean, read off the graph.")
+    story: dict[str, Any] = Field(description="What the tensors of this network mean, read off the graph.")
 
 
 class FormulaTerm(BaseModel):
@@ -203,9 +206,13 @@ OF_A_ROUTE: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
-ANSWER_HEADERS: dict[str, Any] = {
-    name: {"description": text, "schema": {"type": "string"}}
-    for name, text in {
+
+def _headers(texts: dict[str, str]) -> dict[str, Any]:
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()}
+
+
+ANSWER_HEADERS = _headers(
+    {
         "X-Request-ID": "The id of the request, as in the log.",
         "X-Median-Models": "Models used, where the body holds answers alone.",
         "X-Median-Certified": "Number of certified answers.",
@@ -213,10 +220,8 @@ ANSWER_HEADERS: dict[str, Any] = {
         "X-Median-Fallback": "Number of answers an exact model had to give.",
         "X-Median-Batch-Size": "Rows in the onnxruntime call.",
         "Server-Timing": "queue, inference and total in milliseconds.",
-    }.items()
-}
-
-
+    }
+)
 OF_A_FILTER = [
     _parameter("model", {"type": "string"}, "Name of the filter; without it, the smallest median window there is."),
     _parameter(
@@ -224,16 +229,15 @@ OF_A_FILTER = [
     ),
     _parameter("dtype", {"type": "string", "enum": list(PIXELS)}, "Raw bodies: type of the numbers, little-endian."),
 ]
-FILTER_HEADERS: dict[str, Any] = {
+FILTER_HEADERS = {
     **{name: ANSWER_HEADERS[name] for name in ("X-Request-ID", "X-Median-Models", "Server-Timing")},
-    **{
-        name: {"description": text, "schema": {"type": "string"}}
-        for name, text in {
+    **_headers(
+        {
             "X-Median-Shape": "The sides of the answer, with commas between them.",
             "X-Median-Dtype": "The type of its numbers.",
             "X-Median-Error-Bound": "How far a pixel may be from the order statistic of its window.",
-        }.items()
-    },
+        }
+    ),
 }
 
 

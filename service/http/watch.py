@@ -94,8 +94,8 @@ INTEGER = {"type": "integer", "minimum": 0, "maximum": 999999999}
 def _body(*options: str) -> dict[str, Any]:
     properties: dict[str, Any] = {"vector": NUMBERS, **{name: {"type": ["string", "null"]} for name in options}}
     schema = {"type": "object", "required": ["vector"], "additionalProperties": False, "properties": properties}
-    example = {"vector": [3, 1, 4, 1, 5, 9, 2], **({"construction": "radix"} if options else {})}
-    return {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}
+    content = {"schema": schema, "example": {"vector": [3, 1, 4, 1, 5, 9, 2]}}
+    return {"required": True, "content": {"application/json": content}}
 
 
 def _entry(each: Any) -> dict[str, Any]:

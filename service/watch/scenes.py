@@ -1,12 +1,12 @@
-"""What is worth seeing of a construction: which tensors of the file tell its story, and what they say on one vector.
+"""What is worth seeing of a network: which tensors of the file tell its story, and what they say on one vector.
 
-    bracket      radix: how far each digit moves the lower end, so which interval is left
-    exchanges    batcher: the comparators of each stage, what they exchange, and the wires behind them
-    pairs        depth3: the matrix of all comparisons, and how many each entry wins
-    live         the sampled networks: which entries are still in the race after each mask
+    bracket      a search by digits: how far each moves the lower end, so which interval is left
+    exchanges    a sorting network: the comparators of each stage, what they exchange, and the wires behind them
+    pairs        all pairs at once: the matrix of all comparisons, and how many each entry wins
+    live         sampled networks: which entries are still in the race after each mask
 
-Tensors are found by what the graph does, not by their names, which mean nothing. Whatever has no story of its own is
-still shown layer by layer.
+Tensors are found by what the graph does, not by their names, which mean nothing, and so is the story that fits: the first
+that finds its tensors. Whatever has no story of its own is still shown layer by layer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Scene = dict[str, Any]
 Told = dict[str, Any]
 
 
-def story(network: OpenNetwork, construction: str, values: Values) -> Told:
-    """The scenes of a construction, in the order of the layers; none where the file has not what they need."""
-    kind, tell = STORIES.get(construction, ("live", _live))
-    return {"kind": kind, "scenes": tell(network, values)}
+def story(network: OpenNetwork, values: Values) -> Told:
+    """The scenes of a network, in the order of the layers; none where the file has not what they need."""
+    told = ((kind, tell(network, values)) for kind, tell in STORIES.items())
+    kind, scenes = next((each for each in told if each[1]), ("live", []))
+    return {"kind": kind, "scenes": scenes}
 
 
 def _bracket(network: OpenNetwork, values: Values) -> list[Scene]:
@@ -140,8 +141,9 @@ def _is_guarded(network: OpenNetwork, name: str) -> bool:
 
 
 GUARD = "round and clamp"
-STORIES: dict[str, tuple[str, Callable[[OpenNetwork, Values], list[Scene]]]] = {
-    "radix": ("bracket", _bracket),
-    "batcher": ("exchanges", _exchanges),
-    "depth3": ("pairs", _pairs),
+STORIES: dict[str, Callable[[OpenNetwork, Values], list[Scene]]] = {
+    "bracket": _bracket,
+    "exchanges": _exchanges,
+    "pairs": _pairs,
+    "live": _live,  # which a sorting network that copies its wires would tell too
 }

@@ -94,7 +94,7 @@ class Watcher:
             "input": row.reshape(-1).tolist(),
             "to_data": _way_back(scaled, specimen.grid),
             "layers": list(_told(network.layers, values)),
-            "story": story(network, specimen.construction, values),
+            "story": story(network, values),
         }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.util
+import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -25,8 +27,23 @@ def test_the_front_door_is_small() -> None:
     assert dir(exporter) == exporter.__all__
     for name in exporter.__all__:
         assert getattr(exporter, name) is not None
+        assert importlib.util.find_spec(f"exporter.{name}") is None, "once it is loaded, a module hides the name"
     with pytest.raises(AttributeError, match="no attribute 'mode'"):
         _ = exporter.mode
+
+
+def test_help_shows_every_function_with_an_example() -> None:
+    """A page one can read: each function once, by its first words and a call, and nothing of the builder's own."""
+    page = pydoc.plain(pydoc.render_doc(exporter))
+    functions = [name for name in exporter.__all__ if inspect.isfunction(getattr(exporter, name))]
+    assert len(functions) == 9
+    for name in functions:
+        about = inspect.getdoc(getattr(exporter, name))
+        assert about is not None
+        assert f"    {name}(" in page
+        assert about.splitlines()[0] in page
+        assert f"{name}(" in about or name == "load", f"no call of {name}"
+    assert len(page.splitlines()) < 300
 
 
 @pytest.mark.parametrize("module", ["exporter", "exporter.net", "exporter.library"])

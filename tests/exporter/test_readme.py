@@ -17,6 +17,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import yaml
 
 from exporter.build import Built, build
 from exporter.constructions import CONSTRUCTIONS
@@ -67,6 +68,15 @@ def _environment() -> dict[str, str]:
 def test_files_that_it_names_exist(page: str) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_paper_is_named_as_it_is_cited() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited), "what the format asks for"
+    paper, text = cited["preferred-citation"], " ".join((ROOT / "README.md").read_text().split())
+    assert f"*{paper['title']}*" in text
+    names = [f"{author['given-names']} {author['family-names']}" for author in paper["authors"]]
+    assert f"{', '.join(names[:-1])} and {names[-1]}" in text
 
 
 def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.page.browsing import VIEWS, Open, answer, needs_browser, shot, until
+from tests.page.browsing import ROOT, VIEWS, Open, answer, needs_browser, shot, until
 
 pytest.importorskip("playwright", reason="make page installs it")
 pytestmark = needs_browser
@@ -32,6 +36,42 @@ def test_compare(open_page: Open) -> None:
     assert "Corollary" not in page.inner_text("#atlas")
     page.click("#compare summary")
     assert page.locator("#atlas-table tbody tr").count() == page.locator("#atlas .point").count()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_construction_has_its_own_colour_and_shape(open_page: Open, scheme: Any) -> None:
+    """Over all d and both questions: colours are far apart, and further where two of them share a shape."""
+    page = open_page("/#compare")
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_selector("#atlas .point")
+    seen: dict[str, tuple[list[int], object]] = {}
+    for op in ("median", "max"):
+        page.check(f"[name=op][value={op}]")
+        for d in range(int(page.get_attribute("#d", "max")) + 1):
+            page.evaluate(MOVE, d)
+            seen |= {name: (colour, outline(path)) for name, colour, path in page.evaluate(MARKS)}
+    rows = json.loads((ROOT / "service" / "page" / "atlas.json").read_text())["rows"]
+    assert set(seen) == {row["construction"] for row in rows if row["width"]}
+    for (one, (colour, shape)), (two, (other, its)) in combinations(seen.items(), 2):
+        assert math.dist(colour, other) >= (90 if shape == its else 30), (one, two)
+
+
+MOVE = "(d) => { const at = document.getElementById('d'); at.value = d; at.dispatchEvent(new Event('input')) }"
+# names of the points, their colours as a screen shows them, and their paths
+MARKS = """() => [...document.querySelectorAll('#atlas .point')].map((point) => {
+  const pen = document.createElement('canvas').getContext('2d')
+  pen.fillStyle = getComputedStyle(point).fill
+  pen.fillRect(0, 0, 1, 1)
+  const colour = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3)
+  return [point.getAttribute('aria-label').split(':')[0], colour, point.getAttribute('d')]
+})"""
+
+
+def outline(path: str) -> object:
+    """The corners of a point about their middle; a circle has none."""
+    corners = [tuple(map(float, pair.split(","))) for pair in re.findall(r"[-.\d]+,[-.\d]+", path)]
+    x, y = (sum(axis) / len(corners) for axis in zip(*corners, strict=True))
+    return None if "a" in path else [(round(at - x), round(up - y)) for at, up in corners]
 
 
 def test_models(open_page: Open, tmp_path: Path, folder: Path) -> None:

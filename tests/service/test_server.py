@@ -13,9 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import numpy as np
 import psutil
 import pytest
+from scipy import ndimage
 
+from exporter.library import export_model
 from service import building
 from service.compute import registry
 from service.settings import Settings
@@ -125,6 +128,23 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(models: Path) -> No
 
 def test_nothing_to_serve_is_no_start(tmp_path: Path) -> None:
     assert "no model to serve" in failed("--models", str(tmp_path / "missing"), "--no-build")
+
+
+def test_filters_for_images_alone_are_served(serve: Serve, tmp_path: Path) -> None:
+    """Ready for what there is; a median is refused with the reason, and what is not there is not called ready."""
+    export_model(window=(3, 3), dtype="uint8", out=tmp_path)
+    server = serve(tmp_path, "--no-build", "--drain-s", "0").wait()
+    image = np.random.default_rng(0).integers(0, 256, (9, 7)).astype(np.uint8)
+    headers = {"Content-Type": "application/octet-stream"}
+    with httpx.Client(base_url=server.url) as http:
+        filtered = http.post("/filter?shape=9,7&dtype=uint8", content=image.tobytes(), headers=headers)
+        assert filtered.content == ndimage.median_filter(image, 3, mode="nearest").tobytes()
+        assert http.get("/readyz").status_code == http.get("/v2/health/ready").status_code == 200
+        assert [each["name"] for each in http.get("/models").json()["filters"]] == ["median-window3x3-uint8"]
+        refused = http.post("/median", json={"vector": [3, 1, 2]})
+        assert (refused.status_code, refused.json()["detail"]) == (503, "No model is loaded.")
+        assert http.get("/v2/models/quantile/ready").status_code == 503
+    assert server.stop() == 0
 
 
 def test_port_0_is_a_free_one_and_named(tmp_path: Path, models: Path) -> None:

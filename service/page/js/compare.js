@@ -3,12 +3,13 @@ import { get } from './api.js'
 import { $, calm, count, h, line, plural, room, s, short, text } from './dom.js'
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [44, 20, 20, 46]
-let atlas = null, sizes = [], colours = {}, shown = null
+const RADIUS = 8
+let atlas = null, sizes = [], order = [], shown = null
 
 export async function openCompare() {
   if (atlas) return
   try { atlas = await get('/page/atlas.json') } catch (error) { $('atlas').replaceChildren(h('p', { class: 'error' }, error.message)); return }
-  Object.keys(atlas.constructions).forEach((name, i) => { colours[name] = `k${i % 9}` })
+  order = Object.keys(atlas.constructions)
   $('d').addEventListener('input', redraw)
   addEventListener('resize', calm(() => { if (!$('compare').hidden) redraw() }))
   for (const radio of document.querySelectorAll('[name=op]')) radio.addEventListener('change', () => { shown = null; fit(); redraw() })
@@ -55,13 +56,13 @@ function redraw() {
   const taken = []
   for (const row of built.sort((a, b) => a.width - b.width)) {
     const px = x(row.width), py = y(row.depth)
-    const point = s('circle', { cx: px, cy: py, r: 8, class: `point ${colours[row.construction]}${shown === row.construction ? ' on' : ''}`, tabindex: 0, role: 'button', 'aria-label': `${row.construction}: depth ${row.depth}, width ${row.width}` })
+    const point = coloured(row, s('path', { d: marker(row, px, py), class: `point${shown === row.construction ? ' on' : ''}`, tabindex: 0, role: 'button', 'aria-label': `${row.construction}: depth ${row.depth}, width ${row.width}` }))
     for (const kind of ['pointerenter', 'focus', 'click']) point.addEventListener(kind, () => select(row, built))
     const flip = px > W - (narrow ? 90 : 190)
     let dy = -12
     while (taken.some(([tx, ty]) => Math.abs(tx - px) < 150 && Math.abs(ty - (py + dy)) < 14) && dy < 60) dy += 34
     taken.push([px, py + dy])
-    parts.push(point, text(px + (flip ? -12 : 12), py + dy + 5, narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, { 'text-anchor': flip ? 'end' : 'start', 'font-weight': 600, class: colours[row.construction] }))
+    parts.push(point, coloured(row, text(px + (flip ? -12 : 12), py + dy + 5, narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, { 'text-anchor': flip ? 'end' : 'start', 'font-weight': 600 })))
   }
   $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
   const again = built.find((row) => row.construction === shown)
@@ -69,6 +70,28 @@ function redraw() {
   else $('atlas-tip').replaceChildren(h('p', { class: 'hint' }, 'Point at a network, or walk through them with the Tab key, for its figures. Shaded is what the paper rules out.'))
   legend(medians, rows.filter((row) => !row.width))
   table(rows)
+}
+
+/** Its own colour, by its place in the catalogue: the n-th hue is a golden angle from the last, and near hues are of other shades. */
+function coloured(row, element) {
+  const n = order.indexOf(row.construction)
+  element.classList.add('series')
+  element.style.setProperty('--n', n)
+  element.style.setProperty('--shade', n % 3 - 1)
+  return element
+}
+
+/** Its own shape as well, as a path: a circle, or a polygon or star of so many corners. Those of one shape have far hues. */
+const SHAPES = [null, [4, 1, 45], [3, 1, 0], [4, 1, 0], [3, 1, 180], [5, .45, 0]]
+function marker(row, x, y) {
+  const shape = SHAPES[order.indexOf(row.construction) % SHAPES.length]
+  if (!shape) return `M${x - RADIUS},${y}a${RADIUS},${RADIUS} 0 1 0 ${2 * RADIUS},0a${RADIUS},${RADIUS} 0 1 0 ${-2 * RADIUS},0z`
+  const [corners, inner, turn] = shape, steps = inner < 1 ? 2 * corners : corners
+  const at = (i) => {
+    const angle = (i / steps * 360 + turn - 90) * Math.PI / 180, r = 1.25 * RADIUS * (inner < 1 && i % 2 ? inner : 1)
+    return `${(x + r * Math.cos(angle)).toFixed(2)},${(y + r * Math.sin(angle)).toFixed(2)}`
+  }
+  return `M${Array.from({ length: steps }, (_, i) => at(i)).join('L')}z`
 }
 
 function zone(x, y, width, height, kind, words) {

@@ -12,7 +12,7 @@ export function sceneOf(told, width) {
 const data = (told) => (v) => 4 * (told.to_data.slope * v + told.to_data.offset)
 const own = (told) => told.input.map((value, i) => ({ value, i, entry: told.entries[i] })).filter((each) => each.entry >= 0)
 
-// ---- radix: the bracket, digit by digit, each row a magnified view of what the row above chose
+// ---- the bracket, digit by digit, each row a magnified view of what the row above chose
 
 function bracket(told, W) {
   const narrow = W < 600
@@ -55,7 +55,7 @@ function bracket(told, W) {
   return { title: 'The bracket closes, digit by digit', text: 'Each digit counts the numbers below its thresholds and keeps the bin that holds the wanted rank. Every row magnifies the bin above.', draw }
 }
 
-// ---- batcher: wires from left to right, a comparator for every neuron
+// ---- wires from left to right, a comparator for every neuron
 
 // of middle lightness, so that they stand on white and on black
 const SHADES = [[126, 72, 196], [58, 110, 200], [28, 152, 150], [86, 178, 84], [226, 170, 32]]
@@ -126,7 +126,7 @@ function exchanges(told, width) {
   return { title: 'Comparators', text: 'Each vertical bar is one neuron, relu(a − b): where it is above 0 the two wires are exchanged (marked). Only the comparators that the middle depends on are built. Colours are values, grey is filler.', draw }
 }
 
-// ---- depth3: all pairs at once
+// ---- all pairs at once
 
 function pairs(told, width) {
   const W = Math.max(LEAST, width)

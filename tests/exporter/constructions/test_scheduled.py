@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.constructions.scheduled import formula, runs, schedule, scheduled
+from exporter.constructions.scheduled import runs
 from exporter.formula.network import network
 from exporter.formula.trace import vector
 from exporter.options import Options
@@ -17,6 +17,7 @@ from exporter.question.families import FAMILIES
 from exporter.question.grid import Grid
 from exporter.readings.contract import structured_bits
 from exporter.readings.evaluate import evaluate
+from tests.exporter.planning.planners import planner
 
 BITS = 24
 CASES: dict[str, dict[str, Any]] = {
@@ -45,9 +46,9 @@ HIDDEN = {"depth5": 4, "linear46": 45, "linear22": 21, "linear22 21": 20, "linea
 def test_construction(case: str, d: int) -> None:
     name = case.split(maxsplit=1)[0]
     low, high = (d, d) if "max" in name else ((d + 1) // 2, d // 2 + 1)
-    plan = schedule(name, Goal(d=d, low=low, high=high, **CASES[case]))
+    plan = planner(name).schedule(Goal(d=d, low=low, high=high, **CASES[case]))
     x = vector(d)
-    net = network(x, formula(name, x, plan, Fraction(1, 2**BITS), seed=1))
+    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**BITS), seed=1))
     assert len(net.layers) == len(plan.layers) == HIDDEN.get(case, HIDDEN.get(name, len(plan.layers)))
     for layer, model in zip(net.layers, plan.layers, strict=True):
         assert layer.width <= model.width
@@ -69,7 +70,8 @@ def test_construction(case: str, d: int) -> None:
 def test_any_ranks(name: str) -> None:
     d, ranks = 128, [1, 32, 33, 100, 128]
     x = vector(d)
-    values, failure, names = scheduled(name, x, ranks, Options(name, grid=Grid(bits=BITS), seed=3, failure=1e-2))
+    found = planner(name)(x, ranks, Options(name, grid=Grid(bits=BITS), seed=3, failure=1e-2))
+    values, failure, names = found.values, found.failure, found.names
     assert failure.bound <= 4e-2
     batch = FAMILIES["uniform"](np.random.default_rng(8), 40, d, BITS)
     net = network(x, values, names)
@@ -86,8 +88,8 @@ def test_runs() -> None:
 def test_failures_stay_within_the_range(name: str) -> None:
     """A file that often fails returns numbers of [0, 1] all the same, also where no entry was left to return."""
     d, x = 256, vector(256)
-    plan = schedule(name, Goal(d=d, low=128, high=129, failure=0.4, depth=9 if name == "compact" else None))
-    net = network(x, formula(name, x, plan, Fraction(1, 2**BITS), seed=0))
+    plan = planner(name).schedule(Goal(d=d, low=128, high=129, failure=0.4, depth=9 if name == "compact" else None))
+    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**BITS), seed=0))
     failed = 0
     for family in DISTINCT + TIED:
         values = FAMILIES[family](np.random.default_rng(9), 100, d, BITS)

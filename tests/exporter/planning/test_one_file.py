@@ -13,13 +13,13 @@ import pytest
 from scipy.stats import binom, hypergeom
 
 from exporter.constructions.sampling import dealt
-from exporter.constructions.scheduled import formula, schedule
 from exporter.formula.network import network
 from exporter.formula.trace import vector
 from exporter.planning import tails
 from exporter.planning.compact import dealt_crowds
 from exporter.planning.goal import Goal
 from exporter.readings.evaluate import evaluate
+from tests.exporter.planning.planners import planner
 
 BITS = 12
 CASES = [
@@ -36,11 +36,11 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "goal", "seeds", "trials"), CASES)
 def test_one_file_fails_no_more_often_than_stated(name: str, goal: Goal, seeds: tuple[int, ...], trials: int) -> None:
-    d, rank, plan = goal.d, goal.low, schedule(name, goal)
+    d, rank, plan = goal.d, goal.low, planner(name).schedule(goal)
     assert plan.failure_law == "file"
     for seed in seeds:
         x = vector(d)
-        net = network(x, formula(name, x, plan, Fraction(1, 2**BITS), seed))
+        net = network(x, planner(name).formula(x, plan, Fraction(1, 2**BITS), seed))
         rng = np.random.default_rng(seed)
         wrong = 0
         for n in np.full(trials // 10_000, 10_000):
@@ -51,8 +51,8 @@ def test_one_file_fails_no_more_often_than_stated(name: str, goal: Goal, seeds: 
 
 
 def test_what_has_more_rounds_says_that_it_averages_over_seeds() -> None:
-    assert schedule("linear22", Goal(d=64, low=32, high=33, failure=0.05)).failure_law == "seeds"
-    assert schedule("compact", Goal(d=64, low=32, high=33, failure=0.05, depth=13)).failure_law == "seeds"
+    assert planner("linear22").schedule(Goal(d=64, low=32, high=33, failure=0.05)).failure_law == "seeds"
+    assert planner("compact").schedule(Goal(d=64, low=32, high=33, failure=0.05, depth=13)).failure_law == "seeds"
 
 
 @pytest.mark.parametrize(("d", "size", "blocks"), [(20, 10, 3), (64, 17, 5), (65, 64, 8), (7, 3, 7)])

@@ -20,12 +20,15 @@ EXPORTS = """
 import hashlib
 from exporter.build import build
 from exporter.options import Options
-from exporter.constructions.scheduled import schedule
+from tests.exporter.planning.planners import planner
 from exporter.planning.goal import Goal
 from exporter.build import to_onnx
 from exporter.question.task import median
-print(schedule("depth5", Goal(d=128, low=64, high=65)), schedule("linear-max", Goal(d=128, low=128, high=128)))
-print(schedule("linear46", Goal(d=32, low=15, high=15)), schedule("depth5", Goal(d=4096, low=2048, high=2049, gamma=0.1)))
+for name, goal in (
+    ("depth5", Goal(d=128, low=64, high=65)), ("linear-max", Goal(d=128, low=128, high=128)),
+    ("linear46", Goal(d=32, low=15, high=15)), ("depth5", Goal(d=4096, low=2048, high=2049, gamma=0.1)),
+):
+    print(planner(name).schedule(goal))
 for name in ("compact", "linear22"):
     model = to_onnx(build(median(32), Options(name, failure=1e-2)))
     print(hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest())
@@ -103,5 +106,5 @@ def test_no_optional_instruction_changes_a_plan() -> None:
         ).stdout
         for more in ({}, {"NPY_DISABLE_CPU_FEATURES": optional, "OPENBLAS_CORETYPE": "Prescott"})
     )
-    assert plain.count(b"\n") == 4
+    assert plain.count(b"\n") == 6
     assert plain == changed

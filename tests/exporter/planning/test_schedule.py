@@ -11,7 +11,6 @@ import pytest
 from scipy.stats import hypergeom
 
 from exporter.constructions.linear22 import buckets
-from exporter.constructions.scheduled import built_width, schedule
 from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.goal import Goal
@@ -19,12 +18,13 @@ from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.live import first_law
 from exporter.planning.schedule import FirstSample, HardRound, HashEnding, digits, hash_capacity
 from tests.exporter.planning import simulate
+from tests.exporter.planning.planners import planner
 
 
 def planned(name: str, d: int, rank: int | None = None, **limits: Any) -> Any:
     """The plan for a rank, or for the two middle ones."""
     low, high = (rank, rank) if rank else ((d + 1) // 2, d // 2 + 1)
-    return schedule(name, Goal(d=d, low=low, high=high, **limits))
+    return planner(name).schedule(Goal(d=d, low=low, high=high, **limits))
 
 
 def test_tails_bound_the_exact_law_from_above_and_closely() -> None:
@@ -70,7 +70,7 @@ def test_linear_fails_no_more_often_than_proved(family: str, blocks: str) -> Non
 @pytest.mark.parametrize("ranks", [(128, 129), (40, 40), (256, 256)])
 def test_compact_fails_no_more_often_than_proved(depth: int, ranks: tuple[int, int]) -> None:
     name, asked = ("linear18", None) if depth == 18 else ("compact", depth)
-    plan: Any = schedule(name, Goal(d=256, low=ranks[0], high=ranks[1], failure=0.05, depth=asked))
+    plan: Any = planner(name).schedule(Goal(d=256, low=ranks[0], high=ranks[1], failure=0.05, depth=asked))
     assert plan.failure_bound <= 0.05
     assert plan.depth <= depth  # a rank at the end of the range needs no pivots
     rng = np.random.default_rng(4)
@@ -245,7 +245,7 @@ def test_a_soft_round_leaves_more_where_more_are_live(d: int, block: int, entrie
         (lambda: planned("linear46", 2048, 1, failure=2.0), "failure"),
         (lambda: planned("linear22", 256, blocks="paper"), "lean"),
         (lambda: planned("linear22", 256, depth=20), "21 without the clip"),
-        (lambda: schedule("compact", Goal(d=2048, low=1, high=5)), "one network per rank"),
+        (lambda: planner("compact").schedule(Goal(d=2048, low=1, high=5)), "one network per rank"),
     ],
 )
 def test_refusals_name_the_remedy(call: object, match: str) -> None:
@@ -263,9 +263,9 @@ def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: i
     width = int(re.findall(r"has width (\d+)", str(refused.value))[0])
     with pytest.raises(UserError, match=f"narrowest found has width {width}"):
         planned(name, d, rank, width=width - 1)
-    free = built_width(name, planned(name, d, rank))
+    free = planner(name).built_width(planned(name, d, rank))
     for asked in (width, width + 1, free, 2 * free):
-        assert built_width(name, planned(name, d, rank, width=asked)) <= asked
+        assert planner(name).built_width(planned(name, d, rank, width=asked)) <= asked
 
 
 def test_the_failure_that_is_named_can_be_planned() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
-from exporter.constructions.scheduled import formula, schedule
 from exporter.errors import UserError
 from exporter.formula.network import network
 from exporter.formula.trace import vector
@@ -22,6 +21,7 @@ from exporter.question.families import UNITS
 from exporter.readings.contract import structured_bits
 from exporter.readings.evaluate import evaluate
 from exporter.tools.verify import verify
+from tests.exporter.planning.planners import planner
 
 HIDDEN = {"window4": 3, "window5": 4, "window6": 5}
 FAILURE = {"window4": 0.45, "window5": 0.05, "window6": 0.05}
@@ -32,10 +32,10 @@ CASES = [(64, 32, 33, 24), (200, 20, 20, 24), (81, 41, 41, 24), (64, 64, 64, 24)
 @pytest.mark.parametrize("name", HIDDEN)
 @pytest.mark.parametrize(("d", "low", "high", "bits"), CASES)
 def test_a_file_fails_no_more_often_than_stated(name: str, d: int, low: int, high: int, bits: int) -> None:
-    plan = schedule(name, Goal(d=d, low=low, high=high, failure=FAILURE[name], cells=2**bits))
+    plan = planner(name).schedule(Goal(d=d, low=low, high=high, failure=FAILURE[name], cells=2**bits))
     assert plan.failure_law == "uniform"
     x = vector(d)
-    net = network(x, formula(name, x, plan, Fraction(1, 2**bits)))
+    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**bits)))
     assert len(net.layers) == len(plan.layers) == HIDDEN[name]
     assert all(layer.width <= model.width for layer, model in zip(net.layers, plan.layers, strict=True))
     assert net.width >= 0.97 * plan.width
@@ -54,17 +54,17 @@ def test_a_file_fails_no_more_often_than_stated(name: str, d: int, low: int, hig
 @pytest.mark.parametrize(("name", "widest"), [("window5", 42), ("window6", 25)])
 def test_widths_at_2048(name: str, widest: float) -> None:
     """The targets at d = 2048: one rank at 1e-3."""
-    assert schedule(name, Goal(d=2048, low=1024, high=1024)).width <= widest * 2048
+    assert planner(name).schedule(Goal(d=2048, low=1024, high=1024)).width <= widest * 2048
 
 
 def test_wider_than_asked_is_refused_with_the_nearest() -> None:
     with pytest.raises(UserError, match="the narrowest found has width"):
-        schedule("window5", Goal(d=256, low=128, high=129, width=1000))
+        planner("window5").schedule(Goal(d=256, low=128, high=129, width=1000))
 
 
 def test_the_size_is_no_larger_where_it_is_the_objective() -> None:
     narrow, small = (
-        schedule("window6", Goal(d=300, low=150, high=151, failure=1e-4, objective=objective))
+        planner("window6").schedule(Goal(d=300, low=150, high=151, failure=1e-4, objective=objective))
         for objective in ("width", "size")
     )
     assert small.size <= narrow.size
