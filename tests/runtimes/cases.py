@@ -25,6 +25,7 @@ from exporter.question.task import median
 from exporter.readings.evaluate import evaluate
 from exporter.rewriting.rewrite import rewrite
 from tests.exporter.rewriting.patterns import model
+from tests.runtimes.report import title
 
 MEDIANS = [c for c in CONSTRUCTIONS.values() if c.op == "median" and not c.uniform]
 EXACT = [c.name for c in MEDIANS if c.dense_bits]  # right on every grid input
@@ -42,9 +43,13 @@ class Case:
     promised: bool = False  # every required runtime must be exact
 
     @property
+    def about(self) -> dict[str, Any]:
+        """What the table says of the file."""
+        return {name: getattr(self, name) for name in ("construction", "d", "bits", "profile", "dtype", "batch")}
+
+    @property
     def name(self) -> str:
-        batch = f" batch {self.batch}" if self.batch else ""
-        return f"{self.construction} d={self.d} {self.bits} bits {self.dtype} {self.profile}{batch}"
+        return title(self.about)
 
     def export(self, out: Path) -> Path:
         return export(median(self.d), self.options, out).path

@@ -3,7 +3,8 @@
 Exports every case, runs it in every runtime, each in a process of its own, compares with numpy and writes models/RUNTIMES.md
 and models/runtimes.json. Fails when a required runtime is not exact on a promised file, or when a property is refuted; a
 proof whose searches did not end is told, and no failure. The table is written after each runtime: cells that were not run
-yet, or with --only or --case are not, stay as they are.
+yet, or with --only or --case are not, stay. Each cell has the hash of the graph that it was measured on, so the table says
+itself which cells are of older files, and --stale lists those that the exporter would write otherwise now.
 """
 
 from __future__ import annotations
@@ -24,21 +25,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from exporter.build import build, to_onnx
-from exporter.files.manifest import replace_file, write
-from exporter.options import Options
-from exporter.question.grid import Grid
-from exporter.question.task import median
-from exporter.tools.properties import write_properties
 from tests.runtimes.adapters import RUNTIMES, Runtime
 from tests.runtimes.cases import Case, catalogue
-from tests.runtimes.report import markdown, unproved
+from tests.runtimes.proofs import PROOFS
+from tests.runtimes.report import Result, stale, title, unproved
+from tests.runtimes.table import Table, graph_hash, merged, read, save
 
-Result = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 EACH = 4  # vectors per family
 TIMEOUT = 180.0  # seconds for one file in one runtime
-PROOFS = (("radix", 3, 2, "range"), ("radix", 3, 2, "swap"), ("batcher", 3, 16, "range"))
 
 
 @dataclass
@@ -47,6 +42,7 @@ class Prepared:
     model: Path
     rows: Path
     truth: np.ndarray[Any, Any]
+    file: str  # the hash of its graph
 
 
 def prepare(folder: Path, wanted: str) -> list[Prepared]:
@@ -55,7 +51,8 @@ def prepare(folder: Path, wanted: str) -> list[Prepared]:
         x = case.rows(EACH)
         rows = folder / f"rows{i}.npy"
         np.save(rows, x)
-        prepared.append(Prepared(case, case.export(folder / str(i)), rows, case.answers(x)))
+        model = case.export(folder / str(i))
+        prepared.append(Prepared(case, model, rows, case.answers(x), graph_hash(model)))
     return prepared
 
 
@@ -126,13 +123,12 @@ def _run_one(runtime: Runtime, worker: Worker, p: Prepared, folder: Path) -> dic
     result: dict[str, Any] = {
         "runtime": runtime.name, "required": runtime.required,
         "version": worker.hello.get("version"), "options": worker.hello.get("options", ""),
-        "construction": case.construction, "d": case.d, "bits": case.bits, "profile": case.profile,
-        "dtype": case.dtype, "batch": case.batch, "promised": case.promised,
+        **case.about, "promised": case.promised, "file": p.file,
     }  # fmt: skip
     if "version" not in worker.hello:
         return result | {"status": "missing", "reason": tidy(worker.hello.get("missing", "not installed"))}
     if not runtime.takes(case.d, case.profile):
-        return result | {"status": "not tried", "reason": "only small d is tried"}
+        return result | {"status": "not tried"}
     x = np.load(p.rows)
     step = max(1, len(x) // runtime.rows)
     rows, out = folder / "rows.npy", folder / "out.npy"
@@ -153,73 +149,71 @@ def tidy(text: str) -> str:
     return " ".join(text.split())[:160]
 
 
-def proofs(folder: Path) -> Iterator[dict[str, Any]]:
-    """VNN-LIB properties that Marabou proves, on models as small as it can take."""
-    for construction, d, bits, kind in tqdm(PROOFS, desc="proving", disable=None):
-        model = build(
-            median(d), Options(construction, grid=Grid(bits=bits), dtype="float32", profile="dense", inputs="grid")
-        )
-        path = folder / f"median-{construction}-d{d}-b{bits}.onnx"
-        write(to_onnx(model), path, model.description())
-        write_properties(model, path)
-        about = {"construction": construction, "d": d, "bits": bits, "property": kind}
-        net = path if kind == "range" else path.with_name(f"{path.stem}-{kind}.onnx")
-        command = [str(ROOT / ".venv-runtimes/bin/python"), "-m", "tests.runtimes.prove", str(net)]
-        command.append(str(path.with_name(f"{path.stem}-{kind}.vnnlib")))
-        try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-            yield about | json.loads(done.stdout)
-        except (subprocess.SubprocessError, json.JSONDecodeError) as error:
-            yield about | {"cases": 0, "proved": False, "refuted": True, "reason": type(error).__name__}
-
-
-def merged(path: Path, results: list[Result], proved: list[Result]) -> tuple[list[Result], list[Result]]:
-    """New cells among the old ones, in the order of runtimes and catalogue."""
-    old = json.loads(path.read_text()) if path.exists() else {"results": [], "proofs": []}
-    keys = ("runtime", "construction", "d", "bits", "dtype", "profile", "batch")
-    cells = {tuple(r[k] for k in keys): r for r in [*old["results"], *results]}
-    places = [
-        (r.name, c.construction, c.d, c.bits, c.dtype, c.profile, c.batch)
-        for r in RUNTIMES.values()
-        for c in catalogue()
-    ]
-    return [cells[p] for p in places if p in cells], proved or old["proofs"]
-
-
-def save(out: Path, results: list[Result], proved: list[Result]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    table = {"format": 1, "rows_per_family": EACH, "results": results, "proofs": proved}
-    replace_file(out / "runtimes.json", (json.dumps(table, indent=1) + "\n").encode())
-    replace_file(out / "RUNTIMES.md", markdown(results, proved).encode())
+def stale_cells(table: Table, folder: Path) -> list[str]:
+    """The cells that are missing, or of another graph than the exporter would write now."""
+    cases, cells = catalogue(), {(r["runtime"], title(r)): r for r in table["results"]}
+    files = {
+        c.name: graph_hash(c.export(folder / str(i))) for i, c in enumerate(tqdm(cases, "exporting", disable=None))
+    }
+    found = []
+    for runtime in RUNTIMES.values():
+        names = [c.name for c in cases if (cell := cells.get((runtime.name, c.name))) is None or stale(cell, files)]
+        found += [f"{runtime.name}: {name}" for name in names]
+    done = {title(p): p.get("file") for p in table["proofs"]}
+    return found + [f"proof: {p.name}" for p in PROOFS if done.get(p.name) != p.hash(folder)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", choices=list(RUNTIMES), help="a runtime, repeatable (default: all)")
+    parser.add_argument(
+        "--only", action="append", choices=[*RUNTIMES, "proofs"], help="a runtime, repeatable (default: all and proofs)"
+    )
     parser.add_argument("--case", default="", help="only cases whose name holds this text")
     parser.add_argument("--out", type=Path, default=ROOT / "models", help="where RUNTIMES.md and runtimes.json go")
     parser.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help="for one file in one runtime")
+    parser.add_argument("--stale", action="store_true", help="run nothing, list the cells that are of older files")
     args = parser.parse_args()
-    runtimes = [r for r in RUNTIMES.values() if not args.only or r.module in args.only or r.module == "onnxruntime"]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepared = prepare(folder, args.case)
-        results: list[Result] = []
-        for result in run_all(runtimes, prepared, folder, args.timeout):
-            results.append(result)
-            if len(results) % len(prepared) == 0:  # all of a runtime
-                save(args.out, *merged(args.out / "runtimes.json", results, []))
-        proved = [] if args.only or args.case else list(proofs(folder / "proofs"))
-    results, proved = merged(args.out / "runtimes.json", results, proved)
-    save(args.out, results, proved)
+        if args.stale:
+            found = stale_cells(read(args.out), Path(name))
+            print("\n".join(found) or "every cell is of the file as it is")
+            return 1 if found else 0
+        table = measure(args, Path(name))
+    return verdict(table)
+
+
+def measure(args: argparse.Namespace, folder: Path) -> Table:
+    """Run what is asked for, and write the table after each runtime and proof."""
+    old, titles = read(args.out), [*(c.name for c in catalogue()), *(p.name for p in PROOFS)]
+    runtimes = [r for r in RUNTIMES.values() if not args.only or r.module in {*args.only, "onnxruntime"}]
+    prepared = prepare(folder, args.case)
+    files = {p.case.name: p.file for p in prepared}
+    results: list[Result] = []
+    for result in run_all(runtimes, prepared, folder, args.timeout):
+        results.append(result)
+        if len(results) % len(prepared) == 0:  # all of a runtime
+            save(args.out, merged(old, titles, files, results, []))
+    proved: list[Result] = []
+    for proof in PROOFS if not args.case and "proofs" in (args.only or ["proofs"]) else ():
+        proved.append(proof.run(folder / "proofs"))
+        files[proof.name] = proved[-1]["file"]
+    table = merged(old, titles, files, results, proved)
+    save(args.out, table)
+    return table
+
+
+def verdict(table: Table) -> int:
+    """Say what came out; 1 for a broken promise."""
+    results = table["results"]
     broken = [r for r in results if r["required"] and r["promised"] and r["status"] != "exact"]
     for r in broken:
-        print(f"{r['runtime']}: {r['construction']} d = {r['d']} {r['profile']}: {r['status']}", r.get("reason", ""))
+        print(f"{r['runtime']}: {title(r)}: {r['status']}", r.get("reason", ""))
     counts = {s: sum(r["status"] == s for r in results) for s in ("exact", "inexact", "fails", "missing", "not tried")}
-    print(", ".join(f"{n} {s}" for s, n in counts.items()))
-    for p in (p for p in proved if not p["proved"]):
-        print(f"Marabou, {p['property']} of {p['construction']}: {unproved(p)}")
-    return 1 if broken or any(p.get("refuted") for p in proved) else 0
+    older = sum(stale(r, table["files"]) for r in [*results, *table["proofs"]])
+    print(", ".join(f"{n} {s}" for s, n in (counts | {"of older files": older}).items()))
+    for p in (p for p in table["proofs"] if not p["proved"]):
+        print(f"Marabou, {title(p)}: {unproved(p)}")
+    return 1 if broken or any(p["refuted"] for p in table["proofs"]) else 0
 
 
 if __name__ == "__main__":

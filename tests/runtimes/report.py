@@ -10,16 +10,35 @@ HEAD = """\
 
 Written by `make runtimes`; do not edit. Every file is run on ten families of inputs, the hostile ones too (sorted, ties,
 constant, neighbouring values, the ends of the range), and compared with numpy, bit for bit. `exact`: every answer is equal;
-a number is the largest error. Times are per vector in batches of 40 (batch 1: one by one), as multiples of ONNX Runtime's
-own on one thread, on a shared machine: read them as orders of magnitude.
+a number is the largest error; `-`: not tried, the file is too large for the runtime or of a profile that it does not load.
+`(exact)`, in parentheses: measured on an older file, whose graph was another, and not counted.
+
+Times are per vector in batches of 40 (batch 1: one by one), as multiples of ONNX Runtime's own on one thread, on a shared
+machine: read them as orders of magnitude.
 """
 
 
-def markdown(results: list[Result], proofs: list[Result]) -> str:
+def title(about: Result) -> str:
+    """The name of a file, or of a property that is proved of it: what a cell of the table is of."""
+    if "property" in about:
+        return f"{about['property']} of {about['construction']} d = {about['d']}, {about['bits']} bits, dense"
+    batch = f", batch {about['batch']}" if about["batch"] else ""
+    kind = f"{about['bits']} bits, {about['dtype']}, {about['profile']}"
+    return f"{about['construction']} d = {about['d']}, {kind}{batch}"
+
+
+def stale(cell: Result, hashes: dict[str, str]) -> bool:
+    """Whether a cell was measured on another graph than the file has by now."""
+    return cell.get("status") != "not tried" and cell.get("file") != hashes.get(title(cell))
+
+
+def markdown(results: list[Result], proofs: list[Result], hashes: dict[str, str]) -> str:
     runtimes = list(dict.fromkeys(r["runtime"] for r in results))
-    files = list(dict.fromkeys(_file(r) for r in results))
-    verdict = {(r["runtime"], _file(r)): _verdict(r) for r in results}
-    times = {(r["runtime"], _file(r)): _time(r) for r in results}
+    files = list(dict.fromkeys(title(r) for r in results))
+    old = {(r["runtime"], title(r)) for r in results if stale(r, hashes)}
+    verdict = {(r["runtime"], title(r)): _verdict(r) for r in results}
+    verdict |= {place: f"({verdict[place]})" for place in old}
+    times = {(r["runtime"], title(r)): _time(r) for r in results if (r["runtime"], title(r)) not in old}
     lines = [
         HEAD,
         "## Runtimes",
@@ -29,12 +48,12 @@ def markdown(results: list[Result], proofs: list[Result]) -> str:
     ]
     for name in runtimes:
         mine = [r for r in results if r["runtime"] == name]
-        tried = [r for r in mine if r["status"] != "not tried"]
+        tried = [r for r in mine if r["status"] != "not tried" and not stale(r, hashes)]
         exact = f"{sum(r['status'] == 'exact' for r in tried)} of {len(tried)}"
         required = "yes" if mine[0]["required"] else ""
         lines.append(f"| {name} | {mine[0]['version'] or '-'} | {required} | {exact} | {mine[0]['options']} |")
     lines += ["", "## Verdicts", "", "Promised files (every required runtime must be exact) are in bold.", ""]
-    lines += _grid(files, runtimes, verdict, {_file(r) for r in results if r["promised"]})
+    lines += _grid(files, runtimes, verdict, {title(r) for r in results if r["promised"]})
     lines += ["", "## Times, in multiples of ONNX Runtime", ""]
     lines += _grid(files, runtimes, times, set())
     reasons = [r for r in results if r["status"] in ("fails", "missing")]
@@ -42,7 +61,7 @@ def markdown(results: list[Result], proofs: list[Result]) -> str:
         lines += ["", "## What fails, and how", ""]
         for name in runtimes:
             for text in dict.fromkeys(r["reason"] for r in reasons if r["runtime"] == name):
-                which = [_file(r) for r in reasons if r["runtime"] == name and r["reason"] == text]
+                which = [title(r) for r in reasons if r["runtime"] == name and r["reason"] == text]
                 lines.append(
                     f"- {name}: {text or 'no message'} ({which[0]}{f' and {len(which) - 1} more' * (len(which) > 1)})"
                 )
@@ -51,22 +70,19 @@ def markdown(results: list[Result], proofs: list[Result]) -> str:
             "",
             "## Proved by Marabou",
             "",
-            "| property | model | queries | searches | answer | seconds |",
-            "|---|---|---|---|---|---|",
+            "| property | queries | searches | answer | seconds |",
+            "|---|---|---|---|---|",
         ]
         for p in proofs:
             answer = "proved, on all real inputs" if p["proved"] else unproved(p)
-            model = f"{p['construction']}, d = {p['d']}, {p['bits']} bits, dense"
-            searches = p.get("searches", p["cases"])
-            lines.append(
-                f"| {p['property']} | {model} | {p['cases']} | {searches} | {answer} | {p.get('seconds', '-')} |"
-            )
+            answer = f"({answer})" if stale(p, hashes) else answer
+            lines.append(f"| {title(p)} | {p['cases']} | {p['searches']} | {answer} | {p['seconds']} |")
     return "\n".join(lines) + "\n"
 
 
 def unproved(proof: Result) -> str:
     """What came of a proof that is none."""
-    return f"refuted {proof.get('reason', '')}".strip() if proof.get("refuted") else "no search ended"
+    return "refuted" if proof["refuted"] else proof.get("reason", "no search ended")
 
 
 def _grid(files: list[str], runtimes: list[str], cell: dict[tuple[str, str], str], bold: set[str]) -> list[str]:
@@ -77,11 +93,6 @@ def _grid(files: list[str], runtimes: list[str], cell: dict[tuple[str, str], str
     return lines
 
 
-def _file(r: Result) -> str:
-    batch = f", batch {r['batch']}" if r["batch"] else ""
-    return f"{r['construction']} d = {r['d']}, {r['bits']} bits, {r['dtype']}, {r['profile']}{batch}"
-
-
 def _verdict(r: Result) -> str:
     match r["status"]:
         case "exact":
@@ -89,7 +100,7 @@ def _verdict(r: Result) -> str:
         case "inexact":
             return "garbage" if r["max_error"] is None else f"off by {r['max_error']:.2g}"
         case "not tried":
-            return ""
+            return "-"
         case other:
             return str(other)
 
