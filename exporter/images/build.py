@@ -14,7 +14,8 @@ from exporter.errors import ContractError, UserError
 from exporter.files.graph import Graph
 from exporter.files.model_file import assembled
 from exporter.files.profiles import IMAGE_PROFILES
-from exporter.images.lowering import Form, Rounding, lower
+from exporter.images.convolutions import Convolutions
+from exporter.images.lowering import Emission, Form, Rounding
 from exporter.images.windows import Selection, frames, window
 from exporter.options import Border, Inputs
 from exporter.question.grid import Grid, shown
@@ -110,13 +111,15 @@ class ImageFilter:
     @cached_property
     def graph(self) -> Graph:
         grid, m = self.grid, MANTISSA[self.computed]
-        rounding = Rounding(grid.low, grid.high - grid.low, 2.0**m * grid.step) if self.inputs == "any" else None
+        exact = 2.0**m * grid.step
+        rounding = Rounding(grid.low, grid.high - grid.low, exact) if self.inputs == "any" else None
         form = Form(
             profile=self.profile, dtype=self.computed, cast=self.dtype if self.dtype == "uint8" else None,
             window=self.options.window or (1, 1), border=self.options.border, frames=self.options.frames is not None,
-            channels=self.channels, low=grid.low, high=grid.high, rounding=rounding,
+            channels=self.channels, low=grid.low, high=grid.high, step=grid.step, exact=exact, rounding=rounding,
         )  # fmt: skip
-        return lower(self.selection, self.weights, form)
+        emission = Convolutions if self.profile == "conv" else Emission
+        return emission(self.selection, form).write(self.weights)
 
     @property
     def depth(self) -> int:

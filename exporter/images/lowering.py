@@ -3,21 +3,20 @@
     minmax       Min(a, b) and Max(a, b)
     the others   min(a, b) = a - relu(a - b) and max(a, b) = b + relu(a - b): exact where a - b is
 
-A shift is a Slice; in `conv` it is a Conv whose kernel is one 1 among zeros. Shapes stay free: no operator is told how large
+A shift is a Slice; in `conv` (`exporter.images.convolutions`) it is a Conv. Shapes stay free: no operator is told how large
 the image is, and every image that has a pixel will do, whatever the size of the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from exporter.files.graph import Graph
 from exporter.files.model_file import ELEMENT
-from exporter.images.planes import Plane
+from exporter.images.planes import Operation, Plane
 from exporter.images.windows import Selection
 from exporter.options import Border
 
@@ -39,7 +38,8 @@ class Form:
     """What the nodes of a file depend on beside the program.
 
     `dtype` is computed in; `cast` is the type of input and output where it is another. `rounding` rounds and clamps data
-    first. Of `conv` the channels are fixed, and values lie in [low, high]: its borders need the range.
+    first. Values are multiples of `step` in [low, high], and exact up to `exact`: the borders of `conv`, of which the
+    channels are fixed, need to know.
     """
 
     profile: Literal["minmax", "structured", "fused", "conv"]
@@ -48,39 +48,37 @@ class Form:
     window: tuple[int, int]
     border: Border
     frames: bool
-    channels: int | None = None
-    low: float = 0.0
-    high: float = 0.0
-    rounding: Rounding | None = None
+    channels: int | None
+    low: float
+    high: float
+    step: float
+    exact: float
+    rounding: Rounding | None
 
 
-def lower(selection: Selection, weights: dict[int, float], form: Form) -> Graph:
+class Emission:
     """The weighted sum of the ranks of every window, or of all frames, as a graph from x to y."""
-    return _Emission(selection, form).write(weights)
 
-
-class _Emission:
     def __init__(self, selection: Selection, form: Form) -> None:
         self.selection, self.form = selection, form
         self.graph = Graph(np.dtype(form.dtype), once=True)
         self.names: dict[int, str] = {}
+        self.moved = 0.0  # what was taken off the data
         self.beyond = _extents(selection)
 
     def write(self, weights: dict[int, float]) -> Graph:
-        form, graph = self.form, self.graph
-        x = graph.add("Cast", ["x"], to=ELEMENT[form.dtype]) if form.cast else "x"
-        self._inputs(x)
-        program = self.selection.program
+        form, graph, program = self.form, self.graph, self.selection.program
+        x = self._inputs(graph.add("Cast", ["x"], to=ELEMENT[form.dtype]) if form.cast else "x")
+        for i in range(program.inputs):
+            self.names[i] = self._slice(x, {0: (i, i + 1)}) if form.frames else x
         for at in program.live(self.selection.outputs):
-            node = program.nodes[at]
-            if node.args:
-                a, b = (self._read(arg, self.beyond[at]) for arg in node.args)
-                self.names[at] = self._low(a, b) if node.op == "low" else self._high(a, b)
-        parts = {rank: self._read(self.selection.ranks[rank], (0, 0)) for rank in weights}
+            if program.nodes[at].args:
+                self.names[at] = self._operation(at, program.nodes[at])
+        parts = {rank: self._output(self.selection.ranks[rank]) for rank in weights}
         alike = len(set(weights.values())) == 1  # a mean is one sum, halved, as in numpy
         terms = [part if alike else self._affine(part, weights[rank]) for rank, part in parts.items()]
         y = terms[0] if len(terms) == 1 else graph.add("Add", terms)
-        y = self._affine(y, weights[min(weights)] if alike else 1.0, self._moved)
+        y = self._ended(y, weights[min(weights)] if alike else 1.0, self.moved)
         if form.cast:
             y = graph.add("Cast", [y], to=ELEMENT[form.cast])
         graph.finish(y)
@@ -88,24 +86,14 @@ class _Emission:
 
     # ---- what goes in
 
-    def _inputs(self, x: str) -> None:
-        """Round, clamp and pad; of `conv` values are made 0 or more first, for its borders."""
-        form = self.form
-        self._moved = 0.0
-        first = form.border == "zero"  # a zero is data like any other
+    def _inputs(self, x: str) -> str:
+        """Round, clamp and pad."""
+        first = self.form.border == "zero"  # a zero is data like any other
         if first:
             x = self._padded(x)
-        if form.rounding:
-            x, self._moved = self._rounded(x, form.rounding), form.rounding.low
-        elif form.profile == "conv" and not first and form.border != "valid" and form.low:
-            x, self._moved = self._affine(x, 1.0, -form.low), form.low
-        if not first:
-            x = self._padded(x)
-        if form.frames:
-            for i in range(self.selection.program.inputs):
-                self.names[i] = self._slice(x, {0: (i, i + 1)})
-        else:
-            self.names[0] = x
+        if self.form.rounding:
+            x, self.moved = self._rounded(x, self.form.rounding), self.form.rounding.low
+        return x if first else self._padded(x)
 
     def _rounded(self, x: str, rounding: Rounding) -> str:
         """x - low to the grid, clamped: bit for bit what the layers of `exporter.formula.guard` do."""
@@ -119,24 +107,20 @@ class _Emission:
         t = r if c == top else self._relu(self._affine(r, 1.0, top - c))
         return self._relu(self._affine(t, -1.0, top))
 
+    @property
+    def _lines(self) -> dict[int, tuple[int, int]]:
+        """How many lines the windows reach beyond the image, before and after it, by axis: scipy's origin for even sizes."""
+        sides = zip((ROWS, COLUMNS), self.form.window, strict=True)
+        return {} if self.form.border == "valid" else {axis: (k // 2, k - 1 - k // 2) for axis, k in sides if k > 1}
+
     def _padded(self, x: str) -> str:
-        """The image with the border that its windows reach into, as scipy.ndimage means it: its origin for even sizes."""
-        form = self.form
-        if form.border == "valid":
-            return x
-        sizes = {axis: (k // 2, k - 1 - k // 2) for axis, k in zip((ROWS, COLUMNS), form.window, strict=True) if k > 1}
-        if not sizes:
-            return x
+        """The image with the border that its windows reach into, as scipy.ndimage means it."""
+        form, sizes = self.form, self._lines
         if form.border == "zero":
             (up, down), (left, right) = (sizes.get(axis, (0, 0)) for axis in (ROWS, COLUMNS))
-            if form.profile == "conv":
-                return self._conv(x, {}, pads=(up, left, down, right))
-            pads = self.graph.shape([0, 0, up, left, 0, 0, down, right])
-            return self.graph.add("Pad", [x, pads])
+            return self.graph.add("Pad", [x, self.graph.shape([0, 0, up, left, 0, 0, down, right])])
         for axis, (before, after) in sizes.items():
-            if form.profile == "conv":
-                x = self._grown(x, axis, before, after)
-            elif form.border == "edge":
+            if form.border == "edge":
                 first, last = self._slice(x, {axis: (0, 1)}), self._slice(x, {axis: (-1, END)})
                 x = self.graph.add("Concat", [first] * before + [x] + [last] * after, axis=axis)
             else:
@@ -155,54 +139,32 @@ class _Emission:
             x = self.graph.add("Concat", lines, axis=axis)
         return x
 
-    def _grown(self, x: str, axis: int, before: int, after: int) -> str:
-        """Both by Conv: lines are moved onto the border, a line on each side at a time, and cleared everywhere else.
-
-        Clearing is relu(v - top m) with m = 1 on the image and 0 on the border, for values v in [0, top].
-        """
-        top = self.form.rounding.top if self.form.rounding else self.form.high - self.form.low
-        for t in range(before):
-            more = (1, int(t < after))
-            field = self._affine(x, 0.0, top)
-            mask = self._conv(field, {}, pads=_pads(axis, *more))
-            away = 0 if self.form.border == "edge" else 2 * t
-            sides = [self._conv(x, {axis: (away, away + 1)}, pads=_pads(axis, 0, away + sum(more)))]
-            if more[1]:
-                sides.append(self._conv(x, {axis: (0, away + 1)}, pads=_pads(axis, away + 2, 0)))
-            x = self._conv(x, {}, pads=_pads(axis, *more))
-            for side in sides:
-                x = self.graph.add("Add", [x, self._relu(self.graph.add("Sub", [side, mask]))])
-        return x
-
     # ---- what is computed
+
+    def _operation(self, at: int, node: Operation) -> str:
+        """A minimum or a maximum, as large as its readers need it."""
+        a, b = (self._read(arg, self.beyond[at]) for arg in node.args)
+        if self.form.profile == "minmax":
+            return self.graph.add("Min" if node.op == "low" else "Max", [a, b])
+        excess = self._relu(self.graph.add("Sub", [a, b]))
+        return self.graph.add("Sub", [a, excess]) if node.op == "low" else self.graph.add("Add", [b, excess])
 
     def _read(self, plane: Plane, size: tuple[int, int]) -> str:
         """A plane, cut to the rows and columns that lie so far beyond the image."""
         have, name = self.beyond[plane.node], self.names[plane.node]
         rows = (plane.down, have[0] - size[0] - plane.down)
         columns = (plane.right, have[1] - size[1] - plane.right)
-        if self.form.profile == "conv":
-            for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)):  # no 3 x 3 kernel, which runtimes transform
-                if start or rest:
-                    name = self._conv(name, {axis: (start, start + rest + 1)})
-            return name
         cuts = {
             axis: (start, -rest or END) for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)) if start or rest
         }
         return self._slice(name, cuts) if cuts else name
 
-    def _low(self, a: str, b: str) -> str:
-        if self.form.profile == "minmax":
-            return self.graph.add("Min", [a, b])
-        return self.graph.add("Sub", [a, self._excess(a, b)])
+    def _output(self, plane: Plane) -> str:
+        return self._read(plane, (0, 0))
 
-    def _high(self, a: str, b: str) -> str:
-        if self.form.profile == "minmax":
-            return self.graph.add("Max", [a, b])
-        return self.graph.add("Add", [b, self._excess(a, b)])
-
-    def _excess(self, a: str, b: str) -> str:
-        return self._relu(self.graph.add("Sub", [a, b]))
+    def _ended(self, y: str, factor: float, offset: float) -> str:
+        """The output from the sum of its planes."""
+        return self._affine(y, factor, offset)
 
     def _relu(self, x: str) -> str:
         return self.graph.add("Relu", [x])
@@ -212,8 +174,6 @@ class _Emission:
         graph = self.graph
         if factor == 1 and offset == 0:
             return x
-        if self.form.profile == "conv":
-            return self._conv(x, {}, factor, offset)
         if factor == -1:
             return graph.add("Sub", [graph.constant(offset), x])
         x = x if factor == 1 else graph.add("Mul", [x, graph.constant(factor)])
@@ -222,29 +182,6 @@ class _Emission:
     def _slice(self, x: str, cuts: dict[int, tuple[int, int]]) -> str:
         starts, ends = zip(*cuts.values(), strict=True)
         return self.graph.add("Slice", [x, *map(self.graph.shape, (starts, ends, list(cuts)))])
-
-    def _conv(
-        self,
-        x: str,
-        taps: dict[int, tuple[int, int]],
-        factor: float = 1.0,
-        offset: float = 0.0,
-        pads: Sequence[int] = (),
-    ) -> str:
-        """Every channel on its own: a kernel of one tap. `taps` has the place of the tap and the size, by axis."""
-        channels = self.form.channels or 1
-        place, size = zip(*(taps.get(axis, (0, 1)) for axis in (ROWS, COLUMNS)), strict=True)
-        kernel = np.zeros((channels, 1, *size))
-        kernel[:, 0, place[0], place[1]] = factor
-        bias = [self.graph.constant(np.full(channels, offset))] if offset else []
-        about: dict[str, Any] = {"pads": list(pads)} if any(pads) else {}
-        return self.graph.add(
-            "Conv", [x, self.graph.constant(kernel), *bias], group=channels, kernel_shape=size, **about
-        )
-
-
-def _pads(axis: int, before: int, after: int) -> tuple[int, int, int, int]:
-    return (before, 0, after, 0) if axis == ROWS else (0, before, 0, after)
 
 
 def _extents(selection: Selection) -> dict[int, tuple[int, int]]:

@@ -81,6 +81,15 @@ class Lines:
             return line, []
         return self.sorted(line, m, known), [p.moved(m * down, m * right) for p in self.sorted(line, n - m, known)]
 
+    def end(self, entry: Plane, n: int, high: bool) -> Plane:
+        """The least or the greatest of n neighbours: of two runs of one length that overlap, so of one plane and itself."""
+        if n == 1:
+            return entry
+        m, (down, right) = _middle(n), self.step
+        run = self.end(entry, m, high)
+        both = run, run.moved((n - m) * down, (n - m) * right)
+        return self.program.high(*both) if high else self.program.low(*both)
+
 
 def _windows(height: int, width: int, ranks: Sequence[int]) -> Iterator[Selection]:
     splits = (_halves, _middle)
@@ -104,7 +113,9 @@ def _tableau(lines: Lines, column: list[Plane], w: int, ranks: Sequence[int]) ->
         for i, entry in enumerate(column, 1):
             places = [j for j in range(1, w + 1) if i * j <= r and (h + 1 - i) * (w + 1 - j) <= h * w + 1 - r]
             wanted -= sum((h + 1 - i) * (w + 1 - j) > h * w + 1 - r for j in range(1, w + 1))
-            if len(places) == 1:
+            if places in ([1], [w]):
+                rows.append([lines.end(entry, w, high=places == [w])])
+            elif len(places) == 1:
                 rows.append([rank_of_two(lines.program, *lines.two([entry], w), places[0])])
             elif places:
                 row = lines.sorted([entry], w)
