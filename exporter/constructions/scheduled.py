@@ -31,7 +31,7 @@ from exporter.planning.linear_max import max_plans
 from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
 from exporter.planning.tree_max import tree_plans
-from exporter.planning.window import window4_plans, window5_plans, window6_plans
+from exporter.planning.window import window4_nearest, window4_plans, window5_plans, window6_plans
 
 
 class Planned(NamedTuple):
@@ -53,7 +53,9 @@ PLANNED = {
     "linear22": Planned(partial(linear_plans, "linear22"), linear22, partial(linear_nearest, "linear22")),
     "compact": Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
     "linear18": Planned(linear18_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed)),
-    "window4": Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), gridded=True),
+    "window4": Planned(
+        window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), window4_nearest, gridded=True
+    ),
     "window5": Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
     "window6": Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
     "linear-max": Planned(

@@ -98,7 +98,7 @@ def test_other_sources_build_again_and_run_only_what_changed(tmp_path: Path, mon
     ran: list[int] = []
     real = module._run
 
-    def recorded(session: Any, *more: Any) -> module.Row:
+    def recorded(session: Any, *more: Any) -> dict[str, Any]:
         ran.append(session.d)
         return real(session, *more)
 
