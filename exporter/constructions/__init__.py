@@ -33,7 +33,7 @@ from exporter.planning.depth5 import depth5_plans
 from exporter.planning.linear import linear_nearest, linear_plans
 from exporter.planning.linear_max import max_plans
 from exporter.planning.tree_max import tree_plans
-from exporter.planning.window import window4_plans, window5_plans, window6_plans
+from exporter.planning.window import window4_nearest, window4_plans, window5_plans, window6_plans
 
 
 def default(op: str) -> str:
@@ -251,7 +251,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window4",
             "ours: cells of constants, slots by position",
             "uniform inputs only: depth 4, width about d^(5/4)/√failure; for failures of a few percent and more",
-            Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), gridded=True),
+            Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), window4_nearest, gridded=True),
             _few_ranks,
             takes=("failure", "width"),
             claims=Claims(4, 1.25),

@@ -32,7 +32,7 @@ def ceil_root(a: int, b: int = 1) -> int:
 def floor_root(n: int, power: int) -> int:
     """⌊n^(1/power)⌋, by Newton's method from above, on whole numbers."""
     root = 1 << -(-n.bit_length() // power)
-    while (lower := ((power - 1) * root + n // root ** (power - 1)) // power) < root:
+    while root and (lower := ((power - 1) * root + n // root ** (power - 1)) // power) < root:
         root = lower
     return root
 

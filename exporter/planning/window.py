@@ -30,6 +30,7 @@ SPARE = 16  # neurons for counts and ranks that a layer carries beside its vecto
 SHARES = tuple(k / 20 for k in range(1, 20, 2))  # of the failure target, for windows that miss; blocks get the rest
 OUTSIDE = 1e-4  # of the failure target, for counts so far off that they are taken to fail
 WIDEST = 1000  # in units of d
+MOST = 2 * 4096**2  # neurons of a layer of window4: more do not fit where it would be run
 BINS = 24
 FINE = 64  # margins are found to this part of the distance of two entries
 
@@ -346,7 +347,7 @@ def collides(goal: Goal, ends: tails.Ints, slots: int) -> float:
 
 def window4_plans(goal: Goal) -> Iterator[Cells]:
     """For a width the cells are as many as the first layer has room for; the narrowest over all shares of the failure."""
-    d, found, widest = goal.d, None, 2 * goal.d**2
+    d, found, widest = goal.d, None, min(2 * goal.d**2, MOST)
 
     def fit(at: Window, width: int) -> Cells | None:
         window = at.make(d=d, low=goal.low, high=goal.high, events=(), ending=BlockSample(1, d, 1))
@@ -369,6 +370,10 @@ def window4_plans(goal: Goal) -> Iterator[Cells]:
             found, widest = fit(at, width), width - 1
     if found is not None:
         yield found
+
+
+def window4_nearest(goal: Goal) -> str | None:
+    return None if 2 * goal.d**2 <= MOST else f"wider than {MOST} neurons it is not built: allow a larger failure"
 
 
 def first_edge(holds: Callable[[int], bool], good: int) -> int:

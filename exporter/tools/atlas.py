@@ -1,9 +1,11 @@
 """The atlas: every construction at every d, built, exported, run and compared with what the theorems claim.
 
-DIR/cells/NAME-dD.json   one finished measurement each; what exists is not measured again, so a run can be resumed
-DIR/atlas.csv, atlas.md  the table
+DIR/atlas.csv, atlas.md  the table, written after every row, so an interrupted run goes on where it was
 DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family;
                          drawn from the table, so `--plots-only` can draw them again
+
+A row of the table stands as long as it describes the network of today: at once if the sources that made it are the same,
+else if a network built again has the same counts and the same bound. A row of another effort is measured again.
 
 A network whose tensors outgrow memory is counted and not run. A run ends after `seconds`, with as many vectors as it had;
 the table says how many.
@@ -12,8 +14,8 @@ the table says how many.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -33,7 +35,7 @@ from exporter.options import Options, checked
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.readings.accounting import Accounting, accounting
-from exporter.tools.atlas_plots import can_plot, plots
+from exporter.tools.atlas_plots import Row, can_plot, plots
 
 BITS = 24
 GRID_ERROR = 2.0 ** -(2 * BITS)
@@ -41,7 +43,11 @@ COLUMNS = (
     "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "claimed_exponent", "exponent", "size",
     "nnz", "max_weight", "theorem_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "reason",
 )  # fmt: skip
-FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family
+COUNTS = ("depth", "width", "size", "nnz", "max_weight", "failure_bound")  # what tells whether a network is the same
+FOUND = ("failure_rate", "trials", "mse", "families")
+FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family, ...
+ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
+SOURCES = ("build.py", "options.py", "question", "formula", "planning", "constructions", "readings", "files")
 TABLE = "atlas.csv"
 NO_MATPLOTLIB = (
     "matplotlib is not installed; pip install 'onnx-median[plot]', and then "
@@ -54,26 +60,33 @@ class Cell:
     construction: str
     d: int
 
-    @property
-    def file(self) -> str:
-        return f"{self.construction}-d{self.d}.json"
-
 
 @dataclass(frozen=True)
 class Effort:
-    """What is asked of a cell; a cell measured with another effort is measured again."""
+    """What is asked of a cell."""
 
     trials: int = 200
     failure: float = 1e-3
     seconds: float = 30.0
 
 
-def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
-    """Build, export and run one construction; a refusal is a result too."""
-    row: dict[str, Any] = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
+def sources() -> str:
+    """A digest of the code that makes networks and files."""
+    digest, here = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(p for name in SOURCES for p in ([here / name] if "." in name else (here / name).rglob("*.py"))):
+        digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def measure(cell: Cell, effort: Effort, before: Row | None = None) -> Row:
+    """Build, export and run one construction; a refusal is a result too.
+
+    `before` is a row of the same effort: what it found is kept if the network is still the same.
+    """
+    row: Row = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
     construction = lookup(cell.construction)
     claims = construction.claims
-    row |= {"asked": asdict(effort), "op": construction.op}
+    row |= {ASKED + what: value for what, value in asdict(effort).items()} | {"op": construction.op}
     task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
     row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
     # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
@@ -91,10 +104,12 @@ def measure(cell: Cell, effort: Effort) -> dict[str, Any]:
     except UserError as error:
         return row | {"reason": str(error)}
     row |= _counts(model.accounting, model.failure_bound, cell.d, claims.power)
+    if before and before["trials"] and all(before[c] == row[c] for c in COUNTS):
+        return row | {c: before[c] for c in FOUND}
     return row | _run(Session(to_onnx(model)), task, effort)
 
 
-def _counts(counted: Accounting, bound: float, d: int, power: int | None) -> dict[str, Any]:
+def _counts(counted: Accounting, bound: float, d: int, power: int | None) -> Row:
     """The columns that need no run.
 
     An answer of [0, 1] is wrong by 1 at most, so the mean squared error is at most the failure bound, plus what rounding to
@@ -108,12 +123,12 @@ def _counts(counted: Accounting, bound: float, d: int, power: int | None) -> dic
     }  # fmt: skip
 
 
-def _run(session: Session, task: tasks.Task, effort: Effort) -> dict[str, Any]:
+def _run(session: Session, task: tasks.Task, effort: Effort) -> Row:
     """Errors by family; uniform vectors get half of the time, the other families share the rest."""
     rng = np.random.default_rng(0)
     chunk = max(1, min(effort.trials, session.chunk, (1 << 14) // session.d))
     errors: dict[str, float] = {}
-    row: dict[str, Any] = {"families": errors}
+    row: Row = {"families": errors}
     for name in UNITS:
         usual = name == "uniform"
         count = effort.trials if usual else min(effort.trials, 40)
@@ -150,25 +165,36 @@ def atlas(
     if failure is not None and not set(chosen) & set(takers("failure")):
         raise UserError(f"none of these uses --failure: it is an option of {spoken(takers('failure'))}")
     effort = Effort(trials, 1e-3 if failure is None else checked("failure", failure), float(seconds))
-    cells = out / "cells"
-    with writable(cells):
-        with tqdm([Cell(n, d) for d in sorted(ds) for n in chosen], desc="atlas", unit="cell", disable=None) as bar:
-            for cell in bar:
-                bar.set_postfix_str(f"{cell.construction} d = {cell.d}")
-                if not _finished(cells / cell.file, effort):
-                    row = measure(cell, effort)
-                    replace_file(cells / cell.file, (json.dumps(row, indent=1) + "\n").encode())
-        rows = [json.loads(path.read_text()) for path in sorted(cells.glob("*.json"))]
-        rows.sort(key=lambda r: (list(CONSTRUCTIONS).index(r["construction"]), r["d"]))
-        _exponents(rows)
-        table = out / TABLE
-        replace_file(table, _csv(rows).encode())
-        replace_file(out / "atlas.md", _markdown(rows).encode())
+    table, made_by = out / TABLE, sources()
+    rows = {(r["construction"], r["d"]): r for r in (read_table(table) if table.exists() else [])}
+    with (
+        writable(out),
+        tqdm([Cell(n, d) for d in sorted(ds) for n in chosen], desc="atlas", unit="cell", disable=None) as bar,
+    ):
+        for cell in bar:
+            bar.set_postfix_str(f"{cell.construction} d = {cell.d}")
+            before = rows.get((cell.construction, cell.d))
+            if before and any(before[ASKED + what] != value for what, value in asdict(effort).items()):
+                before = None
+            if not before or before["source"] != made_by:
+                rows[cell.construction, cell.d] = measure(cell, effort, before) | {"source": made_by}
+                _write(out, rows.values())
     if can_plot():
         redraw(out)
     else:
         print(f"note: no pictures: {NO_MATPLOTLIB.format(out)}", file=sys.stderr)
     return table
+
+
+def _write(out: Path, rows: Iterable[Row]) -> None:
+    """The table, in the order of the catalogue; what is no longer there is left out."""
+    order = list(CONSTRUCTIONS)
+    known = sorted(
+        (r for r in rows if r["construction"] in order), key=lambda r: (order.index(r["construction"]), r["d"])
+    )
+    _exponents(known)
+    replace_file(out / TABLE, _csv(known).encode())
+    replace_file(out / "atlas.md", _markdown(known).encode())
 
 
 def redraw(out: Path) -> None:
@@ -181,7 +207,7 @@ def redraw(out: Path) -> None:
             replace_file(out / name, picture)
 
 
-def read_table(path: Path) -> list[dict[str, Any]]:
+def read_table(path: Path) -> list[Row]:
     """The rows of atlas.csv as they were measured: numbers as numbers, and what is empty as None."""
     try:
         with path.open(newline="") as file:
@@ -198,22 +224,22 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(raw: dict[str, str]) -> dict[str, Any]:
-    words = ("construction", "op", "reason")
-    row: dict[str, Any] = {c: raw[c] if c in words else float(raw[c]) if raw[c] else None for c in COLUMNS}
-    needed = ("d", "depth", "width", "size") if row["width"] else ("d",)
-    if lacking := [c for c in (*needed, *(("mse_bound",) if row["width"] else ())) if row[c] is None]:
+def _row(raw: dict[str, str]) -> Row:
+    words, asked = ("construction", "op", "reason", "source"), [ASKED + what for what in asdict(Effort())]
+    columns = (*COLUMNS, *asked, "source")  # the last ones are missing in a table of an earlier version
+    row: Row = {c: text if c in words else _number(text) for c in columns for text in [raw.get(c) or ""]}
+    needed = ("d", "trials", *(("depth", "width", "size", "mse_bound") if row["width"] else ()))
+    if lacking := [c for c in needed if row[c] is None]:
         raise ValueError(f"a row without {lacking[0]}")
-    row |= {c: int(row[c]) for c in needed}
     row["families"] = {c.removeprefix(FAMILY): float(v) for c, v in raw.items() if c and c.startswith(FAMILY) and v}
     return row
 
 
-def _finished(path: Path, effort: Effort) -> bool:
-    return path.exists() and json.loads(path.read_text()).get("asked") == asdict(effort)
+def _number(text: str) -> float | None:
+    return int(text) if text.isdigit() else float(text) if text else None
 
 
-def _exponents(rows: Iterable[dict[str, Any]]) -> None:
+def _exponents(rows: Iterable[Row]) -> None:
     """The slope of log width over log d for every construction that has two d."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in (built := [r for r in rows if r.get("width")]):
@@ -223,15 +249,16 @@ def _exponents(rows: Iterable[dict[str, Any]]) -> None:
         row["exponent"] = float(np.polyfit(mine[:, 0], mine[:, 1], 1)[0]) if len(mine) > 1 else None
 
 
-def _csv(rows: Iterable[dict[str, Any]]) -> str:
+def _csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*COLUMNS, *(FAMILY + name for name in UNITS)], extrasaction="ignore", restval="")
+    more = [*(FAMILY + name for name in UNITS), *(ASKED + what for what in asdict(Effort())), "source"]
+    writer = csv.DictWriter(text, [*COLUMNS, *more], extrasaction="ignore", restval="")
     writer.writeheader()
     writer.writerows(row | {FAMILY + name: error for name, error in row["families"].items()} for row in rows)
     return text.getvalue()
 
 
-def _markdown(rows: Iterable[dict[str, Any]]) -> str:
+def _markdown(rows: Iterable[Row]) -> str:
     head = "| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS) + "\n"
     return head + "".join("| " + " | ".join(_text(row.get(c)) for c in COLUMNS) + " |\n" for row in rows)
 

@@ -81,6 +81,14 @@ def test_the_maximum_of_a_sampled_count_over_prefixes_is_bounded_by_its_end() ->
     assert 0 < float(end) <= best < 1
 
 
+def test_every_small_d_is_refused_in_words() -> None:
+    """Also where all roots are 0."""
+    for d in range(2, 40):
+        for tail in (1, 7, 10, 100):
+            with pytest.raises(UserError, match="is too small for this failure"):
+                THEOREMS[10](d, (d + 1) // 2, tail)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 99, 10**6, 10**40 + 1])
 def test_roots_and_logarithms_of_whole_numbers(n: int) -> None:
     for power in (2, 3, 7):

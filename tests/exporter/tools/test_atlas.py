@@ -59,16 +59,72 @@ def test_an_interrupt_keeps_what_is_finished(
 ) -> None:
     real = module.measure
 
-    def interrupted(cell: module.Cell, effort: module.Effort) -> object:
+    def interrupted(cell: module.Cell, *args: Any) -> object:
         if cell.d == 32:
             raise KeyboardInterrupt
-        return real(cell, effort)
+        return real(cell, *args)
 
     monkeypatch.setattr(module, "measure", interrupted)
     args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--out", str(tmp_path)]
     assert main(args) == 130
     assert "interrupted" in capsys.readouterr().err
-    assert [p.name for p in (tmp_path / "cells").iterdir()] == ["depth3-d16.json"]
+    kept = (tmp_path / "atlas.csv").read_text()
+    assert [line.split(",")[:3] for line in kept.splitlines()[1:]] == [["depth3", "median", "16"]]
+    missing: list[int] = []
+
+    def recorded(cell: module.Cell, *args: Any) -> object:
+        missing.append(cell.d)
+        return real(cell, *args)
+
+    monkeypatch.setattr(module, "measure", recorded)
+    assert main(args) == 0
+    assert missing == [32]
+    assert [row["d"] for row in module.read_table(tmp_path / "atlas.csv")] == [16, 32]
+
+
+SMALL = ["--construction", "depth3", "--construction", "window5", "--trials", "20", "--failure", "0.1"]
+
+
+def test_other_sources_build_again_and_run_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row stands as long as the network built today has its counts and its bound."""
+    args = ["atlas", "--d", "64", *SMALL, "--out", str(tmp_path)]
+    assert main(args) == 0
+    first = module.read_table(tmp_path / "atlas.csv")
+    assert [row["trials"] for row in first] == [20, 20]
+    (tmp_path / "atlas.csv").write_text(
+        (tmp_path / "atlas.csv").read_text().replace(str(first[1]["width"]), str(first[1]["width"] + 1))
+    )
+    monkeypatch.setattr(module, "sources", lambda: "other")
+    ran: list[int] = []
+    real = module._run
+
+    def recorded(session: Any, *more: Any) -> dict[str, Any]:
+        ran.append(session.d)
+        return real(session, *more)
+
+    monkeypatch.setattr(module, "_run", recorded)
+    assert main(args) == 0
+    again = module.read_table(tmp_path / "atlas.csv")
+    assert ran == [64], "of two rows one described another network"
+    assert [row["width"] for row in again] == [row["width"] for row in first]
+    assert {row["source"] for row in again} == {"other"}
+
+
+def test_rows_that_are_not_asked_for_stay(tmp_path: Path) -> None:
+    for d in ("16", "9"):
+        assert main(["atlas", "--d", d, "--construction", "depth3", "--trials", "5", "--out", str(tmp_path)]) == 0
+    with (tmp_path / "atlas.csv").open("a") as file:  # a construction that there is no longer
+        file.write((tmp_path / "atlas.csv").read_text().splitlines()[1].replace("depth3", "depth1") + "\n")
+    assert main(["atlas", "--d", "8", "--construction", "depth3", "--trials", "5", "--out", str(tmp_path)]) == 0
+    rows = module.read_table(tmp_path / "atlas.csv")
+    assert [(row["construction"], row["d"]) for row in rows] == [("depth3", 8), ("depth3", 9), ("depth3", 16)]
+
+
+def test_a_table_that_is_none_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "atlas.csv").write_text("a,b\n1,2\n")
+    assert main(["atlas", "--d", "8", "--construction", "depth3", "--out", str(tmp_path)]) == 2
+    assert "is not a table of the atlas" in capsys.readouterr().err
+    assert (tmp_path / "atlas.csv").read_text() == "a,b\n1,2\n"
 
 
 def test_exact_networks_never_fail(tmp_path: Path) -> None:
@@ -86,7 +142,6 @@ def test_pictures_are_drawn_again_from_the_table(tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in tmp_path.glob("*.png")}
     for name in before:
         (tmp_path / name).unlink()
-    (tmp_path / "cells" / "depth3-d16.json").unlink()
     assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 0
     assert {p.name: p.read_bytes() for p in tmp_path.glob("*.png")} == before
 

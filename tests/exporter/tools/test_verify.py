@@ -20,7 +20,7 @@ from exporter.question.grid import Grid, at_most
 from exporter.readings.promise import promise
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.reduce import reduce_file
-from exporter.tools.verify import FamilyResult, Verification, verify
+from exporter.tools.verify import FamilyResult, Verification, _false_certificates, verify
 
 
 def written(tmp_path: Path, task: tasks.Task, construction: str, grid: Grid = Options.grid, **options: Any) -> Path:
@@ -171,3 +171,27 @@ def test_a_network_for_uniform_inputs_is_judged_on_those_only(tmp_path: Path) ->
     assert "independent and uniform in the domain" in found.contract
     assert {f.family for f in found.families if f.promise} == {"uniform", "grid", "off-grid"}
     assert any(f.wrong == 1 for f in found.families if not f.promise), "which is why nothing is promised there"
+
+
+@pytest.mark.parametrize(
+    ("bound", "even", "value", "counts", "said"),
+    [
+        # neighbouring floats in the middle; their mean rounds to the lower one, which is what one wrong rank makes of it
+        (0.1, "mean", 0.5, (0, 2, 0, 2), ""),
+        (0.0, "mean", 0.5, (0, 2, 0, 2), "do not tell right from wrong"),  # an exact file has no wrong rank
+        (0.1, "mean", 0.25, (0, 2, 2, 4), "do not tell right from wrong"),  # a wrong answer that is proven
+        (0.1, "mean", 0.25, (0, 0, 2, 4), ""),
+        (0.1, "lower", 0.5, (2, 2), "do not tell right from wrong"),  # one rank: right, so it can be proven
+        (0.1, "lower", 0.5, (0, 2), ""),
+    ],
+)
+def test_certificates_speak_of_ranks(
+    bound: float, even: tasks.Even, value: float, counts: tuple[int, ...], said: str
+) -> None:
+    x = np.array([[0.5, 0.5, 0.5 + 2.0**-24, 0.5 + 2.0**-24]], dtype=np.float32)
+    task = tasks.median(4, even)
+    assert task.answers(x)[0, 0] == 0.5
+    got = np.array([[value, *counts]], dtype=np.float32)
+    found = _false_certificates({"failure_bound": bound}, task, Grid(), "uniform", x, got)
+    assert said in "".join(found)
+    assert bool(found) == bool(said)

@@ -199,6 +199,26 @@ def test_a_model_for_uniform_inputs_serves_only_those_who_name_it(tmp_path: Path
         assert found.choose(16, median_target(16, "mean"), *asked).model.name == path.stem
 
 
+@pytest.mark.parametrize("construction", ["window4", "window5", "window6", "linear18"])
+def test_networks_that_fail_are_served_with_fallback(
+    tmp_path: Path, connect: Callable[..., InProcess], construction: str
+) -> None:
+    """Data for which a window promises nothing: what the network got wrong is found by its counts and answered anyway."""
+    export_model(64, construction, tmp_path, failure=0.2)
+    exact = export_model(64, "radix", tmp_path)
+    client = connect(tmp_path, build=False)
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.random((100, 64)), np.sort(rng.normal(3, 1, (20, 64)) ** 3)])
+    asked = {"vectors": x.tolist(), "exact": True}
+    answer = client.post("/median", json=asked | {"construction": construction}).json()
+    assert answer["medians"] == np.median(x, axis=1).tolist()
+    assert all(answer["certified"])
+    assert any(answer["fallback"])
+    assert not all(answer["fallback"])
+    unnamed = client.post("/median", json=asked).json()
+    assert set(unnamed["models"]) == {exact.stem}
+
+
 def tuned(folder: Path, **times: float) -> None:
     """A table of speeds beside the models."""
     made = {"construction": "radix", "profile": "fused", "tune": "latency"}
