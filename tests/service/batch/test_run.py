@@ -26,10 +26,12 @@ from service.batch.engines import Item, LocalEngine, Result, Task
 from service.batch.run import run
 from service.batch.search import Round
 from service.batch.work import CountTask
-from tests.service.batch.killing import Deadly
+from tests.service.batch.killing import Kills
 from tests.service.batch.tables import Here, answers, batch, options, same
 
 ROOT = Path(__file__).resolve().parents[3]
+# what can be asked, and how often the workers run for it
+SHAPES = {("--column", "v"): 1, ("--column", "x", "--quantile", "0.5", "0.999"): 2, ("--column", "x", "--by", "k"): 2}
 
 
 @pytest.fixture
@@ -194,27 +196,19 @@ def test_an_interrupted_run_goes_on(
     assert run(wanted, Stops(0)).skipped == 1
 
 
-class Kills(LocalEngine):
-    """Kills one of its processes in every run."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(2)
-        self.folder, self.runs = folder, 0
-
-    def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
-        self.runs += 1
-        return super().run(Deadly(task, self.folder / f"killed in run {self.runs}"), items)
-
-
-def test_a_killed_process_changes_nothing(table: pa.Table, data: Path, tmp_path: Path) -> None:
-    run(
-        options("--input", data, "--column", "x", "--quantile", "0.5", "0.999", "--out", tmp_path / "o"),
-        Kills(tmp_path),
-    )
-    (row,) = answers(tmp_path / "o").to_pylist()
-    assert (tmp_path / "killed in run 2").exists()
-    x = table["x"].to_numpy()
-    assert (row["q0.5"], row["q0.999"]) == (np.quantile(x, 0.5), np.quantile(x, 0.999))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_killed_process_changes_nothing(
+    data: Path, tmp_path: Path, shape: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in every pass over the data; what it was writing is not left behind."""
+    monkeypatch.setattr(grouping, "PARTITION", 1000)
+    workers = Kills(LocalEngine(2), tmp_path)
+    run(options("--input", data, *shape, "--out", tmp_path / "o"), workers)
+    assert workers.runs == SHAPES[shape]
+    assert (tmp_path / f"killed in run {workers.runs}").exists()
+    assert sorted(path.name for path in (tmp_path / "o").glob(".*")) == []
+    batch("--input", data, *shape, "--out", tmp_path / "at once")
+    assert answers(tmp_path / "o").equals(answers(tmp_path / "at once"))
 
 
 def suicide(item: int) -> int:
