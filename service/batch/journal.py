@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-
 from exporter.errors import WriteError
 
 PLAN = "_plan.json"
@@ -103,7 +101,7 @@ def whole(path: Path) -> Iterator[Path]:
         with new.open("rb") as stream:
             os.fsync(stream.fileno())
         new.replace(path)
-    except (OSError, pa.ArrowException) as error:
+    except OSError as error:
         raise WriteError(
             f"{path} cannot be written: {str(error).splitlines()[0]}; finished parts are kept: make room and run it again"
         ) from None

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,35 @@ def test_groups_larger_than_memory(
         own = {(repr(row["k"]),): row["median"] for row in found if row["column"] == name}
         assert own == by_key(named, ["k"], name, np.float64)
     assert len(found) == 2 * 7
+
+
+KEYS = {
+    "boolean": [True, False], "int8": [-1, 1], "uint64": [0, 2**64 - 1], "float16": [-1.5, 2.0], "float32": [0.5, 1.5],
+    "decimal": [Decimal("-1.50"), Decimal("2.25")], "date": [date(1, 1, 1), date(2026, 5, 4)], "time": [time(1), time(2)],
+    "timestamp": [datetime(1900, 1, 1), datetime(2026, 5, 4)], "duration": [timedelta(-1), timedelta(1)],
+    "null": [None, None], "string": ["a", "\u00e4"], "large_string": ["", "b"],
+    "string_view": ["a", "a longer text than a view holds itself"],
+    "binary": [b"", b"\xff"], "large_binary": [b"a", b"\xff"], "fixed": [b"ab", b"\xff\xfe"], "dictionary": ["a", "b"],
+}  # fmt: skip
+TYPES = {
+    "boolean": pa.bool_(), "decimal": pa.decimal128(9, 2), "date": pa.date32(), "time": pa.time64("us"),
+    "fixed": pa.binary(2), "timestamp": pa.timestamp("us"), "duration": pa.duration("us"),
+    "dictionary": pa.dictionary(pa.int8(), pa.string()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_any_plain_type(kind: str, tmp_path: Path) -> None:
+    """Rows of one key are in one group, whichever file and partition they come from; a missing key is one too."""
+    rng, typed = np.random.default_rng(6), TYPES.get(kind) or getattr(pa, kind)()
+    keys = [[*KEYS[kind], None][i] for i in rng.integers(0, 3, 400)]
+    table = pa.table({"value": pa.array(keys, typed), "x": rng.normal(size=400)})
+    for i in range(2):
+        pa.feather.write_feather(table.slice(200 * i, 200), tmp_path / f"{i}.feather", chunksize=70)
+    batch("--input", tmp_path / "*.feather", "--column", "x", "--by", "value", "--out", tmp_path / "o")
+    found = answers(tmp_path / "o").to_pylist()
+    assert {(row["value"],): row["median"] for row in found} == by_key(table, ["value"], "x")
+    assert len(found) == len({*keys})
 
 
 def test_formats_agree(table: pa.Table, tmp_path: Path) -> None:
@@ -251,7 +282,7 @@ def test_memory_is_bounded_and_the_command_line_works(tmp_path: Path) -> None:
                 peak[each.pid] = max(peak[each.pid], each.memory_info().rss)
             except psutil.NoSuchProcess:
                 continue
-        time.sleep(0.02)
+        sleep(0.02)
     assert process.returncode == 0
     assert "pass 4" in process.communicate()[0]
     assert max(peak.values()) < 400e6
