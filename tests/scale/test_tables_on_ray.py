@@ -60,14 +60,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_both_engines_answer_alike(cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
+def test_both_engines_answer_alike(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
     run(options("--input", data, *shape, "--engine", "ray", "--out", tmp_path / "ray"))
     batch("--input", data, *shape, "--out", tmp_path / "here")
     assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_killed_actor_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
+def test_a_killed_actor_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
     workers = Kills(RayEngine(2), tmp_path)
     run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
     assert workers.runs == SHAPES[shape]
@@ -104,7 +104,7 @@ class Loses(RayEngine):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_lost_node_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
+def test_a_lost_node_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
     workers = Loses(cluster, tmp_path)
     run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
     assert workers.runs == SHAPES[shape]

@@ -129,7 +129,7 @@ def test_groups_larger_than_memory(
     assert len(found) == 2 * 7
 
 
-KEYS = {
+KEYS: dict[str, list[Any]] = {
     "boolean": [True, False], "int8": [-1, 1], "uint64": [0, 2**64 - 1], "float16": [-1.5, 2.0], "float32": [0.5, 1.5],
     "decimal": [Decimal("-1.50"), Decimal("2.25")], "date": [date(1, 1, 1), date(2026, 5, 4)], "time": [time(1), time(2)],
     "timestamp": [datetime(1900, 1, 1), datetime(2026, 5, 4)], "duration": [timedelta(-1), timedelta(1)],
@@ -229,7 +229,7 @@ def test_an_interrupted_run_goes_on(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_killed_process_changes_nothing(
-    data: Path, tmp_path: Path, shape: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, shape: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One in every pass over the data; what it was writing is not left behind."""
     monkeypatch.setattr(grouping, "PARTITION", 1000)
