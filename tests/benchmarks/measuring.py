@@ -60,8 +60,13 @@ def _looked_at(process: Any, processor: float) -> tuple[float, float, float]:
         return 0.0, 0.0, processor
 
 
+def batch(*arguments: Any) -> list[str]:
+    """The command that tables are answered with."""
+    return [sys.executable, "-m", "service.batch", "--quiet", *map(str, arguments)]
+
+
 def ours(*arguments: Any) -> Measured:
-    return measured([sys.executable, "-m", "service.batch", "--quiet", *map(str, arguments)])
+    return measured(batch(*arguments))
 
 
 def peer(code: str) -> Measured:
