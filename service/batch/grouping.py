@@ -108,7 +108,7 @@ class SpreadTask:
         number, piece = item
         sizes: list[Counts] = []
         path = spread_file(self.asked.journal.work, number)
-        with whole(path) as new, whole(path.with_suffix(".npy")) as new_sizes:
+        with whole(path) as new:
             writer = None
             try:
                 for table in self._tables(piece):
@@ -123,7 +123,7 @@ class SpreadTask:
             finally:
                 if writer is not None:
                     writer.close()
-            with new_sizes.open("wb") as stream:
+            with whole(path.with_suffix(".npy")) as new_sizes, new_sizes.open("wb") as stream:
                 np.save(stream, np.array(sizes))
         return int(np.sum(sizes))
 

@@ -196,9 +196,7 @@ def show(cell: dict[str, Any]) -> bool:
     if after := cell["killed"]:
         unchanged = after["found"] == cell["expected"][1:]
         same &= unchanged and after["kills"] >= 2
-        print(
-            f"    {after['kills']} workers killed, one in each pass: {'' if unchanged else 'NOT '}the same answers"
-        )
+        print(f"    {after['kills']} workers killed, one in each pass: {'' if unchanged else 'NOT '}the same answers")
     mine, theirs = runs["median"], runs["duckdb median"]
     within = max(mine.each, runs["three"].each) <= MEMORY
     if entries >= FROM:
