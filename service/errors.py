@@ -13,13 +13,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from http import HTTPStatus
-
-from starlette.responses import Response
-
-from service import json_text
-
-PROBLEM_JSON = "application/problem+json"
 
 
 class ProblemError(Exception):
@@ -90,23 +83,3 @@ def or_shortage(error: Exception) -> Exception:
         return ShortageError(_SHORT_OF[error.errno]) if error.errno in _SHORT_OF else error
     text = str(error)
     return next((ShortageError(what) for said, what in _SHORTAGES.items() if said in text), error)
-
-
-def protocol_response(problem: ProblemError) -> Response:
-    """The error as the Open Inference Protocol wants it: wrong numbers are 400, and the place is part of the sentence."""
-    place = "".join(f" ({name} {problem.members[name]})" for name in ("vector", "index") if name in problem.members)
-    status = 400 if problem.status == 422 else problem.status
-    return Response(json_text.short({"error": problem.detail + place}), status, problem.headers, "application/json")
-
-
-def problem_response(problem: ProblemError, instance: str) -> Response:
-    """The error as `application/problem+json`. The type stays "about:blank": the status says which kind it is."""
-    content = {
-        "type": "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-        "instance": instance,
-        **problem.members,
-    }
-    return Response(json_text.short(content), problem.status, problem.headers, PROBLEM_JSON)

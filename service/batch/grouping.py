@@ -34,6 +34,7 @@ PARTITION = 1 << 21  # rows of a partition, about
 HELD = 1 << 23  # rows of a partition that are held in memory
 GIANT = 1 << 21  # rows of a group that is searched in its files, where a partition has more than HELD
 Hashes = npt.NDArray[np.uint64]
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 
 def partitions(rows: int) -> int:
@@ -65,17 +66,30 @@ def _words(key: Any) -> Hashes:
         found: Hashes = filled.astype(np.uint64, casting="unsafe") ^ (nulls << np.uint64(63))
         return found
     texts = key.dictionary_encode()
-    known = texts.dictionary.cast(pa.string()) if not pa.types.is_binary(kind) else texts.dictionary
+    known = texts.dictionary if any(is_bytes(kind) for is_bytes in _BYTES) else texts.dictionary.cast(pa.string())
     table = [crc32(v if isinstance(v, bytes) else v.encode()) for v in known.to_pylist()]
     place = pc.fill_null(texts.indices, len(table)).to_numpy(zero_copy_only=False)
     words: Hashes = np.array([*table, 1 << 40], np.uint64)[place]
     return words
 
 
+def key_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type in which keys are grouped and written, or None where a type is no key: plain, and one that arrow can sort."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return key_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return key_type(kind.value_type)
+    if pa.types.is_nested(kind) or pa.types.is_interval(kind):
+        return None
+    others = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.float16(): pa.float32()}
+    return others.get(kind, pa.string() if pa.types.is_null(kind) else kind)
+
+
 def plain(key: Any) -> Any:
     """A key column as what it stands for: no dictionary, and one zero and one NaN among floats."""
-    if pa.types.is_dictionary(key.type):
-        key = key.cast(key.type.value_type)
+    if isinstance(key.type, pa.BaseExtensionType):
+        key = key.storage
+    key = key.cast(key_type(key.type))
     if pa.types.is_floating(key.type):
         key = pc.add(key, pa.scalar(0.0, key.type))
         key = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
@@ -94,7 +108,7 @@ class SpreadTask:
         number, piece = item
         sizes: list[Counts] = []
         path = spread_file(self.asked.journal.work, number)
-        with whole(path) as new, whole(path.with_suffix(".npy")) as new_sizes:
+        with whole(path) as new:
             writer = None
             try:
                 for table in self._tables(piece):
@@ -109,7 +123,7 @@ class SpreadTask:
             finally:
                 if writer is not None:
                     writer.close()
-            with new_sizes.open("wb") as stream:
+            with whole(path.with_suffix(".npy")) as new_sizes, new_sizes.open("wb") as stream:
                 np.save(stream, np.array(sizes))
         return int(np.sum(sizes))
 
@@ -132,7 +146,7 @@ class SpreadTask:
 
 def _values(asked: Asked) -> list[str]:
     """Names of the value columns in the spread files, apart from those of keys."""
-    return [f"value {i}" for i in range(len(asked.columns))]
+    return [f"service.batch value {i}" for i in range(len(asked.columns))]
 
 
 def _none(schema: pa.Schema) -> pa.RecordBatch:

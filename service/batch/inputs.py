@@ -232,7 +232,7 @@ def is_list(kind: pa.DataType) -> bool:
 def float_type(kind: pa.DataType) -> str | None:
     """The dtype in which numbers of a type are ordered and answered, or None where it has no numbers."""
     if is_list(kind):
-        return float_type(kind.value_type)
+        return None if is_list(kind.value_type) else float_type(kind.value_type)
     if pa.types.is_float32(kind) or pa.types.is_float16(kind):
         return "float32"
     if pa.types.is_float64(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):

@@ -3,6 +3,7 @@
 part-00000.parquet ...   finished parts; written beside and renamed, so that a part is there as a whole or not at all
 _plan.json               the options and inputs the parts belong to; another run with others is refused
 _work/                   what a run that goes on would use again; removed at the end
+.NAME.ID.new             what is being written
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
+from uuid import uuid4
 
 from exporter.errors import WriteError
 
@@ -47,7 +47,9 @@ class Journal:
         except (OSError, ValueError) as error:
             raise WriteError(f"{path} cannot be read: {error}: choose another --out, or remove the folder") from None
         if there is None:
-            strangers = [each.name for each in self.folder.iterdir() if each.name != "_work"]
+            begun = f".{PLAN}."  # by a process that was killed then
+            names = [each.name for each in self.folder.iterdir()]
+            strangers = [name for name in names if name != "_work" and not name.startswith(begun)]
             if strangers:
                 raise WriteError(
                     f"{self.folder} holds {strangers[0]!r}, which is of no run of this program: choose another --out"
@@ -68,6 +70,8 @@ class Journal:
         plan = json.loads((self.folder / PLAN).read_text())
         self.enter(PLAN, {**plan, "done": True})
         shutil.rmtree(self.work, ignore_errors=True)
+        for left in self.folder.glob(".*.new"):  # by processes that were killed
+            left.unlink(missing_ok=True)
 
     def enter(self, name: str, content: Any) -> None:
         with whole(self.folder / name) as new:
@@ -90,14 +94,14 @@ def _difference(plan: dict[str, Any], there: dict[str, Any], keys: list[str]) ->
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A file that appears under its name when it is complete; until then, and on any error, nothing is there."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new = path.with_name(f".{path.name}.{uuid4().hex}.new")  # not by number: processes of two nodes may have the same
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield new
         with new.open("rb") as stream:
             os.fsync(stream.fileno())
         new.replace(path)
-    except (OSError, pa.ArrowException) as error:
+    except OSError as error:
         raise WriteError(
             f"{path} cannot be written: {str(error).splitlines()[0]}; finished parts are kept: make room and run it again"
         ) from None

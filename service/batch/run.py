@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from service.batch.engines import Workers, engine
-from service.batch.grouping import GatherTask, SpreadTask, partitions, spread_file
+from service.batch.grouping import GatherTask, SpreadTask, key_type, partitions, spread_file
 from service.batch.inputs import Piece, Source, TableError, find, float_type, is_list, pieces, schema
 from service.batch.journal import Journal, whole
 from service.batch.options import BatchOptions
@@ -86,7 +86,7 @@ def _shape(options: BatchOptions, source: Source, first: pa.Schema) -> tuple[str
     for name in columns:
         if name not in first.names:
             raise _no_column(source, name, first)
-    lists = [name for name in columns if is_list(first.field(name).type)]
+    lists = [field.name for field in first if field.name in columns and is_list(field.type)]
     if lists and (len(columns) > 1 or options.by or options.per == "column"):
         raise TableError(f"{source.path}, column {lists[0]!r} holds lists: ask for it alone, one answer per row")
     rows = bool(lists) or len(options.column) > 1
@@ -112,6 +112,10 @@ def _checked(
         for name in (*columns, *options.by, *options.keep):
             if name not in one.names:
                 raise _no_column(source, name, one)
+            if one.names.count(name) > 1:
+                raise TableError(
+                    f"{source.path}: there are {one.names.count(name)} columns {name!r}: rename all but one"
+                )
             kind, first = one.field(name).type, schemas[0].field(name).type
             number = name in columns
             if number and float_type(kind) is None:
@@ -123,7 +127,7 @@ def _checked(
                     f"{source.path}, column {name!r} is of type {kind}, and of type {first} in {sources[0].path}: "
                     "mixed types; cast them to one"
                 )
-            if name in options.by and (is_list(kind) or pa.types.is_nested(kind)):
+            if name in options.by and key_type(kind) is None:
                 raise TableError(f"{source.path}, column {name!r} is of type {kind}: a key is a plain value")
     return _dtype([schemas[0].field(name).type for name in columns])
 

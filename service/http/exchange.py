@@ -23,7 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from service import logs, metrics
 from service.compute.engine import Engine
-from service.errors import ProblemError, problem_response, protocol_response
+from service.errors import ProblemError
+from service.http.problems import problem_response, protocol_response
 from service.requests import bodies, formats
 from service.requests.answer import Answer
 from service.requests.formats import Format

@@ -1,29 +1,43 @@
 """The exact median and the 0.1 % and 99.9 % quantiles of one column of float32, against duckdb in the same run.
 
-    python tests/benchmarks/bench_vector.py --entries 10000000 100000000 1000000000 [--family normal ...] [--data DIR]
+    python tests/benchmarks/bench_vector.py --entries 10000000 100000000 1000000000 [--family normal ...] [--kill --out DIR]
 
 Needs duckdb and psutil (`make scale` has them). An odd number of entries is written, N + 1, so that all three quantiles are
-entries and no mixing hides a difference. Up to 10^8 the answer is compared with a full sort by numpy, beyond with duckdb.
-Exit status 1 where an answer differs. It writes 4 bytes an entry, and removes them; with --data DIR they stay there, and
-are used again: `--only-write` makes them and measures nothing.
+entries and no mixing hides a difference; all answers are compared with a full sort by numpy, in 4 bytes an entry of memory.
+Every family of every length is a cell: with --out DIR it is kept in DIR/CELL.json when it is done, and not measured again.
+
+With --kill the three quantiles are asked for once more, and one of our workers is killed in the middle of each pass.
+
+Exit status 1 where an answer differs, a process of ours holds more than 1 GB, or beyond 10^9 entries the median takes more
+than twice duckdb's time or a tenth of its memory. It writes 4 bytes an entry, and removes them; with --data DIR they stay
+there, and are used again: `--only-write` makes them and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measuring import line, ours, peer
+from measuring import ROOT, Measured, batch, line, ours, peer
+
+from exporter.files.manifest import replace_file
 
 QUANTILES = (0.001, 0.5, 0.999)
+MEMORY = 1.0  # GB a process
+TIMES, SHARE, FROM = 2.0, 0.1, 10**9  # of duckdb's time and memory, from so many entries
 PART = 1 << 25  # entries of a file
 GROUP = 1 << 20
 
@@ -73,66 +87,161 @@ def duckdb(folder: Path, what: str, threads: int) -> str:
     )
 
 
-def compare(folder: Path, data: Path, family: str, entries: int, workers: int) -> bool:
+def sorted_entries(paths: list[Path], entries: int) -> Any:
+    """All entries in order: the oracle."""
+    x, start = np.empty(entries, np.float32), 0
+    for path in paths:
+        file = pq.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            part = file.read_row_group(group)["x"].to_numpy()
+            x[start : start + len(part)] = part
+            start += len(part)
+    x.sort()
+    return x
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = pq.read_table(folder / "part-00000.parquet").to_pylist()[0]
+    return row
+
+
+def quantiles_in(folder: Path) -> list[float]:
+    return [answers(folder)[f"q{q:g}"] for q in QUANTILES]
+
+
+def killed(command: list[str], out: Path) -> int:
+    """Run ours, and kill one of its workers with SIGKILL in the middle of each pass; how many were."""
+    process, kills = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL), 0
+
+    def passes() -> int:
+        try:
+            return len(json.loads((out / "_work" / "search.json").read_text())["passes"])
+        except FileNotFoundError:  # not yet, or no longer
+            return 0 if not kills else -1
+
+    while process.poll() is None:
+        time.sleep(0.01)
+        try:  # workers are forked from a process of ours that does nothing else
+            working = [each for one in psutil.Process(process.pid).children() for each in one.children()]
+            if not working or passes() != kills:
+                continue
+            began = working[0].cpu_times().user
+            while working[0].cpu_times().user < began + 0.1:
+                time.sleep(0.01)
+            if passes() == kills:
+                working[0].kill()
+                kills += 1
+        except psutil.NoSuchProcess:
+            continue
+    if process.returncode:
+        sys.exit(f"{' '.join(command)[:300]}\nended with status {process.returncode}")
+    return kills
+
+
+def measure(folder: Path, data: Path, family: str, entries: int, workers: int, kill: bool) -> dict[str, Any]:
+    """A cell: ours and duckdb one after the other, ours on a single entry for what it takes to start, and the full sort."""
     paths = sorted(data.glob("*.parquet"))
-    size = sum(path.stat().st_size for path in paths) / 1e9
-    print(f"{family}, {entries} entries, {len(paths)} files of {size:.2f} GB", flush=True)
     for path in paths:  # both find the files in the system's cache
         with path.open("rb") as stream:
             while stream.read(1 << 24):
                 pass
-    mine = ours("--input", data, "--column", "x", "--workers", workers, "--out", folder / "median")
-    theirs = peer(duckdb(data, "median(x)", workers))
-    line("ours, median", mine)
-    line("duckdb median(x)", theirs, mine)
-    three = ours(
-        "--input", data, "--column", "x", "--quantile", *QUANTILES, "--workers", workers, "--out", folder / "three"
-    )
-    cont = peer(duckdb(data, f"quantile_cont(x, {list(QUANTILES)})", workers))
-    line("ours, three quantiles", three)
-    line("duckdb quantile_cont(x, [...])", cont, three)
-    for each in (mine, three):
-        print("    " + "\n    ".join(row for row in each.printed.splitlines() if row.startswith("pass")))
-    for name, each in (("median", mine), ("three quantiles", three)):
-        works = [float(found) for found in re.findall(r"([0-9.]+) s of work", each.printed)]
-        ns = " + ".join(f"{work / entries * 1e9:.1f}" for work in works)
-        print(f"    {name}: {each.seconds / entries * 1e9:.1f} ns an entry; work of the passes: {ns} ns an entry")
-    row = pq.read_table(folder / "three" / "part-00000.parquet").to_pylist()[0]
-    found = np.array([row[f"q{q:g}"] for q in QUANTILES], np.float32)
-    alone = pq.read_table(folder / "median" / "part-00000.parquet").to_pylist()[0]["median"]
-    if entries <= 10**8 + 1:
-        x = np.sort(np.concatenate([pq.read_table(path)["x"].to_numpy() for path in paths]))
-        expected = x[[round(q * (entries - 1)) for q in QUANTILES]]
-    else:
-        expected = np.array(eval(cont.printed.strip()), np.float32)
-    same = bool((found == expected).all()) and alone == float(expected[1])
-    judge = "a full sort" if entries <= 10**8 + 1 else "duckdb"
-    print(f"    {'equal to' if same else 'DIFFERS FROM'} {judge}: {found.tolist()}", flush=True)
-    return same
+    one = folder / "one.parquet"
+    pq.write_table(pa.table({"x": np.ones(1, np.float32)}), one)
+    asked = ("--column", "x", "--workers", workers, "--out")
+    quantiles = ("--quantile", *QUANTILES)
+    runs = {
+        "start": ours("--input", one, *asked, folder / "one"),
+        "median": ours("--input", data, *asked, folder / "median"),
+        "duckdb median": peer(duckdb(data, "median(x)", workers)),
+        "three": ours("--input", data, *quantiles, *asked, folder / "three"),
+        "duckdb three": peer(duckdb(data, f"quantile_cont(x, {list(QUANTILES)})", workers)),
+    }
+    found = [answers(folder / "median")["median"], *quantiles_in(folder / "three")]
+    after: dict[str, Any] = {}
+    if kill:
+        command = batch("--input", data, *quantiles, *asked, folder / "killed")
+        after = {"kills": killed(command, folder / "killed"), "found": quantiles_in(folder / "killed")}
+    x = sorted_entries(paths, entries)
+    expected = [float(x[round(q * (entries - 1))]) for q in (0.5, *QUANTILES)]
+    return {
+        "family": family, "entries": entries, "files": len(paths), "bytes": sum(each.stat().st_size for each in paths),
+        "found": found, "expected": expected, "killed": after, "runs": {name: asdict(each) for name, each in runs.items()},
+    }  # fmt: skip
+
+
+def show(cell: dict[str, Any]) -> bool:
+    """Print a cell; whether it is within its limits."""
+    runs = {name: Measured(**each) for name, each in cell["runs"].items()}
+    entries, start = cell["entries"], runs["start"]
+    print(f"{cell['family']}, {entries} entries, {cell['files']} files of {cell['bytes'] / 1e9:.2f} GB")
+    line("ours, of a single entry", start)
+    for name, title in (("median", "median"), ("three", "three quantiles")):
+        mine, theirs = runs[name], runs[f"duckdb {name}"]
+        line(f"ours, {title}", mine)
+        line(f"duckdb, {title}", theirs, mine)
+        for row in mine.printed.splitlines():
+            if row.startswith("pass"):
+                print(f"    {row}")
+        works = " + ".join(
+            f"{float(work) / entries * 1e9:.1f}" for work in re.findall(r"([0-9.]+) s of work", mine.printed)
+        )
+        clock, processor = (1e9 / entries * each for each in (mine.seconds, mine.processor))
+        rest = 1e9 / entries * (mine.processor - start.processor)
+        print(
+            f"    ns an entry: {clock:.1f} of the clock, {processor:.1f} of processors, {rest:.1f} of them beyond start; "
+            f"{works} in the passes"
+        )
+    same = cell["found"] == cell["expected"]
+    print(f"    {'equal to' if same else 'DIFFERS FROM'} a full sort: {cell['found'][1:]}")
+    if after := cell["killed"]:
+        unchanged = after["found"] == cell["expected"][1:]
+        same &= unchanged and after["kills"] >= 2
+        print(f"    {after['kills']} workers killed, one in each pass: {'' if unchanged else 'NOT '}the same answers")
+    mine, theirs = runs["median"], runs["duckdb median"]
+    within = max(mine.each, runs["three"].each) <= MEMORY
+    if entries >= FROM:
+        within &= mine.seconds <= TIMES * theirs.seconds and mine.all <= SHARE * theirs.all
+    if not within:
+        print("    BEYOND ITS LIMITS of time or memory")
+    sys.stdout.flush()
+    return same and within
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, nargs="+", default=[10**7])
     parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--kill", action="store_true", help="once more, and kill a worker in the middle of each pass")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep finished cells there, and do not measure them again"
+    )
     parser.add_argument("--data", type=Path, help="where the data are, or are written [a temporary folder]")
     parser.add_argument("--only-write", action="store_true", help="write the data, and measure nothing")
     args = parser.parse_args()
-    same = True
+    good = True
     for entries in args.entries:
         for family in args.family:
             odd = entries + 1 - entries % 2
+            kept = args.out / f"{family}-{odd}.json" if args.out else None
+            if kept and kept.exists() and not args.only_write:
+                good &= show(json.loads(kept.read_text()))
+                continue
             folder = Path(tempfile.mkdtemp(dir=args.data))
             data = (args.data or folder) / f"{family}-{odd}"
             try:
                 if not data.exists():
                     write(folder / "new", family, odd).rename(data)
-                if not args.only_write:
-                    same &= compare(folder, data, family, odd, args.workers)
+                if args.only_write:
+                    continue
+                cell = measure(folder, data, family, odd, args.workers, args.kill)
             finally:
                 shutil.rmtree(folder)
-    return 0 if same else 1
+            if kept:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(kept, (json.dumps(cell, indent=1) + "\n").encode())
+            good &= show(cell)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

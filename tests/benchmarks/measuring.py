@@ -18,23 +18,23 @@ ROOT = Path(__file__).parents[2]
 class Measured:
     seconds: float
     processor: float  # seconds of all processors together: what other work on the machine does not change much
-    each: float  # peak GB of the largest process
-    all: float  # peak GB of all processes together
+    each: float  # peak GB of the largest process, pages that it shares with others included
+    all: float  # peak GB of all processes together, without those
     printed: str
 
 
 def measured(command: list[str]) -> Measured:
-    """Run a command; memory is what is resident, without pages of files, and all is looked at 20 times a second."""
+    """Run a command; memory is what is resident, looked at 20 times a second."""
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     each = together = 0.0
     processor: dict[int, float] = {}
     while process.poll() is None:
-        sizes = []
+        own = 0.0
         for one in _family(process.pid):
-            resident, processor[one.pid] = _looked_at(one, processor.get(one.pid, 0.0))
-            sizes.append(resident)
-        each, together = max(each, *sizes, 0.0), max(together, sum(sizes))
+            resident, shared, processor[one.pid] = _looked_at(one, processor.get(one.pid, 0.0))
+            each, own = max(each, resident), own + resident - shared
+        together = max(together, own)
         time.sleep(0.05)
     seconds = time.perf_counter() - started
     printed = process.communicate()[0]
@@ -51,17 +51,22 @@ def _family(pid: int) -> list[Any]:
         return []
 
 
-def _looked_at(process: Any, processor: float) -> tuple[float, float]:
-    """The GB that a process holds, and the seconds of processors it has taken: those of before, if it is gone."""
+def _looked_at(process: Any, processor: float) -> tuple[float, float, float]:
+    """The GB resident in a process, those of them shared, and its seconds of processors: those of before if it is gone."""
     try:
         about, times = process.memory_info(), process.cpu_times()
-        return float(about.rss - about.shared) / 1e9, float(times.user + times.system)
+        return about.rss / 1e9, about.shared / 1e9, float(times.user + times.system)
     except psutil.NoSuchProcess:
-        return 0.0, processor
+        return 0.0, 0.0, processor
+
+
+def batch(*arguments: Any) -> list[str]:
+    """The command that tables are answered with."""
+    return [sys.executable, "-m", "service.batch", "--quiet", *map(str, arguments)]
 
 
 def ours(*arguments: Any) -> Measured:
-    return measured([sys.executable, "-m", "service.batch", "--quiet", *map(str, arguments)])
+    return measured(batch(*arguments))
 
 
 def peer(code: str) -> Measured:

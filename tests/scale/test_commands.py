@@ -9,12 +9,10 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +24,13 @@ import yaml
 
 from exporter.library import export_model
 from service.client import Client
+from tests.scale.waiting import free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 BLOCKS = re.findall(r"^```sh ray\n(.*?)^```$", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
 (ALONE,), (TOKENS, TOKEN, START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
 KEY = "sesame"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(condition: Callable[[], Any], seconds: float = 300, what: Callable[[], str] = lambda: "in vain") -> Any:
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, what()
-        time.sleep(0.2)
-    return value
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,25 +29,12 @@ from service import ray_app
 from service.client import Client, Medians, ServiceError
 from service.http.exchange import OPEN_FILES, OPEN_PATHS
 from service.settings import Settings
+from tests.scale.waiting import free_port, until
 
 KEY = "sesame"
 NODE = {"num_cpus": 3, "object_store_memory": 80 * 2**20}
 REPLICAS = 4
 LONGEST = 65
-
-
-def until(condition: Callable[[], Any], seconds: float = 120, what: str = "in vain") -> Any:
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
-    return value
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Service:
@@ -155,7 +140,7 @@ class Load:
     def more(self, count: int) -> None:
         """Wait for so many more answers."""
         goal = self.answers + count
-        until(lambda: self.answers >= goal, what=f"{self.answers} of {goal} answers; lost: {self.lost[:3]}")
+        until(lambda: self.answers >= goal, what=lambda: f"{self.answers} of {goal} answers; lost: {self.lost[:3]}")
 
 
 @contextmanager
@@ -183,7 +168,10 @@ def test_answers_under_load_are_numpys(service: Service) -> None:
         made.more(600)
     assert set(made.attempts) == {1}
     # the figures are those of all replicas: none of them has answered all
-    until(lambda: service.metric(counted) == before + made.answers, what=f"{service.metric(counted)} {made.answers}")
+    until(
+        lambda: service.metric(counted) == before + made.answers,
+        what=lambda: f"{service.metric(counted)} {made.answers}",
+    )
 
 
 def test_a_reload_reaches_every_replica(service: Service) -> None:
@@ -242,7 +230,7 @@ def test_a_replica_that_hangs_is_replaced(service: Service) -> None:
     victim = min(service.processes())
     psutil.Process(victim).suspend()
     with load(service) as made:
-        until(lambda: victim not in service.processes() and service.settled(), 300)
+        until(lambda: victim not in service.processes() and service.settled())
         made.more(100)
 
 

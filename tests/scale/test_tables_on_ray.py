@@ -17,12 +17,21 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from service.batch import grouping  # noqa: E402
 from service.batch.engines import RayEngine  # noqa: E402
 from service.batch.run import run  # noqa: E402
-from tests.service.batch.killing import Deadly, Doomed  # noqa: E402
+from tests.service.batch.killing import Doomed, Kills  # noqa: E402
 from tests.service.batch.tables import answers, batch, options  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
+# what can be asked, and how often the workers run for it
+SHAPES = {("--column", "v"): 1, ("--column", "x", "--quantile", "0.001", "0.5"): 2, ("--column", "x", "--by", "k"): 2}
+
+
+@pytest.fixture(autouse=True)
+def partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of a small table, so that all nodes have groups to answer."""
+    monkeypatch.setattr(grouping, "PARTITION", 500)
 
 
 @pytest.fixture(scope="module")
@@ -50,33 +59,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("shape", [("--column", "v"), ("--column", "x"), ("--column", "x", "--by", "k")])
-def test_both_engines_answer_alike(cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_engines_answer_alike(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
     run(options("--input", data, *shape, "--engine", "ray", "--out", tmp_path / "ray"))
     batch("--input", data, *shape, "--out", tmp_path / "here")
     assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
 
 
-class Kills(RayEngine):
-    """Kills one of its processes in every pass."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(2)
-        self.folder, self.runs = folder, 0
-
-    def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
-        self.runs += 1
-        return super().run(Deadly(task, self.folder / f"killed in run {self.runs}"), items)
-
-
-def test_a_killed_actor_changes_nothing(cluster: Any, data: Path, tmp_path: Path) -> None:
-    workers = Kills(tmp_path)
-    run(options("--input", data, "--column", "x", "--quantile", "0.001", "0.5", "--out", tmp_path / "o"), workers)
-    x = pq.read_table(data)["x"].to_numpy()
-    (row,) = answers(tmp_path / "o").to_pylist()
-    assert workers.runs == 2
-    assert (tmp_path / "killed in run 2").exists()
-    assert (row["q0.001"], row["q0.5"]) == (np.quantile(x, 0.001), np.quantile(x, 0.5))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_killed_actor_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
+    workers = Kills(RayEngine(2), tmp_path)
+    run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
+    assert workers.runs == SHAPES[shape]
+    assert (tmp_path / f"killed in run {workers.runs}").exists()
+    batch("--input", data, *shape, "--out", tmp_path / "here")
+    assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
 
 
 class Loses(RayEngine):
@@ -106,11 +103,11 @@ class Loses(RayEngine):
         self.cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.mark.parametrize("shape", [("--column", "v"), ("--column", "x")])
-def test_a_lost_node_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_lost_node_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
     workers = Loses(cluster, tmp_path)
     run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
-    assert workers.runs == (1 if "v" in shape else 2)
+    assert workers.runs == SHAPES[shape]
     assert (tmp_path / f"lost in run {workers.runs}").exists()
     batch("--input", data, *shape, "--out", tmp_path / "here")
     assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))

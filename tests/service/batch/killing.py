@@ -6,9 +6,12 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from service.batch.engines import Workers
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,26 @@ class Deadly:
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGKILL)).start()
         while True:
             self.task(item)
+
+
+@dataclass
+class Kills:
+    """Workers of whom one is killed in every run."""
+
+    engine: Workers
+    folder: Path
+    runs: int = 0
+
+    @property
+    def workers(self) -> int:
+        return self.engine.workers
+
+    def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
+        self.runs += 1
+        return self.engine.run(Deadly(task, self.folder / f"killed in run {self.runs}"), items)
+
+    def close(self) -> None:
+        self.engine.close()
 
 
 @dataclass(frozen=True)

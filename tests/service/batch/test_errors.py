@@ -22,7 +22,8 @@ def folder(tmp_path: Path) -> Path:
     """Files with something wrong in each."""
     pq.write_table(
         pa.table({"x": [1.0, 2.0, 3.0, None], "y": [1.0, 2, 3, 4], "s": list("abcd"), "big": [1, 2, 2**62 + 1, 3],
-                  "v": [[1.0], [], [2.0], [3.0]], "k": [1, 1, 2, 2], "d": [{"a": 1}] * 4}),
+                  "v": [[1.0], [], [2.0], [3.0]], "k": [1, 1, 2, 2], "d": [{"a": 1}] * 4,
+                  "w": [[[1.0]]] * 4}),
         tmp_path / "good.parquet", row_group_size=2,
     )  # fmt: skip
     pq.write_table(pa.table({"x": ["1"], "y": ["2"]}), tmp_path / "text.parquet")
@@ -31,6 +32,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "header.csv").write_text("x,y\n")
     (tmp_path / "words.csv").write_text("x,y\n" + "1,2\n" * 3 + "one,2\n")
     (tmp_path / "data.bin").write_bytes(b"?")
+    (tmp_path / "twice.csv").write_text("x,x\n1,2\n")
+    pq.write_table(pa.table([[1.0], [2.0]], names=["x", "x"]), tmp_path / "twice.parquet")
     return tmp_path
 
 
@@ -39,6 +42,9 @@ def folder(tmp_path: Path) -> Path:
     [
         ("good.parquet", ["--column", "z"], ["good.parquet", "no column 'z'", "it has x, y, s"]),
         ("good.parquet", ["--column", "y", "--by", "z"], ["good.parquet", "no column 'z'"]),
+        ("good.parquet", ["--column", "w"], ["good.parquet", "column 'w'", "list<", "no numbers"]),
+        ("twice.parquet", ["--column", "x"], ["twice.parquet", "there are 2 columns 'x'"]),
+        ("twice.csv", [], ["twice.csv", "there are 2 columns 'x'"]),
         ("good.parquet", ["--column", "s"], ["good.parquet", "column 's'", "string"]),
         ("good.parquet", ["--column", "y", "--by", "d"], ["good.parquet", "column 'd'", "a key is a plain value"]),
         ("good.parquet", ["--column", "x"], ["good.parquet", "column 'x'", "row group 1", "null", "--nan skip"]),

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,12 @@ from service.batch.engines import Item, LocalEngine, Result, Task
 from service.batch.run import run
 from service.batch.search import Round
 from service.batch.work import CountTask
-from tests.service.batch.killing import Deadly
+from tests.service.batch.killing import Kills
 from tests.service.batch.tables import Here, answers, batch, options, same
 
 ROOT = Path(__file__).resolve().parents[3]
+# what can be asked, and how often the workers run for it
+SHAPES = {("--column", "v"): 1, ("--column", "x", "--quantile", "0.5", "0.999"): 2, ("--column", "x", "--by", "k"): 2}
 
 
 @pytest.fixture
@@ -125,6 +129,35 @@ def test_groups_larger_than_memory(
     assert len(found) == 2 * 7
 
 
+KEYS: dict[str, list[Any]] = {
+    "boolean": [True, False], "int8": [-1, 1], "uint64": [0, 2**64 - 1], "float16": [-1.5, 2.0], "float32": [0.5, 1.5],
+    "decimal": [Decimal("-1.50"), Decimal("2.25")], "date": [date(1, 1, 1), date(2026, 5, 4)], "time": [time(1), time(2)],
+    "timestamp": [datetime(1900, 1, 1), datetime(2026, 5, 4)], "duration": [timedelta(-1), timedelta(1)],
+    "null": [None, None], "string": ["a", "\u00e4"], "large_string": ["", "b"],
+    "string_view": ["a", "a longer text than a view holds itself"],
+    "binary": [b"", b"\xff"], "large_binary": [b"a", b"\xff"], "fixed": [b"ab", b"\xff\xfe"], "dictionary": ["a", "b"],
+}  # fmt: skip
+TYPES = {
+    "boolean": pa.bool_(), "decimal": pa.decimal128(9, 2), "date": pa.date32(), "time": pa.time64("us"),
+    "fixed": pa.binary(2), "timestamp": pa.timestamp("us"), "duration": pa.duration("us"),
+    "dictionary": pa.dictionary(pa.int8(), pa.string()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_any_plain_type(kind: str, tmp_path: Path) -> None:
+    """Rows of one key are in one group, whichever file and partition they come from; a missing key is one too."""
+    rng, typed = np.random.default_rng(6), TYPES.get(kind) or getattr(pa, kind)()
+    keys = [[*KEYS[kind], None][i] for i in rng.integers(0, 3, 400)]
+    table = pa.table({"value": pa.array(keys, typed), "x": rng.normal(size=400)})
+    for i in range(2):
+        pa.feather.write_feather(table.slice(200 * i, 200), tmp_path / f"{i}.feather", chunksize=70)
+    batch("--input", tmp_path / "*.feather", "--column", "x", "--by", "value", "--out", tmp_path / "o")
+    found = answers(tmp_path / "o").to_pylist()
+    assert {(row["value"],): row["median"] for row in found} == by_key(table, ["value"], "x")
+    assert len(found) == len({*keys})
+
+
 def test_formats_agree(table: pa.Table, tmp_path: Path) -> None:
     flat = table.select(["k", "y"])
     pq.write_table(flat, tmp_path / "t.parquet")
@@ -194,27 +227,19 @@ def test_an_interrupted_run_goes_on(
     assert run(wanted, Stops(0)).skipped == 1
 
 
-class Kills(LocalEngine):
-    """Kills one of its processes in every run."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(2)
-        self.folder, self.runs = folder, 0
-
-    def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
-        self.runs += 1
-        return super().run(Deadly(task, self.folder / f"killed in run {self.runs}"), items)
-
-
-def test_a_killed_process_changes_nothing(table: pa.Table, data: Path, tmp_path: Path) -> None:
-    run(
-        options("--input", data, "--column", "x", "--quantile", "0.5", "0.999", "--out", tmp_path / "o"),
-        Kills(tmp_path),
-    )
-    (row,) = answers(tmp_path / "o").to_pylist()
-    assert (tmp_path / "killed in run 2").exists()
-    x = table["x"].to_numpy()
-    assert (row["q0.5"], row["q0.999"]) == (np.quantile(x, 0.5), np.quantile(x, 0.999))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_killed_process_changes_nothing(
+    data: Path, tmp_path: Path, shape: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in every pass over the data; what it was writing is not left behind."""
+    monkeypatch.setattr(grouping, "PARTITION", 1000)
+    workers = Kills(LocalEngine(2), tmp_path)
+    run(options("--input", data, *shape, "--out", tmp_path / "o"), workers)
+    assert workers.runs == SHAPES[shape]
+    assert (tmp_path / f"killed in run {workers.runs}").exists()
+    assert sorted(path.name for path in (tmp_path / "o").glob(".*")) == []
+    batch("--input", data, *shape, "--out", tmp_path / "at once")
+    assert answers(tmp_path / "o").equals(answers(tmp_path / "at once"))
 
 
 def suicide(item: int) -> int:
@@ -257,7 +282,7 @@ def test_memory_is_bounded_and_the_command_line_works(tmp_path: Path) -> None:
                 peak[each.pid] = max(peak[each.pid], each.memory_info().rss)
             except psutil.NoSuchProcess:
                 continue
-        time.sleep(0.02)
+        sleep(0.02)
     assert process.returncode == 0
     assert "pass 4" in process.communicate()[0]
     assert max(peak.values()) < 400e6
