@@ -15,6 +15,7 @@ from exporter.errors import UserError
 from exporter.files.profiles import prove_profile
 
 Matrix = npt.NDArray[np.float64]
+NONLINEAR = {"Relu", "Clip", "ReduceMax", "Max", "Min"}  # of all profiles for vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +134,8 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
     """Neurons a hidden layer of a layered ReLU network that computes the graph: an upper bound, counted on the graph.
 
     Every Relu stands in the layer after the last Relu below it. What a later layer reads is carried by one neuron for every
-    entry: on a bounded domain relu(v + c) - c is v. A Clip is two ReLUs an entry in one layer, and a maximum of n entries
-    takes ceil(log2 n) layers of n, n/2, ... neurons, relu(a - b) and b for each pair.
+    entry: on a bounded domain relu(v + c) - c is v. A Clip is two ReLUs an entry in one layer, and a maximum or minimum of n
+    numbers takes ceil(log2 n) layers of n, n/2, ... neurons, relu(a - b) and b for each pair.
     """
     report = prove_profile(proto)
     if report.profile is None:
@@ -154,13 +155,13 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
         below = max(level[name] for name in moving)
         read = frozenset().union(*(reads[name] for name in moving))
         out = node.output[0]
-        if node.op_type not in ("Relu", "Clip", "ReduceMax"):
+        if node.op_type not in NONLINEAR:
             level[out], reads[out] = below, read
             continue
         for name in read:
             last[name] = max(last.get(name, 0), below)
         entries, taken = sizes[out], sizes[moving[0]]
-        many = taken // entries if node.op_type == "ReduceMax" else 1
+        many = {"ReduceMax": taken // entries, "Max": len(node.input), "Min": len(node.input)}.get(node.op_type, 1)
         top = below + max(1, (many - 1).bit_length())
         for layer in range(below + 1, top + 1):
             count = 2 * entries if node.op_type == "Clip" else entries * many

@@ -20,6 +20,7 @@ from exporter.errors import UserError
 from exporter.files.gemm_chain import Affine, chain_of, data_width, is_chain, layer_widths, run_chain
 from exporter.files.model_file import decode, load
 from exporter.question.task import Output, extremum, median, rank
+from exporter.readings.promise import without_grid
 from exporter.tools.lower_bounds import exact_width, least_depth, least_m, maximum_within, narrow_error, round_down
 
 Vector = npt.NDArray[np.float64]
@@ -46,7 +47,7 @@ def audit(path: Path, op: str | None = None, asked: int | None = None) -> dict[s
         *_silent(depth),
     ]
     ruled_out = any(b["holds"] for b in bounds)
-    grid_only = bool(about) and op is None and asked is None
+    grid_only = bool(about) and op is None and asked is None and not without_grid(about)
     return {
         "file": path.name, "claims": claimed, "ranks": [list(o.ranks) for o in outputs], "d": d,
         "counted_on": "its chain of weights" if maps else "its graph, every carried value as one neuron",

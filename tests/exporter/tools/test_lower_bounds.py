@@ -275,6 +275,18 @@ def test_a_graph_has_the_layers_of_its_network(tmp_path: Path, construction: str
         assert audit(path)["can_be_exact"]
 
 
+def test_comparisons_are_counted_as_the_neurons_they_stand_for(tmp_path: Path) -> None:
+    """Max and Min are no ReLU nodes, but no affine ones either; a file that is exact on every float is not ruled out."""
+    for i, (op, d) in enumerate([("median", 9), ("median", 4), ("max", 2), ("min", 5), ("sort", 6)]):
+        out = tmp_path / str(i)
+        path = exported(out, "--d", str(d), "--op", op, "--construction", "batcher", "--profile", "minmax")
+        found, about = audit(path), decode(load(path))
+        assert found["depth"] == about["depth"]
+        assert found["width"] >= about["width"]
+        assert found["exact_on_reals"], audit_lines(found)
+        assert not found["promises_grid_only"]
+
+
 def test_the_neurons_of_a_graph_by_hand(tmp_path: Path) -> None:
     """relu(a) and a clip of four, then the maximum of both parts' eight entries beside the input that is read at the end."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 4), ("y", 4)))
