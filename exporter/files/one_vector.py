@@ -1,4 +1,6 @@
-"""The nodes of a graph for exactly one vector: with every shape known, most of what turns rows into columns is not needed.
+"""The nodes of a graph for exactly one vector.
+
+With every shape known, most of what turns rows into columns is not needed:
 
     (1, a, b) where no node needs the first axis          (a, b)
     Reshape to the shape that is there                    left out
@@ -75,7 +77,9 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
             pass
         case "Add" | "Sub" | "Mul" | "Clip" | "Relu" if out[0] == 1:
             pass
-        case "Slice" if source[0] == 1 and (stored := numpy_helper.to_array(graph.initializers[node.input[3]])).min() > 0:
+        case "Slice" if (
+            source[0] == 1 and (stored := numpy_helper.to_array(graph.initializers[node.input[3]])).min() > 0
+        ):
             new.input[3] = graph.shape((stored - 1).tolist())
         case "ReduceMax" if len(out) == 2 and source[:2] == (1, 1) and axes == [2]:
             new = helper.make_node("ReduceMax", node.input, node.output, node.name, axes=[1])
