@@ -181,9 +181,13 @@ def test_everything_has_a_name(open_page: Open) -> None:
 
 
 CONTRAST = """() => {
+  const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true })
   const parse = (c) => {
-    const m = c.match(/[\\d.]+/g).map(Number)
-    return m.length > 3 && m[3] === 0 ? null : m.slice(0, 3)
+    pen.clearRect(0, 0, 1, 1)
+    pen.fillStyle = c
+    pen.fillRect(0, 0, 1, 1)
+    const [r, g, b, opaque] = pen.getImageData(0, 0, 1, 1).data
+    return opaque ? [r, g, b] : null
   }
   const part = (v) => (v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4)
   const light = ([r, g, b]) => .2126 * part(r) + .7152 * part(g) + .0722 * part(b)
