@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -82,11 +83,13 @@ def replace_file(path: Path, data: bytes) -> None:
 def replace_files(files: Mapping[Path, bytes | Path]) -> None:
     """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole.
 
-    What is to be written is bytes, or the file to copy.
+    What is to be written is bytes, or the file to copy. A device or a pipe would be gone after a rename, and is refused.
     """
     staged: dict[str, Path] = {}
     try:
         for path, data in files.items():
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, f"{path.name} is there and is no file")
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             staged[temporary] = path
             with os.fdopen(handle, "wb") as file:

@@ -148,6 +148,10 @@ def calibration_data(path: Path, session: Any) -> Feed:
         kind, given = KINDS.get(source.type), data[source.name].dtype
         if kind is not None and given != kind:
             raise UserError(f"{path}: {source.name} is {given}, and the model takes {np.dtype(kind)}")
+        shape, dims = data[source.name].shape, source.shape or data[source.name].shape  # [] where nothing is known
+        if len(shape) != len(dims) or any(isinstance(d, int) and d != n for n, d in zip(shape, dims, strict=True)):
+            free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
+            raise UserError(f"{path}: {source.name} has the shape {list(shape)}, and the model takes [{free}]")
         if data[source.name].size == 0:
             raise UserError(f"{path}: {source.name} is empty, so nothing can be measured")
     return data

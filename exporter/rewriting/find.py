@@ -158,6 +158,8 @@ def _topk(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
     given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else _constant(node.inputs[1])
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
         raise Unfit("k is an input of the model", "make it a constant: an initializer that is not among the inputs")
+    if given is not None and np.size(given) != 1:
+        raise Unfit(f"k holds {np.size(given)} numbers, and not one", "mend the model")
     k = int(np.ravel(given)[0]) if given is not None else None
     for output in node.outputs:
         made = types.get(output.name or "", (0, None))[1]
@@ -188,6 +190,8 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
         axes = range(len(dims))
     if axes is None:
         raise Unfit("its axes are not a constant", "make them one")
+    if len(dims) == 0:
+        raise Unfit("its input is one number, so that it does nothing", "leave it: a runtime drops it")
     if len(axes) != 1:
         raise Unfit(f"it goes over {len(axes)} axes", "write it as one node for each axis")
     out = _read(node.outputs[0])

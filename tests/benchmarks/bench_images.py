@@ -5,11 +5,11 @@
 
 One thread, one float32 image. Contenders take turns within every round, and the smallest time of each counts, of the
 processor, so that other work on the machine changes little; of TopK it is the faster of two layouts. Exit status 1 when a
-file of ours but `conv` takes more than 0.2 (3 x 3), 0.25 (5 x 5), 0.3 (7 x 7) of TopK's time, or a run of 5 x 5 more than 40
-images of memory. `conv` is run without onnxruntime's layout of eight channels in a block, of which an image of one channel
-fills one; its time with all optimisations is printed too. scipy, numpy, OpenCV (on uint8) and, where installed, torch and
-kornia are printed beside. `--exact` compares uint8 files of all profiles with OpenCV and scipy instead, in every pixel of
-images of three channels from 1 x 1 to 1920 x 1080. Peak memory is read from Linux's /proc.
+file of ours takes more than 0.2 (3 x 3), 0.25 (5 x 5), 0.3 (7 x 7) of TopK's time, or a run of 5 x 5 more than 40 images of
+memory. `conv` is run without onnxruntime's layout of eight channels in a block, of which an image of one channel fills one;
+its time with all optimisations is printed too, and held to nothing. scipy, numpy, OpenCV (on uint8) and, where installed,
+torch and kornia are printed beside. `--exact` compares uint8 files of all profiles with OpenCV and scipy instead, in every
+pixel of images of three channels from 1 x 1 to 1920 x 1080. Peak memory is read from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -145,8 +145,7 @@ def timed(k: int, x: Array, rounds: int, folder: Path) -> bool:
             best[name] = min(best.get(name, np.inf), time.process_time() - start)
             assert "kornia" in name or (y.reshape(truth.shape) == truth).all(), name
     peer = min(seconds for name, seconds in best.items() if name.startswith("TopK"))
-    held = [f"ours, {profile}" for profile in ("minmax", "structured", "fused")]
-    kept = all(best[name] <= LIMITS.get(k, np.inf) * peer for name in held)
+    kept = all(seconds <= LIMITS.get(k, np.inf) * peer for name, seconds in best.items() if name.startswith("ours"))
     print(f"{k} x {k}, {x.shape[3]} x {x.shape[2]} float32" + (f", limit {LIMITS[k]} x TopK" if k in LIMITS else ""))
     for name, seconds in best.items():
         print(f"  {name:34} {seconds * 1e3:9.1f} ms {seconds / peer:8.3f} x TopK")

@@ -182,9 +182,29 @@ def wide(kind: int) -> Callable[[Path], Path]:
     return lambda folder: saved(model("TopK", ["n", 9], kind, k=3), folder)
 
 
+def counts(*ks: int) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        proto = model("TopK", ["n", 9], k=3)
+        proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(ks, dtype=np.int64), "k"))
+        return saved(proto, folder)
+
+    return make
+
+
+def one_number(folder: Path) -> Path:
+    node = helper.make_node("ReduceMax", ["x"], ["v"], name="node")
+    x, v = (helper.make_tensor_value_info(name, 1, []) for name in "xv")
+    graph = helper.make_graph([node], "g", [x], [v])
+    return saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder)
+
+
 @pytest.mark.parametrize(
     ("make", "more", "reason", "remedy"),
     [
+        (counts(), {}, "k holds 0 numbers", "mend the model"),
+        (counts(3, 4), {}, "k holds 2 numbers", "mend the model"),
+        (counts(10), {}, "k = 10 of 9 entries", "mend the model"),
+        (one_number, {}, "is one number", "a runtime drops it"),
         (overridable, {}, "k is an input of the model", "an initializer that is not among the inputs"),
         (idle, {}, "does nothing", "a runtime drops it"),
         (in_a_function, {}, "inside the function Top", "inline_local_functions"),
@@ -298,9 +318,23 @@ def empty(folder: Path) -> Path:
     return saved(model("TopK", ["n", 9], k=3), folder)
 
 
+def shaped(folder: Path) -> Path:
+    np.savez(folder / "wide.npz", x=np.zeros((2, 8), dtype=np.float32))
+    np.savez(folder / "flat.npz", x=np.zeros(9, dtype=np.float32))
+    return saved(model("TopK", ["n", 9], k=3), folder)
+
+
+def piped(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return saved(model("TopK", ["n", 9], k=3), folder)
+
+
 @pytest.mark.parametrize(
     ("make", "more", "told"),
     [
+        (shaped, ["--calibrate", "wide.npz"], "x has the shape [2, 8], and the model takes [any, 9]"),
+        (shaped, ["--calibrate", "flat.npz"], "x has the shape [9], and the model takes [any, 9]"),
+        (piped, ["--out", "pipe"], "pipe is there and is no file"),
         (with_data_at("../m.data"), [], "is not in the model's own folder"),
         (with_data_at("/m.data"), [], "is not in the model's own folder"),
         (with_data_at("none.data"), [], "its data file none.data is not beside it"),
@@ -322,6 +356,7 @@ def test_bad_models_are_named_and_nothing_is_written(
     assert main(["rewrite", path.name, *([] if "--out" in more else ["--out", "new.onnx"]), *more]) == 2
     assert told in capsys.readouterr().err
     assert {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()} == there
+    assert make is not piped or (tmp_path / "pipe").is_fifo()
 
 
 def test_data_inside_a_body_is_external_too(tmp_path: Path) -> None:
