@@ -14,10 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from exporter.constructions import CONSTRUCTIONS
+
 Row = dict[str, Any]
 ZERO = 1e-18  # drawn where an error is exactly 0
 ASKED = {"median": "medians", "max": "maxima"}
 GREY, HATCH = {"facecolor": "0.85"}, {"facecolor": "none", "edgecolor": "0.5", "hatch": "////", "linewidth": 0.5}
+
+
+CURVES = (("any input order", "tab:blue", False), ("uniform inputs", "tab:red", True))
+Network = tuple[str, int, int, bool]  # construction, depth, width, uniform inputs only
 
 
 def can_plot() -> bool:
@@ -62,11 +68,13 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
         picked = dict.fromkeys([ds[(len(ds) - 1) // 2], ds[-1]]) if op == "median" else [ds[-1]]
         shown += [(op, d, [r for r in mine if r["d"] == d]) for d in picked]
     figure, panels = plt.subplots(1, len(shown), figsize=(6.5 * len(shown), 7.4), squeeze=False)
+    curves: dict[str, Any] = {}
     for axes, (op, d, here) in zip(panels[0], shown, strict=True):
         left, right = d / 8, 60 * max(r["width"] for r in here)
         top = 2.2 * max(r["depth"] for r in here)
         if op == "median":
             _lower_bounds(axes, d, left, right, top)
+            curves |= _narrowest_known(axes, here)
         for r in here:
             _network(axes, r, here, colours[r["construction"]])
         axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(1.6, top), xlabel="width", ylabel="depth")
@@ -82,13 +90,47 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
         ),
     }
     if any(op == "median" for op, _, _ in shown):
-        keys |= _bound_keys(plt)
-    figure.tight_layout(rect=(0, 0.16, 1, 1))
+        keys |= curves | _bound_keys(plt)
+    figure.tight_layout(rect=(0, 0.2, 1, 1))
     figure.legend(keys.values(), keys.keys(), loc="lower left", bbox_to_anchor=(0.02, 0.0), fontsize=9, frameon=False)
     return _png(plt, figure)
 
 
-def frontier_picture(d: int, failure: float, networks: Sequence[tuple[str, int, int, bool]]) -> bytes:
+def _narrowest_known(axes: Any, rows: Sequence[Row]) -> dict[str, Any]:
+    """The frontier of the networks of a panel, and its keys."""
+    networks = [
+        (
+            r["construction"],
+            r["depth"],
+            r["width"],
+            r["construction"] in CONSTRUCTIONS and CONSTRUCTIONS[r["construction"]].uniform,
+        )
+        for r in rows
+    ]
+    keys = {}
+    for label, colour, uniform in reversed(_curves(networks)):
+        best = _staircase(networks, uniform)
+        (keys[f"the narrowest of these, {label}"],) = axes.step(
+            [width for _, _, width in best], [depth for _, depth, _ in best], "-", where="pre", color=colour, alpha=0.45,
+            linewidth=1.5, zorder=3,
+        )  # fmt: skip
+    return keys
+
+
+def _curves(networks: Sequence[Network]) -> list[tuple[str, str, bool]]:
+    return [curve for curve in CURVES if not curve[2] or any(uniform for *_, uniform in networks)]
+
+
+def _staircase(networks: Sequence[Network], uniform: bool) -> list[tuple[str, int, int]]:
+    """Construction, depth and width of what is narrower than all that are as shallow; uniform inputs take any network."""
+    best: list[tuple[str, int, int]] = []
+    for name, depth, width, only in sorted(networks, key=lambda n: (n[1], n[2])):
+        if (uniform or not only) and (not best or width < best[-1][2]):
+            best.append((name, depth, width))
+    return best
+
+
+def frontier_picture(d: int, failure: float, networks: Sequence[Network]) -> bytes:
     """Depth against the narrowest width known, with the lower bounds: (construction, depth, width, uniform inputs only).
 
     One curve for inputs in any order and one for uniform inputs, for which the others work as well; a network is named where
@@ -104,13 +146,8 @@ def frontier_picture(d: int, failure: float, networks: Sequence[tuple[str, int, 
     figure, axes = plt.subplots(figsize=(10, 8.5))
     _lower_bounds(axes, d, left, right, top)
     keys, named = {}, set()
-    curves = [("any input order", "tab:blue", False)]
-    curves += [("uniform inputs", "tab:red", True)] if any(uniform for *_, uniform in networks) else []
-    for label, colour, uniform in reversed(curves):
-        best: list[tuple[str, int, int]] = []
-        for name, depth, width, only in sorted(networks, key=lambda n: (n[1], n[2])):
-            if (uniform or not only) and (not best or width < best[-1][2]):
-                best.append((name, depth, width))
+    for label, colour, uniform in reversed(_curves(networks)):
+        best = _staircase(networks, uniform)
         widths, depths = [width for _, _, width in best], [depth for _, depth, _ in best]
         (keys[f"the narrowest known, {label}"],) = axes.step(
             widths, depths, "o-", where="pre", color=colour, markersize=6, zorder=5
