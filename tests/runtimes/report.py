@@ -23,8 +23,9 @@ def title(about: Result) -> str:
     if "property" in about:
         return f"{about['property']} of {about['construction']} d = {about['d']}, {about['bits']} bits, dense"
     batch = f", batch {about['batch']}" if about["batch"] else ""
+    bare = ", inputs grid" * (about.get("inputs") == "grid")
     kind = f"{about['bits']} bits, {about['dtype']}, {about['profile']}"
-    return f"{about['construction']} d = {about['d']}, {kind}{batch}"
+    return f"{about['construction']} d = {about['d']}, {kind}{bare}{batch}"
 
 
 def stale(cell: Result, hashes: dict[str, str]) -> bool:
