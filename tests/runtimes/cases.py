@@ -41,11 +41,13 @@ class Case:
     profile: Any
     batch: int | None = None
     promised: bool = False  # every required runtime must be exact
+    inputs: Any = "any"  # "grid": a bare network, without the layers that round and clamp
 
     @property
     def about(self) -> dict[str, Any]:
         """What the table says of the file."""
-        return {name: getattr(self, name) for name in ("construction", "d", "bits", "profile", "dtype", "batch")}
+        names = ("construction", "d", "bits", "profile", "dtype", "batch", "inputs")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def name(self) -> str:
@@ -57,8 +59,9 @@ class Case:
     @property
     def options(self) -> Options:
         return Options(
-            self.construction, grid=Grid(bits=self.bits), dtype=self.dtype, profile=self.profile, batch=self.batch
-        )
+            self.construction, grid=Grid(bits=self.bits), dtype=self.dtype, profile=self.profile, batch=self.batch,
+            inputs=self.inputs,
+        )  # fmt: skip
 
     def rows(self, each: int, seed: int = 0) -> npt.NDArray[Any]:
         """Some vectors of every family, the hostile ones too."""
@@ -168,11 +171,12 @@ def promised() -> Iterator[Case]:
 
 
 def catalogue() -> list[Case]:
-    """The promised files first, then other sizes, profiles, a fixed batch and float64."""
+    """The promised files first, then other sizes, profiles, bare networks, a fixed batch and float64."""
     cases = list(promised())
     for name in EXACT:
         cases += [Case(name, 25, 16, "float32", profile) for profile in ("matmul", "fused")]
         cases += [Case(name, 9, 16, "float32", profile) for profile in ("dense", "structured")]
+        cases.append(Case(name, 9, 16, "float32", "dense", inputs="grid"))
         cases += [Case(name, 25, 16, "float32", profile, 1) for profile in ("dense", "structured")]
         cases += [Case(name, 25, 40, "float64", profile) for profile in ("dense", "structured")]
         cases.append(Case(name, 64, 16, "float32", "structured"))

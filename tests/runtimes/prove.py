@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 STRATEGIES = (("auto", "sbt"), ("auto", "deeppoly"), ("largest-interval", "sbt"), ("largest-interval", "deeppoly"))
-SEARCHES, SECONDS = 15, 20  # of one query, and of processor time for each
+SEARCHES, SECONDS = 8, 20  # of one query, and of processor time for each
 
 
 def cases(text: str) -> list[str]:

@@ -18,13 +18,36 @@ machine: read them as orders of magnitude.
 """
 
 
+def kind(about: Result) -> str:
+    """The files that docs/runtimes.md speaks of together."""
+    for start, name in (("rewritten", "rewritten models"), ("window", "image filters")):
+        if about["construction"].startswith(start):
+            return name
+    return f"{about['dtype']} `{about['profile']}`"
+
+
+def by_kind(results: list[Result]) -> dict[str, str]:
+    """In which runtimes every file of a kind that was tried is exact, as docs/runtimes.md says it."""
+    found = {}
+    for name in dict.fromkeys(kind(r) for r in results):
+        tried = [r for r in results if kind(r) == name and r["status"] != "not tried"]
+        others = dict.fromkeys(r["runtime"].split(" (")[0] for r in tried if r["status"] != "exact")
+        found[name] = " but ".join(["all", *[_listed(list(others))] * bool(others)])
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 def title(about: Result) -> str:
     """The name of a file, or of a property that is proved of it: what a cell of the table is of."""
     if "property" in about:
         return f"{about['property']} of {about['construction']} d = {about['d']}, {about['bits']} bits, dense"
     batch = f", batch {about['batch']}" if about["batch"] else ""
-    kind = f"{about['bits']} bits, {about['dtype']}, {about['profile']}"
-    return f"{about['construction']} d = {about['d']}, {kind}{batch}"
+    bare = ", inputs grid" * (about.get("inputs") == "grid")
+    form = f"{about['bits']} bits, {about['dtype']}, {about['profile']}"
+    return f"{about['construction']} d = {about['d']}, {form}{bare}{batch}"
 
 
 def stale(cell: Result, hashes: dict[str, str]) -> bool:
@@ -52,6 +75,8 @@ def markdown(results: list[Result], proofs: list[Result], hashes: dict[str, str]
         exact = f"{sum(r['status'] == 'exact' for r in tried)} of {len(tried)}"
         required = "yes" if mine[0]["required"] else ""
         lines.append(f"| {name} | {mine[0]['version'] or '-'} | {required} | {exact} | {mine[0]['options']} |")
+    lines += ["", "## Where every file of a kind is exact, of the runtimes it was tried in", ""]
+    lines += ["| files | runtimes |", "|---|---|", *(f"| {k} | {where} |" for k, where in by_kind(results).items())]
     lines += ["", "## Verdicts", "", "Promised files (every required runtime must be exact) are in bold.", ""]
     lines += _grid(files, runtimes, verdict, {title(r) for r in results if r["promised"]})
     lines += ["", "## Times, in multiples of ONNX Runtime", ""]

@@ -12,7 +12,7 @@ from tests.runtimes.cases import Case, catalogue, promised
 from tests.runtimes.matrix import Prepared, run_all, tidy
 from tests.runtimes.proofs import PROOFS
 from tests.runtimes.prove import cases
-from tests.runtimes.report import markdown, stale, title
+from tests.runtimes.report import by_kind, markdown, stale, title
 from tests.runtimes.table import graph_hash, merged, read, save
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -38,6 +38,12 @@ def test_the_committed_matrix_is_of_one_state_of_the_files() -> None:
     ]
     assert [title(p) for p in table["proofs"]] == [p.name for p in PROOFS]
     assert [title(r) for r in [*table["results"], *table["proofs"]] if stale(r, table["files"])] == []
+
+
+def test_the_docs_say_what_the_table_says() -> None:
+    docs = " ".join((MODELS.parent / "docs" / "runtimes.md").read_text().split())
+    for name, where in by_kind(read(MODELS)["results"]).items():
+        assert f"- {name}: {where}." in docs, f"docs/runtimes.md should say: {name}: {where}."
 
 
 def test_a_cell_of_an_older_file_is_told_from_a_new_one(tmp_path: Path) -> None:

@@ -16,25 +16,27 @@ import onnx
 from tests.runtimes.adapters import Array, Run, one_by_one
 
 PACKAGE = "ezkl"
-OPTIONS = "input_scale = param_scale = grid bits, decomp_legs = 8, variables batch_size = 1"
+OPTIONS = "input_scale = param_scale = grid bits, decomp_legs = 8, every symbolic dimension in variables"
 
 
 def load(path: Path) -> Run:
-    about = {prop.key: prop.value for prop in onnx.load(path).metadata_props}
+    model = onnx.load(path)
+    about = {prop.key: prop.value for prop in model.metadata_props}
     bits = int(about.get("bits", 16))  # a rewritten model has no description
+    dims = [dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim]
     args = ezkl.PyRunArgs()
-    args.variables = [("batch_size", 1)]
     args.input_scale, args.param_scale, args.decomp_legs = bits, bits, 8
     args.input_visibility = args.output_visibility = "public"
     args.param_visibility = "fixed"
 
     def run(row: Array) -> Array:
+        args.variables = [(dim, size) for dim, size in zip(dims, row.shape, strict=True) if dim]
         with tempfile.TemporaryDirectory() as folder:
             settings, data, circuit, witness = (
                 str(Path(folder) / name) for name in ("s.json", "i.json", "c", "w.json")
             )
             ezkl.gen_settings(str(path), settings, py_run_args=args)
-            Path(data).write_text(json.dumps({"input_data": [row[0].tolist()]}))
+            Path(data).write_text(json.dumps({"input_data": [row.ravel().tolist()]}))
             ezkl.compile_circuit(str(path), circuit, settings)
             found = ezkl.gen_witness(data, circuit, witness)
             if inspect.isawaitable(found):

@@ -18,6 +18,9 @@ def load(path: Path) -> Run:
     options = Marabou.createOptions(verbosity=0)
 
     def run(row: Array) -> Array:
-        return np.asarray(network.evaluateWithMarabou([row], options=options, filename="")[0])
+        found = network.evaluateWithMarabou([row], options=options, filename="")
+        if found is None:
+            raise ValueError("unsat, with every input fixed")
+        return np.asarray(found[0])
 
     return lambda x: one_by_one(run, x)
