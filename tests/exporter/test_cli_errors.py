@@ -353,3 +353,15 @@ def test_an_empty_name_is_no_directory(
     with pytest.raises(UserError, match="out must be a directory, not ''"):
         export_model(3, "batcher", "")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_while_loading_is_no_traceback(tmp_path: Path) -> None:
+    """Ctrl-C in the first second, while numpy and scipy are loaded."""
+    (tmp_path / "scipy").mkdir()
+    (tmp_path / "scipy" / "__init__.py").write_text("raise KeyboardInterrupt")
+    ran = subprocess.run(
+        [sys.executable, "-m", "exporter", "--help"],
+        cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (130, "interrupted: nothing was written\n")
