@@ -2,6 +2,10 @@
 
 import sys
 
-from exporter.cli import main
+try:
+    from exporter.cli import main
+except KeyboardInterrupt:  # loading takes a second or more
+    print("interrupted: nothing was written", file=sys.stderr)
+    sys.exit(130)
 
 sys.exit(main())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, partial
 from itertools import pairwise
-from math import ceil, log2
+from math import ceil, frexp
 from typing import Any, Literal
 
 import onnx
@@ -315,7 +315,8 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     grid = options.grid
     net, _ = trace(construction, task, options, offsets=False)
     if reason := grid.misfit("float64" if options.dtype == "auto" else options.dtype):
-        return f"{construction.name}: {reason}; take another --domain{', or --dtype float64' * (options.dtype == 'float32')}"
+        wider = ", or --dtype float64" * (options.dtype == "float32" and grid.misfit("float64") is None)
+        return f"{construction.name}: {reason}; take another --domain{wider}"
     merged = options.profile != "auto" and PROFILES[options.profile].merged
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = "float64" if options.dtype == "auto" else options.dtype
@@ -334,7 +335,8 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
         remedy += "; --method lower, higher, midpoint or nearest has no such weight"
     else:
         need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
-    other = ", or use --dtype float64" if asked == "float32" else ""
+    in_float64 = asked == "float32" and _settle(construction, task, replace(options, dtype="float64")) is not None
+    other = ", or use --dtype float64" * in_float64
     return (
         f"{construction.name} at d = {task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
         f"{step.where}, {need}; {remedy}{other}"
@@ -354,7 +356,8 @@ def output_error(task: Task, grid: Grid, dtype: DType) -> float:
         return 0.0
     if task.may_round:
         return 5 * 2.0**-m * (grid.high - grid.low + abs(grid.low))
-    return float(2.0 ** (ceil(log2(largest)) - 1 - m))
+    part, exponent = frexp(largest)  # not log2, which rounds
+    return float(2.0 ** (exponent - (part == 0.5) - 1 - m))
 
 
 def least_epsilon(d: int, dtype: DType, merged: bool) -> float:

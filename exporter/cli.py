@@ -26,7 +26,7 @@ from exporter.library import (
     requests,
 )
 from exporter.options import OPTIONS, nearest, whole_number
-from exporter.parsing import Parser, number
+from exporter.parsing import Parser, folder, number
 from exporter.readings.promise import TIES, promise
 
 EXPORT = """\
@@ -104,7 +104,7 @@ def _export_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--d", type=number, metavar="D", help="how many numbers go in")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files and manifest.json go")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(
         "--construction", action="append", metavar="NAME",
         help="which network, repeatable (default: every one that can be built at this d, those for uniform inputs only "

@@ -17,7 +17,7 @@ from exporter.files.manifest import replace_file, writable
 from exporter.files.profiles import PROFILES
 from exporter.files.speed_table import SPEED_TABLE
 from exporter.options import checked
-from exporter.parsing import Parser, at_least, number
+from exporter.parsing import Parser, at_least, folder, number
 from exporter.readings.promise import promise
 from exporter.tools import theorem
 from exporter.tools.atlas import TABLE, atlas, redraw
@@ -98,7 +98,7 @@ def _reduce(args: Sequence[str]) -> int:
         help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
     )  # fmt: skip
     parser.add_argument("--seed", type=at_least(0), metavar="S", help="of what l2 draws (default: 0)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the file and manifest.json go")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the file and manifest.json go")
     parsed = parser.parse_args(args)
     if "seed" in parsed and parsed.mode != "l2":
         raise UserError(f"--seed is of what --mode l2 draws: with --mode {parsed.mode} it changes nothing")
@@ -112,7 +112,7 @@ def _reduce(args: Sequence[str]) -> int:
 def _atlas(args: Sequence[str]) -> int:
     parser = _parser("atlas")
     parser.add_argument("--d", type=at_least(1), nargs="+", metavar="D", help="how many numbers go in")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the table and the pictures go")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the table and the pictures go")
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
     parser.add_argument("--trials", type=at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
     parser.add_argument(
@@ -195,7 +195,7 @@ def _tune(args: Sequence[str]) -> int:
         "--seconds", type=at_least(1), default=120, metavar="S", help="to measure in all (default: 120)"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="the folder of the models: DIR/fastest.json"
+        "--out", type=folder, required=True, metavar="DIR", help="the folder of the models: DIR/fastest.json"
     )
     parsed = parser.parse_args(args)
     table = tune(

@@ -100,7 +100,7 @@ def export_model(
     `export_model(window=(5, 5), out="models")` and `frames=9` are filters for images, without d and construction.
     """
     try:
-        if not isinstance(out, str | os.PathLike):
+        if not isinstance(out, str | os.PathLike) or out == "":
             raise UserError(f"--out must be a directory, not {out!r}")
         if not isinstance(task, Task | None):
             raise UserError(f"task must be one of exporter.question.task, such as median(9), not {task!r}")

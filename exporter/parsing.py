@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import re
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 from exporter.errors import UserError
@@ -55,6 +56,13 @@ def number(text: str) -> int | float | str:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
+
+
+def folder(text: str) -> Path:
+    """A directory; an empty name, as an unset variable leaves it, would be the present one."""
+    if not text:
+        raise UserError(f"--out must be a directory, not {text!r}")
+    return Path(text)
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from math import isfinite, prod
 from typing import Any
 
+from exporter.errors import UserError
+from exporter.question.grid import Grid
+
 Test = Callable[[Any], bool]
 
 
@@ -132,6 +135,29 @@ def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None
     asked = {r for o in about["outputs"] for r in o["ranks"]}
     if sorted(asked) != about["ranks"] or max(asked) > d:
         return f"ranks = {_short(about['ranks'])}, of outputs with {_short(sorted(asked))}"
+    if about["ranks"] != {"max": [d], "min": [1]}.get(about["op"], about["ranks"]):
+        return f"op = {about['op']}, of ranks {_short(about['ranks'])} of {d}"
+    return None if images else _contradiction(about, dims[0])
+
+
+def _contradiction(about: dict[str, Any], batch: int) -> str | None:
+    """What two fields say of the same thing, and differ in."""
+    if about["batch"] != (batch or None):
+        return f"batch = {about['batch']}, and the graph takes {batch or 'any number of'} vectors"
+    lo, hi = about["domain"]
+    try:
+        step = Grid(lo, hi, about["bits"]).step
+    except UserError as error:
+        return f"domain and bits: {error}"
+    if about["step"] != step:
+        return f"step = {about['step']}, of {about['bits']} bits on {about['domain']}"
+    widths = about["widths"]
+    counted = {"depth": len(widths) + 1, "width": max(widths, default=0), "size": sum(widths)}
+    for name, number in counted.items():
+        if about[name] != number:
+            return f"{name} = {about[name]}, of layers of {_short(widths)}"
+    if (about.get("guard_layers") or 0) >= about["depth"]:
+        return f"guard_layers = {about['guard_layers']} at depth {about['depth']}"
     return None
 
 

@@ -26,6 +26,13 @@ def cells_between(lo: float, hi: float, step: float) -> int:
     return round(hi / step) - round(lo / step)
 
 
+def _step(lo: float, hi: float, bits: int) -> float:
+    step: float = 2.0 ** max(frexp(hi - lo)[1] - bits - 2, -1022)
+    while cells_between(lo, hi, step) > 2**bits:
+        step *= 2
+    return step
+
+
 def shown(number: float) -> str:
     """A number for people and file names, short and with every digit that tells it from others: 255, 1e+06, 5.0000001."""
     short = f"{number:g}"
@@ -51,23 +58,22 @@ class Grid:
             raise UserError(f"the domain must be two finite numbers LO < HI, not {shown(self.lo)} {shown(self.hi)}")
         if not 1 <= self.bits <= 52:
             raise UserError(f"--bits must be between 1 and 52, not {self.bits}: float64 has 53 bits of mantissa")
-        if not isfinite(self.hi - self.lo):
+        if not isfinite(self.hi - self.lo) or not isfinite(self.span):
             raise UserError(
-                f"the domain [{shown(self.lo)}, {shown(self.hi)}] is longer than the largest float64: take half of it"
+                f"the domain [{shown(self.lo)}, {shown(self.hi)}] is too long for float64: take an eighth of it"
             )
         if self.step < SMALLEST_STEP:
+            fewer = next((b for b in range(self.bits - 1, 0, -1) if _step(self.lo, self.hi, b) >= SMALLEST_STEP), None)
             raise UserError(
                 f"[{shown(self.lo)}, {shown(self.hi)}] in 2^{self.bits} steps needs numbers that runtimes may take for 0: "
-                f"the step must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two, or take fewer --bits"
+                f"the step must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two"
+                + (f", or take --bits {fewer}" if fewer else "")
             )
 
     @property
     def step(self) -> float:
         """The smallest power of two whose multiples cover [lo, hi] in 2^bits steps."""
-        step: float = 2.0 ** max(frexp(self.hi - self.lo)[1] - self.bits - 2, -1022)
-        while cells_between(self.lo, self.hi, step) > 2**self.bits:
-            step *= 2
-        return step
+        return _step(self.lo, self.hi, self.bits)
 
     @property
     def low(self) -> float:

@@ -147,7 +147,7 @@ def _told(node: Node) -> str:
     layer = f"layer {max(node.level, 0) + 1}"
     match node:
         case Input():
-            return "the data has values"
+            return "the data has values of that size and step"
         case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) > 1:
             return f"{layer} adds up {len(terms) + (offset != 0)} numbers"
         case Apply(linear=Along(_, matrix)):
@@ -156,14 +156,14 @@ def _told(node: Node) -> str:
         case Sum() | Apply(linear=Weigh()):
             return f"{layer} multiplies numbers by weights"
         case _:
-            return f"{layer} has values"
+            return f"{layer} has values of that size and step"
 
 
 def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
     """The input itself, and the guard's claim to round it."""
     bits = _bits(net.input.magnitude, quantum)
     rounds = None if guard is None else _rounds_to_grid(guard, quantum)
-    return Step(bits, "the data has values", net.input.magnitude, rounds)
+    return Step(bits, "the data has values of that size and step", net.input.magnitude, rounds)
 
 
 def _rounds_to_grid(guard: Guard, quantum: float) -> int:

@@ -52,7 +52,8 @@ def promise(d: dict[str, Any]) -> str:
     """What a file promises, in words."""
     match kind_of_promise(d):
         case "mse":
-            seeds = " (on average over the seeds of the reduction, and measured for this one)" * ("reduced_from" in d)
+            of = "the network and of the reduction" if d.get("failure_law") == "seeds" else "the reduction"
+            seeds = f" (on average over the seeds of {of}, and measured for this one)" * ("reduced_from" in d)
             return f"mean squared error at most {at_most(d['epsilon'])} of the squared range on uniform inputs{seeds}"
         case "rate":
             return f"{_right(d)} but for {at_most(d['failure_bound'])} {LAWS[d.get('failure_law') or 'file']}"

@@ -7,9 +7,17 @@ from typing import Any
 
 from exporter.errors import UserError
 from exporter.files.model_file import decode, load
-from exporter.files.profiles import prove_profile
+from exporter.files.profiles import IMAGE_PROFILES, PROFILES, prove_profile
 from exporter.question.grid import shown
-from exporter.readings.promise import TIES, beyond_the_grid, depth, promise, without_grid
+from exporter.readings.promise import (
+    TIES,
+    beyond_the_grid,
+    depth,
+    kind_of_promise,
+    promise,
+    uniform_only,
+    without_grid,
+)
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -17,7 +25,9 @@ def describe(path: Path) -> dict[str, Any]:
     proto = load(path)
     report = prove_profile(proto)
     about = decode(proto)
-    if about and (reason := report.reasons.get(about.get("profile", ""))):
+    if about and about["profile"] not in {**PROFILES, **IMAGE_PROFILES}:
+        raise UserError(f"{path} says it is {about['profile']!r}, which is no profile of ours")
+    if about and (reason := report.reasons.get(about["profile"])):
         raise UserError(f"{path} says it is {about['profile']}, but its graph is not: {reason}")
     inputs = [i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}]
     return {
@@ -49,7 +59,7 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
             *([_origin(d["reduced_from"])] if "reduced_from" in d else []),
             f"  contract     {promise(d)}: {_grid(d)}{d['dtype']}",
             f"  other data   {beyond_the_grid(d)}",
-            *([f"  ties         {TIES[d['ties']]}"] if "ties" in d else []),
+            *([f"  ties         {TIES[d['ties']]}"] if "ties" in d and not _uniform(d) else []),
             *_network(d),
         ]
     ops = ", ".join(f"{n} {op}" for op, n in about["ops"].items())
@@ -60,6 +70,11 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
         f"  operators    {ops}",
         f"  proved       {proved}",
     ]
+
+
+def _uniform(d: dict[str, Any]) -> bool:
+    """Whether only uniform inputs are spoken of, which have as few equal entries as they have."""
+    return uniform_only(d) or (kind_of_promise(d) == "mse" and d["ties"] != "distinct")
 
 
 def _numbers(d: dict[str, Any]) -> str:

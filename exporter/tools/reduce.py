@@ -11,10 +11,12 @@ doubling are exact and grid values stay grid values, of one bit less. What `l2` 
 
 - an exact network stays exact on the grid, of one bit less;
 - one that fails with probability p on inputs in random order fails with p on average over the seeds, and what is wrong is
-  wrong by 2 at most: mean squared error 4p;
+  wrong by 2 at most: mean squared error 4p. Where p is an average over the seeds of the network, so is this;
+- one that fails with probability p on uniform inputs fails with p 2^d/binom(d, m) at most, as the reduced input is a
+  uniform one given an event of probability binom(d, m)/2^d;
 - one of mean squared error ε on uniform inputs has ε times 4 2^d/binom(d, m), at most 8 √m ε for the median of d = 2m - 1.
 
-The last two are averages over the seeds, so the one that is written is also measured, and refused where it is above.
+All but the first are averages over the seeds, so the one that is written is also measured, and refused where it is above.
 
 Fixed entries go into the first bias and the rest into the first and the last weights of a chain; a graph of another kind
 gets affine nodes in front and behind.
@@ -39,6 +41,7 @@ from exporter.files.gemm_chain import chain_of
 from exporter.files.manifest import write
 from exporter.files.model_file import decode, encode, load, running
 from exporter.readings.contract import MANTISSA
+from exporter.readings.promise import uniform_only
 
 Mode = Literal["exact", "l2"]
 MEASURED = 1000  # uniform vectors on which a seed is measured
@@ -80,8 +83,11 @@ def error_bound(about: dict[str, Any], m: int) -> float:
     if about["exact_on_grid"]:
         return 0.0
     d, bits = int(about["d"]), int(about["bits"])
+    rarer = Fraction(2**d, comb(d, m))  # than uniform inputs are those with m entries below 1/2
     if about["epsilon"] is not None:
-        return float(about["epsilon"] * Fraction(4 * 2**d, comb(d, m)))
+        return float(4 * about["epsilon"] * rarer)
+    if uniform_only(about):
+        return float(4 * about["failure_bound"] * rarer)
     ties = 0.0 if about["ties"] == "exact" else comb(d, 2) / 2 ** (bits - 1)  # where equal entries may make it fail
     return 4 * (float(about["failure_bound"]) + ties)
 

@@ -143,8 +143,9 @@ def verify(
             x = draw(name, trials, session.d)
             got = session.run(x)
         p = len(task.outputs)
-        if got.shape[1] < p:
-            raise UserError(f"{path}: it returns {got.shape[1]} columns where {p} are needed")
+        columns = p + 2 * len(task.ranks) * bool(about.get("certificate"))
+        if got.shape[1] < p or (about and got.shape[1] != columns):
+            raise UserError(f"{path}: it returns {got.shape[1]} columns where {columns} are needed")
         results.append(_result(about, task, grid, name, x, got[:, :p]))
         if results[-1].kept is False:
             breaches.append(f"{name}: {_measured(about, results[-1])}, promised: {results[-1].promise}")

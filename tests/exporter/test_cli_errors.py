@@ -316,3 +316,52 @@ def test_a_damaged_description(
             continue  # of a network without hidden layers
         assert main([command[0], str(path), *command[1:]]) == 2
         assert f"the description in the file is damaged: {field}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("step", "1", "step = 1, of 8 bits on [0.0, 1.0]"), ("bits", "9", "step = 0.00390625, of 9 bits"),
+        ("depth", "3", "depth = 3, of layers of"), ("width", "1", "width = 1, of layers"), ("size", "7", "size = 7, of"),
+        ("guard_layers", "99", "guard_layers = 99 at depth"), ("batch", "7", "batch = 7, and the graph takes any number"),
+        ("op", "max", "op = max, of ranks [3] of 5"), ("certificate", "true", "1 columns where 3 are needed"),
+        ("profile", "tidy", "says it is 'tidy', which is no profile of ours"),
+    ],
+)  # fmt: skip
+def test_a_description_that_contradicts_itself(
+    field: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every value is a good one of its field, and what it would be printed beside says otherwise."""
+    path = export_model(5, "batcher", tmp_path, bits=8, profile="dense")
+    proto = onnx.load(path)
+    props = {p.key: p.value for p in proto.metadata_props} | {field: value}
+    del proto.metadata_props[:]
+    onnx.helper.set_model_props(proto, props)
+    onnx.save(proto, path)
+    assert main(["verify" if field == "certificate" else "describe", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_empty_name_is_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--out $UNSET` gives it: nothing is written into the present directory."""
+    monkeypatch.chdir(tmp_path)
+    for words in (["--d", "3", "--construction", "batcher"], ["tune"], ["atlas", "--d", "3"]):
+        assert main([*words, "--out", ""]) == 2
+        assert "--out must be a directory, not ''" in capsys.readouterr().err
+    with pytest.raises(UserError, match="out must be a directory, not ''"):
+        export_model(3, "batcher", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_while_loading_is_no_traceback(tmp_path: Path) -> None:
+    """Ctrl-C in the first second, while numpy and scipy are loaded."""
+    (tmp_path / "scipy").mkdir()
+    (tmp_path / "scipy" / "__init__.py").write_text("raise KeyboardInterrupt")
+    ran = subprocess.run(
+        [sys.executable, "-m", "exporter", "--help"],
+        cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (130, "interrupted: nothing was written\n")

@@ -127,6 +127,17 @@ def test_an_option_that_another_makes_idle_is_refused(
     assert f"does not use {unread}: " in said
 
 
+@pytest.mark.parametrize("construction", ["radix", "batcher"])
+def test_a_wider_type_is_named_where_it_works(construction: str) -> None:
+    """In float32 neither domain can be had; in float64 one can."""
+    for domain, works in (((1.0, 1.0 + 2.0**-40), False), ((5.0, 5.0000001), True)):
+        given = {"domain": domain, "dtype": "float32"}
+        said = graph(construction, {"d": 5, **given})
+        assert isinstance(said, str)
+        assert ("--dtype float64" in said) == works
+        assert isinstance(graph(construction, {"d": 5, **given, "dtype": "float64"}), bytes) == works
+
+
 def test_every_fused_file_can_be_laid_out_for_single_vectors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

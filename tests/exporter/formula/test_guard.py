@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from exporter.build import Built, build, to_onnx, trace
+from exporter.build import Built, build, output_error, to_onnx, trace
 from exporter.cli import main
 from exporter.constructions import CONSTRUCTIONS, lookup
 from exporter.errors import ContractError, UserError
@@ -43,6 +43,13 @@ def hostile(grid: Grid, d: int, dtype: str, n: int = 8) -> Array:
     largest, least = float(np.finfo(kind).max), float(np.finfo(kind).smallest_subnormal)
     special = [0.0, -0.0, least, -least, float(np.finfo(kind).tiny), largest, -largest, grid.lo, grid.hi]
     return np.concatenate([*rows, rng.choice(np.array(special), (n, d)).astype(kind)])
+
+
+def test_the_rounding_of_a_mean_beyond_a_power_of_two() -> None:
+    """The logarithm of 2^52 + 1 to base 2 rounds to 52, but floats there are 1 apart."""
+    assert output_error(tasks.median(2), Grid(1, 2.0**52 + 1, 52), "float64") == 0.5
+    assert output_error(tasks.median(2), Grid(0, 2.0**52, 52), "float64") == 0.0
+    assert output_error(tasks.median(2), Grid(0, 2.0**24, 24), "float32") == 0.5
 
 
 def beyond(task: Task, grid: Grid, x: Array, got: Array, allowed: float) -> int:
@@ -199,7 +206,7 @@ def test_bare_networks_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("lo", "hi", "message"),
-    [(0, 1e-40, "scale the data up"), (-1.7e308, 1.7e308, "longer than"), (0, 1e-320, "scale the data up")],
+    [(0, 1e-40, "scale the data up"), (-1.7e308, 1.7e308, "too long"), (0, 1e-320, "scale the data up")],
 )
 def test_ranges_that_no_float_resolves(lo: float, hi: float, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -88,13 +88,21 @@ def test_the_bound_grows_where_a_float_has_no_digit_left() -> None:
         (-inf, 0, 8, "LO < HI"),
         (0, 1, 0, "between 1 and 52"),
         (0, 1, 53, "between 1 and 52"),
-        (-1.7e308, 1.7e308, 8, "longer than the largest float64"),
-        (0, 2.0**-119, 8, "scale the data up"),
+        (-1.7e308, 1.7e308, 8, "too long for float64"),
+        (0, 1.7e308, 8, "too long for float64: take an eighth"),
+        (0, 2.0**-119, 8, "scale the data up by a power of two, or take --bits 7$"),
+        (0, 2.0**-140, 8, "scale the data up by a power of two$"),
     ],
 )
 def test_what_is_no_grid(lo: float, hi: float, bits: int, cause: str) -> None:
     with pytest.raises(UserError, match=cause):
         Grid(lo, hi, bits)
+
+
+def test_the_advice_about_a_grid_can_be_followed() -> None:
+    assert Grid(0, 2.0**-119, 7).step == SMALLEST_STEP
+    for lo, hi in ((0, 1.7e308), (-1.7e308, 1.7e308)):
+        assert Grid(lo / 8, hi / 8, 8).misfit("float64") is None
 
 
 def test_the_ends_of_what_is_one() -> None:

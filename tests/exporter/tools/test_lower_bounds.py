@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from fractions import Fraction as F
+from math import comb
 from pathlib import Path
 from typing import Literal
 
@@ -390,6 +391,23 @@ def test_a_network_that_may_fail_is_reduced_in_l2_only(tmp_path: Path) -> None:
         assert entry["description"]["epsilon"] == pytest.approx(4 * failure)
     assert np.mean(errors) <= 4 * failure
     assert audit(target)["can_be_exact"]
+
+
+def test_what_is_promised_of_uniform_inputs_only_is_reduced_as_such(tmp_path: Path) -> None:
+    """The reduced input is no uniform one, but a uniform one given a rare event: far from the middle nothing follows."""
+    args = ["--construction", "window5", "--d", "17", "--failure", "0.01"]
+    path = exported(tmp_path / "middle", *args, "--rank", "9")
+    failure = decode(load(path))["failure_bound"]
+    _, entry = reduce_file(path, tmp_path / "reduced", "l2")
+    assert entry["description"]["epsilon"] == pytest.approx(4 * failure * 2**17 / comb(17, 9))
+    with pytest.raises(UserError, match="no promise"):
+        reduce_file(exported(tmp_path / "end", *args, "--rank", "16"), tmp_path / "reduced", "l2")
+
+
+def test_an_average_over_the_seeds_of_a_network_stays_one(tmp_path: Path) -> None:
+    path = exported(tmp_path, "--d", "20", "--rank", "12", "--construction", "linear22", "--failure", "0.02")
+    target, _ = reduce_file(path, tmp_path / "reduced", "l2")
+    assert "over the seeds of the network and of the reduction" in verify(target, trials=5).contract
 
 
 @pytest.mark.parametrize("rank_", [1, 2, 3, 5, 6, 7])

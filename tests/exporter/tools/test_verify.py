@@ -164,6 +164,14 @@ def test_an_interpolation_keeps_its_promise(tmp_path: Path, task: tasks.Task, co
     assert "interpolated with an error" in found.contract
 
 
+def test_nothing_is_said_of_ties_where_uniform_inputs_alone_are_meant(tmp_path: Path) -> None:
+    """window5 is wrong on a third of constant vectors, and promises nothing of them."""
+    path = export_model(16, "window5", tmp_path, failure=0.1)
+    assert not any(line.startswith("  ties") for line in describe_lines(describe(path)))
+    path = export_model(16, "compact", tmp_path, failure=0.1)
+    assert any(line.startswith("  ties") for line in describe_lines(describe(path)))
+
+
 def test_a_network_for_uniform_inputs_is_judged_on_those_only(tmp_path: Path) -> None:
     path = export_model(64, "window6", tmp_path, failure=0.05)
     found = verify(path, trials=60)
