@@ -10,6 +10,8 @@ HEAVY := .venv-runtimes
 SCALE := .venv-scale
 PAGE := .venv-page
 TORCH := .venv-torch
+# also where a test or a benchmark imports onnxruntime before exporter
+export ORT_DISABLE_TELEMETRY := 1
 .PHONY: setup demo test lint types tests torture mutants runtimes scale torch versions models browser page vendor clean
 setup: $(SETUP)
 

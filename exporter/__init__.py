@@ -14,6 +14,7 @@ cannot be built, or would be silently wrong, raises `UserError` with the reason 
 command line, `python -m exporter`, does the same from a shell.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from exporter.errors import UserError
@@ -37,6 +38,9 @@ __all__ = [
     "rank",
     "sort",
 ]
+
+# onnxruntime 1.29 and newer tells its maker which models are loaded and how they run, unless this is set before its import
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+import exporter  # noqa: F401, before onnxruntime, which it silences
+
 NEEDED = ("fastapi", "httptools", "httpx", "orjson", "prometheus_client", "simdjson", "uvicorn")
 
 if missing := [name for name in NEEDED if find_spec(name) is None]:

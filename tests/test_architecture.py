@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -106,6 +107,25 @@ def test_a_worker_loads_no_scipy() -> None:
     there = loaded("import service.app, service.worker")
     assert "scipy" not in there
     assert not [m for m in there if m.startswith(("exporter.formula", "exporter.constructions"))]
+
+
+@pytest.mark.parametrize("name", ["exporter.files.session", "service.compute.opening"])
+def test_onnxruntime_reports_to_nobody(tmp_path: Path, name: str) -> None:
+    """Its telemetry, on by default since 1.29, leaves an identifier and a database, has threads, and sends what it knows."""
+    silent = {"ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "CI"}
+    folders = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME"), str(tmp_path))
+    environment = {key: value for key, value in os.environ.items() if key not in silent} | folders
+    code = f"import {name}, onnxruntime, os; print(len(os.listdir('/proc/self/task')))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment | {"OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "1\n"
+    assert not list(tmp_path.rglob("*"))
 
 
 def test_packages_import_what_they_declare() -> None:
