@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exporter.images.lowering import COLUMNS, ROWS, Emission
+from exporter.images.lowering import COLUMNS, ROWS, Planar
 from exporter.images.planes import Operation, Plane
 from exporter.options import Border
 
@@ -46,7 +46,7 @@ def growth(border: Border, axis: int, before: int, after: int) -> Iterator[Grown
         t += lines
 
 
-class Convolutions(Emission):
+class Convolutions(Planar):
     """How a program is written in `conv`."""
 
     # ---- what goes in
