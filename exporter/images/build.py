@@ -15,7 +15,7 @@ from exporter.files.graph import Graph
 from exporter.files.model_file import assembled
 from exporter.files.profiles import IMAGE_PROFILES
 from exporter.images.convolutions import Convolutions
-from exporter.images.lowering import Emission, Form, Rounding
+from exporter.images.lowering import Form, Planar, Rounding
 from exporter.images.windows import Selection, frames, window
 from exporter.options import Border, Inputs
 from exporter.question.grid import Grid, shown
@@ -118,8 +118,8 @@ class ImageFilter:
             window=self.options.window or (1, 1), border=self.options.border, frames=self.options.frames is not None,
             channels=self.channels, low=grid.low, high=grid.high, step=grid.step, exact=exact, rounding=rounding,
         )  # fmt: skip
-        emission = Convolutions if self.profile == "conv" else Emission
-        return emission(self.selection, form).write(self.weights)
+        form_of = Convolutions if self.profile == "conv" else Planar
+        return form_of(self.selection, form).write(self.weights)
 
     @property
     def depth(self) -> int:

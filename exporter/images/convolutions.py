@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exporter.images.lowering import COLUMNS, ROWS, Emission
+from exporter.images.lowering import COLUMNS, ROWS, Planar
 from exporter.images.planes import Operation, Plane
 from exporter.options import Border
 
 
-class Step(NamedTuple):
+class Grown(NamedTuple):
     """Lines that a border grows by, before and after the image, each a copy of the line that lies so far `away` from it."""
 
     axis: int
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     away: int
 
 
-def growth(border: Border, axis: int, before: int, after: int) -> Iterator[Step]:
+def growth(border: Border, axis: int, before: int, after: int) -> Iterator[Grown]:
     """In steps that read lines only which every image, grown so far, has.
 
     After t lines of `edge`, t + 1 lines at each end are alike: as many more are copies of those. A line of `reflect` lies as
@@ -42,11 +42,11 @@ def growth(border: Border, axis: int, before: int, after: int) -> Iterator[Step]
     t = 0
     while t < before:
         lines, away = (t + 1, t + 1) if border == "edge" else (1, 2 * t + 1)
-        yield Step(axis, min(lines, before - t), min(lines, max(after - t, 0)), away)
+        yield Grown(axis, min(lines, before - t), min(lines, max(after - t, 0)), away)
         t += lines
 
 
-class Convolutions(Emission):
+class Convolutions(Planar):
     """How a program is written in `conv`."""
 
     # ---- what goes in
@@ -93,7 +93,7 @@ class Convolutions(Emission):
         """A power of two: so many times `extra` is at least twice the sum of two values."""
         return 2.0 ** ceil(log2(4 * (self._top + extra) / extra))
 
-    def _grown(self, x: str, step: Step, less: float) -> str:
+    def _grown(self, x: str, step: Grown, less: float) -> str:
         """The image and its new lines, which are relu(x(+away) + x(-away) - weight x); `less` is taken off all values.
 
         Outside the image one of the three is not 0, or none is, so that nothing rounds. On the image x >= extra, and the

@@ -56,7 +56,7 @@ class Form:
     rounding: Rounding | None
 
 
-class Emission:
+class Planar:
     """The weighted sum of the ranks of every window, or of all frames, as a graph from x to y."""
 
     def __init__(self, selection: Selection, form: Form) -> None:

@@ -134,6 +134,18 @@ def test_without_a_border_the_output_is_smaller(tmp_path: Path) -> None:
         assert (y == ranks(x, (5, 3), 8, "edge")[:, :, 2:-2, 1:-1]).all()
 
 
+def test_images_without_pixels(tmp_path: Path) -> None:
+    for profile, border in product(IMAGE_PROFILES, MODES):
+        path = export_model(window="3x3", border=border, profile=profile, out=tmp_path)
+        for shape in ((0, 3, 4, 4), (1, 3, 0, 4), (1, 3, 4, 0)):
+            x = np.zeros(shape, np.float32)
+            if profile == "conv" and shape[0]:
+                with pytest.raises(Exception, match="Invalid input shape"):
+                    run(path, x)
+            else:
+                assert run(path, x).shape == shape
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_minmax_takes_every_float(dtype: str, tmp_path: Path) -> None:
     path = export_model(window="3x3", dtype=dtype, out=tmp_path)
