@@ -6,7 +6,6 @@ again. So a process that is killed costs only time: what it had not finished is 
 
 from __future__ import annotations
 
-import gc
 import multiprocessing.forkserver
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -108,13 +107,16 @@ class RayEngine:
         try:
             import ray  # noqa: PLC0415, the extra `ray`
             import ray.data  # noqa: PLC0415
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
         except ModuleNotFoundError:
             raise UserError("--engine ray needs Ray: pip install 'onnx-median[service,tables,ray]'") from None
         self.started = not ray.is_initialized()
         if self.started:
             ray.init(logging_level="warning")
         ray.data.DataContext.get_current().enable_progress_bars = False
-        self.limit = workers
+        self.limit, self.pipelines = workers, 0
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # lost with us alone
+        self.leash = ray.remote(num_cpus=0, scheduling_strategy=here)(_Leash).remote()
 
     @property
     def workers(self) -> int:
@@ -140,8 +142,6 @@ class RayEngine:
                 failed += 1
                 if failed == ATTEMPTS:
                     raise _given_up(left.popitem()[1]) from None
-            if left:
-                gc.collect()  # the actors of a pipeline that failed end, and leave room, when nothing refers to them
 
     def _pipeline(self, task: Task[Item, Result], items: dict[int, Item]) -> Iterator[dict[str, Any]]:
         """The results of some items, until one of the actors is lost: to start it again Ray might wait for ever."""
@@ -150,24 +150,58 @@ class RayEngine:
         data = ray.data.from_items(
             [{"number": number, "item": item} for number, item in items.items()], override_num_blocks=len(items)
         )
+        self.pipelines = number = self.pipelines + 1
         actors = min(self.workers, len(items))
         done = data.map_batches(
-            _Actor, fn_constructor_args=(task,), batch_size=1, concurrency=actors, num_cpus=1, max_restarts=0
+            _Actor,
+            fn_constructor_args=(task, self.leash, number),
+            batch_size=1,
+            concurrency=actors,
+            num_cpus=1,
+            max_restarts=0,
         )
-        return iter(done.iter_rows())
+        try:
+            yield from done.iter_rows()
+        finally:
+            ray.get(self.leash.end.remote(number))
 
     def close(self) -> None:
         import ray  # noqa: PLC0415
 
+        ray.kill(self.leash)
         if self.started:
             ray.shutdown()
+
+
+class _Leash:
+    """The actors of pipelines, which end with them. Ray itself ends an actor when nothing refers to it any more: after a
+    failure that may be never, and the processors it holds are missing where the work goes on."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, list[Any]] = {}
+        self.ended = 0
+
+    def hold(self, pipeline: int, actor: Any) -> None:
+        if pipeline <= self.ended:
+            raise RuntimeError("it comes too late: its pipeline has ended")
+        self.held.setdefault(pipeline, []).append(actor)
+
+    def end(self, pipeline: int) -> None:
+        import ray  # noqa: PLC0415
+
+        self.ended = max(self.ended, pipeline)
+        for actor in self.held.pop(pipeline, []):
+            ray.kill(actor)
 
 
 class _Actor:
     """One process of the cluster, with what its tasks keep loaded."""
 
-    def __init__(self, task: Task[Any, Any]) -> None:
+    def __init__(self, task: Task[Any, Any], leash: Any, pipeline: int) -> None:
+        import ray  # noqa: PLC0415
+
         self.task = task
+        ray.get(leash.hold.remote(pipeline, ray.get_runtime_context().current_actor))
 
     def __call__(self, batch: dict[str, Iterable[Any]]) -> dict[str, Iterable[Any]]:
         results: list[Any] = []
