@@ -179,6 +179,7 @@ def atlas(
             if not before or before["source"] != made_by:
                 rows[cell.construction, cell.d] = measure(cell, effort, before) | {"source": made_by}
                 _write(out, rows.values())
+        _write(out, rows.values())
     if can_plot():
         redraw(out)
     else:

@@ -28,7 +28,11 @@ def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("a finished cell was measured again")
 
     monkeypatch.setattr(module, "measure", never)
+    for name in ("atlas.md", "size.png"):  # of a table that is whole the rest is written again
+        (tmp_path / name).unlink()
     assert main([*args, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "atlas.md").exists()
+    assert (tmp_path / "size.png").exists()
 
 
 def test_a_refusal_is_a_row(tmp_path: Path) -> None:
