@@ -14,6 +14,7 @@ from tests.runtimes.adapters import RUNTIMES
 from tests.runtimes.report import Result, markdown, title
 
 Table = dict[str, Any]
+FORMAT = 2  # of runtimes.json
 
 
 def graph_hash(model: Path) -> str:
@@ -22,9 +23,10 @@ def graph_hash(model: Path) -> str:
 
 
 def read(folder: Path) -> Table:
+    """The table there, an empty one when there is none of this format."""
     path = folder / "runtimes.json"
-    empty: Table = {"files": {}, "results": [], "proofs": []}
-    return empty | (json.loads(path.read_text()) if path.exists() else {})
+    table: Table = json.loads(path.read_text()) if path.exists() else {}
+    return table if table.get("format") == FORMAT else {"files": {}, "results": [], "proofs": []}
 
 
 def merged(old: Table, titles: list[str], files: dict[str, str], results: list[Result], proofs: list[Result]) -> Table:
@@ -46,5 +48,5 @@ def merged(old: Table, titles: list[str], files: dict[str, str], results: list[R
 
 def save(folder: Path, table: Table) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "runtimes.json", (json.dumps({"format": 2} | table, indent=1) + "\n").encode())
+    replace_file(folder / "runtimes.json", (json.dumps({"format": FORMAT} | table, indent=1) + "\n").encode())
     replace_file(folder / "RUNTIMES.md", markdown(table["results"], table["proofs"], table["files"]).encode())
