@@ -116,7 +116,7 @@ def run_all(
     bar = tqdm(total=len(runtimes) * len(prepared), desc="running", unit="file", disable=None)
     base: dict[str, float] = {}
     for runtime in runtimes:
-        worker, start = Worker(runtime, timeout), time.monotonic()
+        start, worker = time.monotonic(), Worker(runtime, timeout)
         for p in prepared:
             bar.set_postfix_str(f"{runtime.name}: {p.case.name}")
             result = _run_one(runtime, worker, p, folder)
@@ -139,7 +139,7 @@ def _run_one(runtime: Runtime, worker: Worker, p: Prepared, folder: Path) -> dic
         **case.about, "promised": case.promised, "file": p.file,
     }  # fmt: skip
     if "version" not in worker.hello:
-        return result | {"status": "missing", "reason": tidy(worker.hello.get("missing", "not installed"))}
+        return result | {"status": "missing", "reason": tidy(worker.hello.get("missing") or worker.hello["crash"])}
     if not runtime.takes(case.d, case.profile):
         return result | {"status": "not tried"}
     x = np.load(p.rows)
