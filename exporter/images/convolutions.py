@@ -181,4 +181,5 @@ class Convolutions(Planar):
         before, after = (-first, last) if pads is None else pads
         zeros = (before, 0, after, 0) if axis == ROWS else (0, before, 0, after)
         about: dict[str, Any] = {"pads": zeros} if any(zeros) else {}
-        return self.graph.add("Conv", [x, kernel, *bias], group=channels, kernel_shape=size, **about)
+        # strides are those of the default: ezkl needs them said
+        return self.graph.add("Conv", [x, kernel, *bias], group=channels, kernel_shape=size, strides=[1, 1], **about)
