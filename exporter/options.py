@@ -131,7 +131,7 @@ OPTIONS: dict[str, Option] = {
             rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
         ),
         Option(
-            "batch", "file", "exactly N vectors in a run (default: any number); for 1 a fused file has fewer operations", "N",
+            "batch", "file", "exactly N vectors in a run (default: any number); for 1 a fused file has fewer nodes", "N",
             whole=True, rule="must be from 1 to 2147483647", holds=lambda v: 1 <= v < 2**31,
         ),
         Option(
