@@ -62,6 +62,11 @@ def test_wider_than_asked_is_refused_with_the_nearest() -> None:
         planner("window5").schedule(Goal(d=256, low=128, high=129, width=1000))
 
 
+def test_window4_is_refused_where_it_would_not_fit_in_memory() -> None:
+    with pytest.raises(UserError, match="wider than 33554432 neurons it is not built; radix is exact"):
+        schedule("window4", Goal(d=16384, low=8192, high=8193, failure=1e-3))
+
+
 def test_the_size_is_no_larger_where_it_is_the_objective() -> None:
     narrow, small = (
         planner("window6").schedule(Goal(d=300, low=150, high=151, failure=1e-4, objective=objective))
