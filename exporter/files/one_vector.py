@@ -66,10 +66,11 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
     source, out = shapes[node.input[0]], shapes[node.output[0]]
     if max(len(source), len(out)) < 3:
         return node
+    if any(len(shapes[name]) > 2 for name in node.input if name in graph.initializers):
+        return None  # a stored tensor would bring the axis back
     new = onnx.NodeProto()
     new.CopyFrom(node)
-    options = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    axes = options.get("axes") or [options["axis"]] if options.keys() & {"axes", "axis"} else []
+    axes = [axis for a in node.attribute if a.name == "axes" for axis in a.ints]
     match node.op_type:
         case "Reshape" if len(out) > 2 and out[0] == 1:
             new.input[1] = graph.shape(out[1:])
