@@ -15,7 +15,7 @@ from exporter.constructions.radix import max_tree
 from exporter.formula.trace import Node, assume, relu, stack, variant
 
 Stage = list[tuple[int, int]]
-FEW = 32  # up to this many wires there are lists of comparators
+FEW = max(SORTERS)  # up to this many wires there are lists of comparators
 
 
 def merge_exchange(d: int) -> list[Stage]:

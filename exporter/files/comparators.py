@@ -132,12 +132,12 @@ class _Comparators:
         pieces = self.pieces[node]
         if runs := self._runs(pieces):
             parts = [self._cut(base, int(run[0]), int(run[-1]) + 1) for base, run in runs]
-            return self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
+            return self._join(parts)
         used = self._used(pieces + (self.pieces[beside] if beside else []))
         starts = np.cumsum([0, *(stop - start for _, start, stop in used)])
         if used not in self.joined:
             parts = [self._cut(*part) for part in used]
-            self.joined[used] = self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
+            self.joined[used] = self._join(parts)
         place = {base: at - start for (base, start, _), at in zip(used, starts, strict=False)}
         index = np.concatenate([place[base] + index for base, index in pieces])
         return self._taken(self.joined[used], int(starts[-1]), index)
@@ -152,6 +152,9 @@ class _Comparators:
             return tuple((base, 0, base.size) for base in bases)
         ends = {base: np.concatenate(read[base]) for base in bases}
         return tuple((base, int(ends[base].min()), int(ends[base].max()) + 1) for base in bases)
+
+    def _join(self, parts: list[str]) -> str:
+        return self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
 
     def _cut(self, base: Node, start: int, stop: int) -> str:
         return self._taken(self.names[base], base.size, np.arange(start, stop))
