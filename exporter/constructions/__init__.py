@@ -88,6 +88,7 @@ def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets:
         saturated_moves=form == "saturating" and tune == "latency",
         rows=tune == "latency" and form != "bounded",
         block=16 if tune == "latency" else 1,
+        rounded=options.inputs == "any" and tune == "throughput",
     )
     names = LayerNames()
     return Statistics(radix(x, ranks, digits, names), names=names)

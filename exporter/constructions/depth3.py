@@ -8,8 +8,8 @@ import numpy as np
 
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import rank_select
-from exporter.formula.serving import picked
-from exporter.formula.trace import Node, assume, constant, trim, variant
+from exporter.formula.serving import all_pairs, largest_within
+from exporter.formula.trace import Node, assume, constant, differences, trim, variant
 
 FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer operations than their matrix
 
@@ -22,12 +22,23 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
     merged float32 Gemm can add up exactly.
     """
     found = rank_select(x, ranks, delta, ties, saturating)
-    few = ties and 2 <= x.shape[0] <= FEW and len(ranks) <= 2
-    return variant(found, lambda _: of_few(x, ranks, delta)) if few else found
+    return variant(found, lambda cells: counted(x, ranks, delta, cells, found)) if ties and x.size > 1 else found
+
+
+def counted(x: Node, ranks: Sequence[int], delta: Scalar, cells: int, found: Node) -> Node:
+    """The same entries as the largest that are in: few are compared by products, the others by their matrix, or its half."""
+    d, p = x.shape[0], len(ranks)
+    if d <= FEW and p <= 2:
+        return largest_within(x, of_few(x, ranks, delta), found)
+    if d * d <= cells:  # equal entries have one rank
+        ahead = 1 + assume(trim(differences(x, x), delta).sum(1) / delta, 0.0, float(d - 1))
+    else:
+        ahead = all_pairs(x, delta, cells)
+    return largest_within(x, ahead.spread(0, p) - constant(list(ranks)).spread(1, d), found)
 
 
 def of_few(x: Node, ranks: Sequence[int], delta: Scalar) -> Node:
-    """The same with three products: g = [x_j > x_i] for every pair j < i, r - rank for every entry and r, the sum.
+    """The rank of every entry less r for every r, by two products: g = [x_j > x_i] for every pair j < i, and its sums.
 
     The rank of x_i, equal entries by position, is 1 + sum over j < i of 1 - g_ij, and over the entries l after it g_li.
     """
@@ -36,11 +47,8 @@ def of_few(x: Node, ranks: Sequence[int], delta: Scalar) -> Node:
     pair = np.arange(len(i))
     gaps, won = np.zeros((len(i), d)), np.zeros((d, len(i)))
     gaps[pair, j], gaps[pair, i] = 1 / float(delta), -1 / float(delta)
-    won[i, pair], won[j, pair] = 1, -1
+    won[i, pair], won[j, pair] = -1, 1
     g = trim(x.along(0, gaps))
     wanted = np.repeat(np.array(ranks), d)
-    s = constant(wanted - 1 - np.tile(np.arange(d), p)) + g.along(0, np.tile(won, (p, 1)))
-    s = assume(s, float(min(ranks) - d), float(max(ranks) - 1))
-    if p > 1:
-        return picked(x.spread(0, p), s.reshape(p, d))
-    return assume(assume(trim(x + s) - trim(s), 0.0, 1.0).along(0, np.ones((1, d))), 0.0, 1.0)
+    s = constant(1 + np.tile(np.arange(d), p) - wanted) + g.along(0, np.tile(won, (p, 1)))
+    return assume(s, float(1 - max(ranks)), float(d - min(ranks))).reshape(*(p, d)[p == 1 :])

@@ -19,7 +19,7 @@ the same last bin, and otherwise it is the smallest entry beyond that bin, found
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
@@ -28,7 +28,7 @@ import numpy as np
 
 from exporter.formula.linear import Array, Scalar
 from exporter.formula.primitives import column
-from exporter.formula.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim
+from exporter.formula.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim, variant
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix
@@ -45,6 +45,7 @@ class Digits:
     saturated_moves: bool = False  # a layer more a digit, two small operations less
     rows: bool = False  # the thresholds of the last digit as one matrix: fewer operations, more neurons
     block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves
+    rounded: bool = False  # the entries are on the grid whatever the data, which allows a shorter end when fused
 
 
 def even_digits(bits: int, radix: int) -> tuple[int, ...]:
@@ -75,10 +76,22 @@ def _search(x: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> N
         return _last_digit(*_anew(x, k, digits, names), k, both, digits, names)
     end, v = _in_place(x, k, digits, names)
     if digits.rows:
-        return _last_rows(x, end, k, both, digits, names)
-    e = end.value() if end.moves else None
-    w = x if e is None else v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
-    return _last_digit(e, w, k, both, digits, names)
+        found = _last_rows(x, end, k, both, digits, names)
+    else:
+        e = end.value() if end.moves else None
+        w = x if e is None else v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
+        found = _last_digit(e, w, k, both, digits, names)
+    return variant(found, lambda _: _on_the_grid(x, k, both, digits)) if digits.rounded else found
+
+
+def _on_the_grid(x: Node, k: int, both: bool, digits: Digits) -> Node:
+    """The search for entries that are on the grid for certain: all digits alike, and one of a single bin after them.
+
+    Rank k is e, or t = e + u where fewer than k entries are below t: the largest value of all, which no digit reaches.
+    """
+    digits = replace(digits, bits=(*digits.bits, 0))
+    end, _ = _in_place(x, k, digits, LayerNames())
+    return _last_rows(x, end, k, both, digits, LayerNames())
 
 
 @dataclass
@@ -233,9 +246,10 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
 
     For rank k + 1, v = x - t + u is read at the last threshold t: [x >= t] - v is 1 - v >= t - u beyond the threshold and
     -v <= t - u before it, so its maximum is 1 - v of the smallest entry beyond, where there is one, and never negative.
+    A digit of a single bin has one threshold for both ranks: on the grid nothing lies between e and t (`_on_the_grid`).
     """
     u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
-    count, step = bins + both, float(u)
+    count, step = bins + (both and bins > 1), float(u)
     lower = end.product()
     thresholds = _raised(constant(np.arange(count) * step), lower, np.ones(count))  # less u
     v = x.spread(0, count) - thresholds.spread(1, d)
@@ -248,12 +262,12 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
     fewer = trim(wanted + below.along(0, -tested))
     names.span(LAST, v, fewer)
-    side = sides.take([bins]) / u
-    beyond = (side if digits.form == "pair" else 1 - side) - v.take([bins])
+    side = sides.take([count - 1]) / u
+    beyond = (side if digits.form == "pair" else 1 - side) - v.take([count - 1])
     largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
     # up to rank k; up to rank k + 1 in the last bins; beyond them
-    steps = np.kron(np.eye(3), np.full(bins, step))[:, : bins + count]
-    steps[2, -1] = 1
+    steps = np.zeros((3, bins + count))
+    steps[0, :bins], steps[1, bins:-1], steps[2, -1] = step, step, 1
     ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
     climbed = relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2)))
     names.span("maximum", beyond, largest)

@@ -72,9 +72,9 @@ class _Columns(Lowering):
         name = self.graph.add("Transpose", [v.name], perm=[*perm, len(perm)])
         return Value(name, tuple(v.shape[a] for a in perm), v.batched)
 
-    def largest(self, q: Node) -> Value:
+    def largest(self, q: Node, shape: Shape) -> Value:
         axes = {"axes": [1], "keepdims": 0} if len(q.shape) == 2 else {"axes": [0]}
-        return Value(self.graph.add("ReduceMax", [self._full(q).name], **axes), (), True)
+        return Value(self.graph.add("ReduceMax", [self._full(q).name], **axes), shape, True)
 
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """A row c ... c from the left."""

@@ -261,9 +261,11 @@ class Lowering:
             return v
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
-    def largest(self, q: Node) -> Value:
-        """The largest entry of a vector, or of a matrix of one row."""
+    def largest(self, q: Node, shape: Shape) -> Value:
+        """The largest entry of a vector, or of a matrix of one row; of every row where a vector is wanted."""
         v = self._full(q)
+        if shape:
+            return Value(self.graph.add("ReduceMax", [v.name], axes=[2], keepdims=0), shape, True)
         attributes = {"axes": [2], "keepdims": 0} if len(q.shape) == 2 else {"axes": [1]}
         name = self.graph.add("ReduceMax", [v.name], **attributes)
         self.dims[name] = (-1, 1)
@@ -487,7 +489,7 @@ class Rule:
 RULES = (
     Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
     Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
-    Rule(largest_entry, lambda q: (q,), lambda low, _, q: low.largest(q), fused=True),
+    Rule(largest_entry, lambda q: (q,), lambda low, node, q: low.largest(q, node.shape), fused=True),
     Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
     Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
     Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),

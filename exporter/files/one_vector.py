@@ -5,6 +5,7 @@ With every shape known, most of what turns rows into columns is not needed:
     (1, a, b) where no node needs the first axis          (a, b)
     Reshape to the shape that is there                    left out
     Gemm(row, W, b), then Reshape to a column             Gemm(W', row, b', transB = 1)
+    Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def for_one_vector(graph: Graph, d: int) -> None:
         node.input[:] = [same.get(name, name) for name in node.input]
         maker = makers.get(node.input[0])
         if node.op_type != "Reshape":
+            if maker and maker.op_type == "Reshape" and shapes[maker.input[0]] == shapes[maker.output[0]][::-1]:
+                _from_column(graph, node, maker.input[0])
             kept.append(node)
         elif shapes[node.input[0]] == shapes[node.output[0]] and node.output[0] != "y":
             same[node.output[0]] = node.input[0]
@@ -58,16 +61,16 @@ def _without_batch_axis(graph: Graph, shapes: dict[str, Shape]) -> None:
     """Tensors (1, a, b) as (a, b), in all nodes or, where one has no such form, in none."""
     changed = [_without_axis(graph, node, shapes) for node in graph.nodes]
     if all(changed):
-        graph.nodes = [node for node in changed if node]
+        graph.nodes = [node for nodes in changed for node in nodes]
 
 
-def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) -> onnx.NodeProto | None:
-    """A node whose tensors of three axes or more, all of them for one vector, lack the first; None if it needs that one."""
+def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) -> list[onnx.NodeProto]:
+    """A node whose tensors of three axes or more, all of them for one vector, lack the first; none if it needs that one."""
     source, out = shapes[node.input[0]], shapes[node.output[0]]
     if max(len(source), len(out)) < 3:
-        return node
+        return [node]
     if any(len(shapes[name]) > 2 for name in node.input if name in graph.initializers):
-        return None  # a stored tensor would bring the axis back
+        return []  # a stored tensor would bring the axis back
     new = onnx.NodeProto()
     new.CopyFrom(node)
     axes = [axis for a in node.attribute if a.name == "axes" for axis in a.ints]
@@ -84,9 +87,24 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
             new.input[3] = graph.shape((stored - 1).tolist())
         case "ReduceMax" if len(out) == 2 and source[:2] == (1, 1) and axes == [2]:
             new = helper.make_node("ReduceMax", node.input, node.output, node.name, axes=[1])
+        case "ReduceMax" if len(out) == 2 and source[0] == 1 and axes == [2]:
+            column = f"{node.output[0]}_column"
+            return [
+                helper.make_node("ReduceMax", node.input, [column], node.name, axes=[1]),
+                helper.make_node("Reshape", [column, graph.shape(out)], node.output, f"{node.name}_row"),
+            ]
         case _:
-            return None
-    return new
+            return []
+    return [new]
+
+
+def _from_column(graph: Graph, gemm: onnx.NodeProto, column: str) -> None:
+    """Let a product of a row with one stored column read the row as the column that it was made of."""
+    stored = graph.initializers
+    if gemm.op_type == "Gemm" and not gemm.attribute and gemm.input[1] in stored:
+        weights = numpy_helper.to_array(stored[gemm.input[1]])
+        if weights.shape[1] == 1:
+            gemm.input[:] = [graph.constant(weights.T, graph.dtype), column, *gemm.input[2:]]
 
 
 def _turned(graph: Graph, gemm: onnx.NodeProto, shapes: dict[str, Shape], wanted: Shape) -> bool:

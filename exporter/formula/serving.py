@@ -95,6 +95,18 @@ def picked(x: Node, s: Node) -> Node:
     return assume(assume(trim(x + s) - trim(s), 0.0, 1.0).sum(len(s.shape) - 1), 0.0, 1.0)
 
 
+def largest_within(x: Node, beyond: Node, found: Node) -> Node:
+    """`found`, the largest entry of x >= 0 in each row of integers `beyond`, or in the one row, where they are not above 0.
+
+    With beyond = the rank of every entry less r that is the entry of rank r, whatever the order of equal ones: an entry that
+    is out falls below 0 by the ReLU, and the largest is an entry that is in.
+    """
+    out = relu(beyond)
+    if len(out.shape) == 1:
+        return largest_of(x - out, found.reshape()).reshape(1)
+    return largest_of(x.spread(0, out.shape[0]) - out, found)
+
+
 def prefix_counts(live: Node) -> Node:
     """The prefix sums of the rows of a matrix of zeros and ones: inside groups, and of the groups before."""
     rows, n = live.shape

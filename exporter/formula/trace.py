@@ -6,7 +6,7 @@
            | Sum((c, Node)..., offset)       c1 a1 + c2 a2 + ... + offset, scalars c and offset
            | Stack(Node..., axis)            concatenation
            | Relu(Node)                      one layer of neurons
-           | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`
+           | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`, or of every row
            | Variant(Node, form)             the Node, for which a file made for serving may compute another formula
 
 Everything but Relu is affine and costs no layer. `level` counts the ReLU layers below a node; what is used more than one
@@ -310,7 +310,7 @@ def assume_total(node: Node, total: float) -> Node:
 
 
 def largest_of(q: Node, node: Node) -> Node:
-    """The scalar `node`, which is the largest entry of the vector q."""
+    """The scalar `node`, which is the largest entry of the vector q, or a vector of the largest of every row."""
     return Largest(node.shape, node.level, node.lo, node.hi, node, q)
 
 

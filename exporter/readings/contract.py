@@ -14,7 +14,7 @@ formula at hand what that proof needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import frexp, isinf
@@ -30,7 +30,6 @@ from exporter.formula.serving import scaled_total, served, trimmed
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
 DType = Literal["float32", "float64"]
-Clips = Callable[[Node], tuple[float, Node, float, float] | None]  # `trimmed`, in a form that has Clip
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
 LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
 EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a multiple of everything
@@ -57,29 +56,46 @@ class Step:
 
 def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
-    return _factored_bits(net, quantum, lambda node: None)
+    return _factored_bits(net, quantum, _Reading())
 
 
 def fused_bits(net: Network, quantum: float) -> Step:
     """The same of the formula that the fused profile computes, where Clip forgives what rounds outside its bounds."""
-    return _factored_bits(served(net), quantum, trimmed)
+    return _factored_bits(served(net), quantum, _Fused())
 
 
-def _factored_bits(net: Network, quantum: float, clip: Clips) -> Step:
-    quanta = node_quanta(net, quantum)
+class _Reading:
+    """What the nodes of a form are computed from; a structured one has nothing but ReLUs."""
+
+    def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
+        """`trimmed`, in a form that has Clip."""
+        return None
+
+    def args(self, node: Node) -> tuple[Node, ...]:
+        return node.args
+
+
+class _Fused(_Reading):
+    """Clip for a pair of ReLUs, and the largest entry of a vector by an operation of its own."""
+
+    def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
+        return trimmed(node)
+
+    def args(self, node: Node) -> tuple[Node, ...]:
+        pair = trimmed(node)
+        return (pair[1],) if pair else (node.of,) if isinstance(node, Largest) else node.args
+
+
+def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
     guard = guard_of(net.output)
     worst = _guard_step(net, guard, quantum)
-
-    def args(node: Node) -> tuple[Node, ...]:
-        pair = clip(node)
-        return () if guard and node is guard.node else (pair[1],) if pair else node.args
-
-    nodes = topological(net.output, args=args)
+    nodes = topological(net.output, args=lambda node: () if guard and node is guard.node else form.args(node))
+    quanta = node_quanta(net, quantum, [n.of for n in nodes if isinstance(n, Largest)])
     final = _rounded_once(net.output)
-    cut = _cut_at_zero(nodes)
-    inside = _read_inside(nodes, clip)
+    cut = _cut_at_zero(nodes, form)
+    inside = _read_inside(nodes, form)
     for node in nodes:
-        pair = clip(node)
+        pair = form.clip(node)
         largest = pair[0] * pair[2] + abs(pair[3]) if pair else _largest_partial(node)
         if node in inside and isinstance(node, Sum):
             exact = [_bits(*_product(c, a, quanta)) for c, a in node.terms if a not in inside]
@@ -105,7 +121,7 @@ def _product(c: Scalar, a: Node, quanta: dict[Node, float]) -> tuple[float, floa
     return abs(float(c)) * a.magnitude, low_bit(c) * quanta[a]
 
 
-def _read_inside(nodes: list[Node], clip: Clips) -> dict[Node, float]:
+def _read_inside(nodes: list[Node], form: _Reading) -> dict[Node, float]:
     """For the nodes that only Clips read, directly or with a number added: the magnitude up to which they must be exact.
 
     Such a node is one rounded sum of two, so that it keeps its side of every number that its type has. With Clip(v, 0, h)
@@ -114,7 +130,7 @@ def _read_inside(nodes: list[Node], clip: Clips) -> dict[Node, float]:
     """
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
-        for arg in (pair[1],) if (pair := clip(node)) else node.args:
+        for arg in form.args(node):
             readers.setdefault(arg, []).append(node)
     ends: dict[Node, tuple[float, float]] = {}
     for node in reversed(nodes):
@@ -122,7 +138,7 @@ def _read_inside(nodes: list[Node], clip: Clips) -> dict[Node, float]:
             continue
         wanted = []
         for reader in readers.get(node, ()):
-            if pair := clip(reader):
+            if pair := form.clip(reader):
                 wanted.append((0.0, pair[2]))
             elif reader in ends and isinstance(reader, Sum) and (found := _lighter(reader, node)):
                 c, lo, hi = found
@@ -177,15 +193,22 @@ def _rounds_to_grid(guard: Guard, quantum: float) -> int:
     return 0
 
 
-def _cut_at_zero(nodes: list[Node]) -> set[Node]:
-    """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs."""
+def _cut_at_zero(nodes: list[Node], form: _Reading) -> set[Node]:
+    """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs.
+
+    And by an operation for the largest entry, where that is not negative.
+    """
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
-        for arg in node.args:
+        for arg in form.args(node):
             readers.setdefault(arg, []).append(node)
+
+    def cuts(node: Node, arg: Node) -> bool:
+        return isinstance(node, Relu) or (isinstance(node, Largest) and node.of is arg and node.lo >= 0)
+
     cut: set[Node] = set()
     for node in reversed(nodes):
-        if all(isinstance(r, Relu) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
+        if all(cuts(r, node) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
             cut.add(node)
     return cut
 
@@ -340,10 +363,10 @@ class _Partials:
         return _Partial(plus, minus, n * plus, n * minus, 0, p.terms * most)
 
 
-def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
-    """For every node a power of two that divides all its values, 0 where there is none."""
+def node_quanta(net: Network, quantum: float, others: Sequence[Node] = ()) -> dict[Node, float]:
+    """For every node of a network, and of others, a power of two that divides all its values, 0 where there is none."""
     quanta: dict[Node, float] = {}
-    for node in topological(net.output):
+    for node in topological(net.output, *others):
         match kind(node):
             case Input():
                 q = quantum
