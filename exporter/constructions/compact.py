@@ -113,9 +113,17 @@ def pick(e: Entries, p: Node, both: int) -> tuple[Interval, Node]:
     """
     k = p.shape[0] - 2
     inner = p.take(range(1, k + 1))
-    # K d comparisons
-    apart = (inner.spread(1, e.d) - e.values.spread(0, k)) / e.quantum
-    count = assume(trim(apart + 1, 2).sum(1), 0.0, 2.0 * e.d)
+
+    def counted(mine: Node) -> Node:
+        """d comparisons for each of some pivots."""
+        apart = (mine.spread(1, e.d) - e.values.spread(0, mine.size)) / e.quantum
+        return assume(trim(apart + 1, 2).sum(1), 0.0, 2.0 * e.d)
+
+    def in_parts(cells: int) -> Node:
+        rows = max(1, cells // e.d)
+        return stack(counted(inner.take(slice(at, at + rows))) for at in range(0, k, rows))
+
+    count = variant(counted(inner), in_parts)
     rise = assume(inner - p.take(range(k)), 0.0, 1.0)
     fall = assume(p.take(range(2, k + 2)) - inner, 0.0, 1.0)
     under, over = both - 1 - count, count - both

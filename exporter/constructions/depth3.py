@@ -9,7 +9,7 @@ import numpy as np
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import rank_select
 from exporter.formula.serving import all_pairs, largest_within
-from exporter.formula.trace import Node, assume, constant, differences, trim, variant
+from exporter.formula.trace import Node, assume, constant, trim, variant
 
 FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer operations than their matrix
 
@@ -26,14 +26,11 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
 
 
 def counted(x: Node, ranks: Sequence[int], delta: Scalar, cells: int, found: Node) -> Node:
-    """The same entries as the largest that are in: few are compared by products, the others by their matrix, or its half."""
+    """The same entries as the largest that are in: few are compared by products."""
     d, p = x.shape[0], len(ranks)
     if d <= FEW and p <= 2:
         return largest_within(x, of_few(x, ranks, delta), found)
-    if d * d <= cells:  # equal entries have one rank
-        ahead = 1 + assume(trim(differences(x, x), delta).sum(1) / delta, 0.0, float(d - 1))
-    else:
-        ahead = all_pairs(x, delta, cells)
+    ahead = all_pairs(x, delta, cells, unique=False)
     return largest_within(x, ahead.spread(0, p) - constant(list(ranks)).spread(1, d), found)
 
 

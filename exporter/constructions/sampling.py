@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like
-from exporter.formula.serving import all_pairs, picked, prefix_counts
+from exporter.formula.serving import all_pairs, largest_within, picked, prefix_counts
 from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
 from exporter.planning.schedule import HardRound, SoftRound
 
@@ -94,7 +94,8 @@ def dealt(order: Index, blocks: int) -> Index:
 def lean_ranks(x: Node, quantum: Scalar) -> Node:
     """Ranks 1..m of all entries, each pair compared once: m (m - 1) neurons; equal entries rank by position.
 
-    For i < j the pair says whether x_i > x_j; the other direction is 1 minus it.
+    For i < j the pair says whether x_i > x_j; the other direction is 1 minus it. They are for `lean_select`, which when
+    fused needs no unique ones.
     """
     m = x.shape[0]
     if m == 1:
@@ -107,7 +108,7 @@ def lean_ranks(x: Node, quantum: Scalar) -> Node:
     table[j, i] = np.arange(len(i)) + len(i)
     off = table[~np.eye(m, dtype=bool)]
     ranks = assume(both.take(off).reshape(m, m - 1).sum(1) + 1, 1.0, float(m))
-    return variant(ranks, lambda cells: all_pairs(x, quantum, cells))
+    return variant(ranks, lambda cells: all_pairs(x, quantum, cells, unique=False))
 
 
 def ranks_of_rows(x: Node, quantum: Scalar) -> Node:
@@ -145,8 +146,8 @@ def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive:
     )
     found = assume(each.sum(1) - before, 0.0, 1.0)
     # the sum of ones and an entry has more bits than the entry
-    q = len(wanted)
-    return variant(found, lambda _: picked(x.spread(0, q), exactly.spread(1, m) - ranks.spread(0, q)))
+    beyond = ranks.spread(0, len(wanted)) - exactly.spread(1, m)
+    return variant(found, lambda _: largest_within(x, beyond, found))
 
 
 def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node]:

@@ -78,7 +78,9 @@ class _Columns(Lowering):
 
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """A row c ... c from the left."""
-        v, n, lead = self._full(arg), arg.shape[-1], arg.shape[:-1]
+        n, lead = arg.shape[-1], arg.shape[:-1]
+        v, each = self._summed(arg)
+        offset += c * n * each
         row = self.graph.constant(np.full((1, n), c))
         if not lead:
             return Value(self.graph.add("Gemm", [row, v.name, self.graph.constant([offset])]), (), v.batched)
@@ -89,12 +91,12 @@ class _Columns(Lowering):
         """M from the left, over all that stands behind the axis as one."""
         m = dense(matrix).astype(np.float64)
         shape, behind = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :]), shape_size(v.shape[axis + 1 :])
-        name = v.name
-        if behind > 1:
+        name, inner = v.name, axis < len(v.shape) - 1
+        if inner:
             dims = [*v.shape[: axis + 1], -1 if v.batched else behind]
             name = self._reshape_to(name, dims)
         name = self.graph.add("MatMul", [self.graph.constant(m), name])
-        if behind > 1:
+        if inner:
             name = self._reshape_to(name, [*shape, -1 if v.batched else 1])
         return Value(name, shape, v.batched)
 

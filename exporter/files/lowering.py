@@ -28,9 +28,12 @@ from onnx import numpy_helper
 
 from exporter.files.graph import Graph
 from exporter.files.rewrites import (
+    absorbed,
     entry_sum,
     joint_product,
     largest_entry,
+    lifted,
+    lifted_total,
     plus_product,
     product_chain,
 )
@@ -163,7 +166,12 @@ class Lowering:
         return Value("x", shape, True)
 
     def folded(self, node: Node) -> Value:
-        return Value(self._stored(constant_values(node)), node.shape, False)
+        """A constant; fused, once along an axis on which it is all alike, for a scalar is added faster than a row."""
+        values = constant_values(node)
+        for axis in range(values.ndim) if self.fused else ():
+            first = values.take([0], axis)
+            values = first if np.all(values == first) else values
+        return Value(self._stored(values), values.shape, False)
 
     def _stored(self, values: Array) -> str:
         return self.graph.constant(values.astype(np.float64))
@@ -286,10 +294,20 @@ class Lowering:
         made, its_offset = self.totals[c, arg]
         return self._shift(made, offset - its_offset)
 
+    def _summed(self, arg: Node) -> tuple[Value, float]:
+        """A tensor whose entries are those of the node less a number, and the number."""
+        shifted = None if arg in self.values else lifted(arg)
+        node, h, offset = shifted or (arg, 0.0, 0.0)
+        v = self.values[node] if self.values[node].shape == node.shape else self._full(node)
+        if shifted:
+            v = self._each(v, "Clip", *(self.graph.constant(end) for end in (-offset, h - offset)))
+        return v, offset
+
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """The sum as Gemm(c ... c, v, offset) over the rows of v."""
-        v = self._full(arg) if self.values[arg].shape != arg.shape else self.values[arg]
         n, lead = arg.shape[-1], arg.shape[:-1]
+        v, each = self._summed(arg)
+        offset += c * n * each
         if not v.batched:
             ones = self.graph.constant(np.full((n, 1), c))
             out = self._shift(Value(self.graph.add("MatMul", [v.name, ones]), (*lead, 1), False), offset)
@@ -460,13 +478,6 @@ def folds(node: Node) -> bool:
     return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
 
 
-def absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
-    """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
-    c, v, _, offset = pair
-    summed = scaled_total(v) if c == 1 and offset else None
-    return (summed[0], summed[1], summed[2] + offset) if summed else None
-
-
 def _row_length(n: int) -> int:
     """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
     if n <= TWO_STAGE:
@@ -491,6 +502,7 @@ RULES = (
     Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
     Rule(largest_entry, lambda q: (q,), lambda low, node, q: low.largest(q, node.shape), fused=True),
     Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
+    Rule(lifted_total, lambda t: (t[0],), lambda low, _, t: low.total(*t[1]), fused=True),
     Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
     Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),
     Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p), rows=True),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from exporter.formula.linear import Along, Array, Reshape, Take
+from exporter.formula.serving import scaled_total, trimmed
 from exporter.formula.trace import Apply, Largest, Node, Sum
 
 
@@ -19,6 +20,32 @@ def largest_entry(node: Node) -> Node | None:
             return q
         case _:
             return None
+
+
+def absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
+    """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
+    c, v, _, offset = pair
+    summed = scaled_total(v) if c == 1 and offset else None
+    return (summed[0], summed[1], summed[2] + offset) if summed else None
+
+
+def lifted(node: Node) -> tuple[Node, float, float] | None:
+    """(a, h, o) when the node is trim(a + o, h) with |o| <= h: as Clip(a, -o, h - o) + o it passes once over the entries."""
+    pair = trimmed(node)
+    if pair is None or pair[0] != 1 or pair[3]:
+        return None
+    match pair[1]:
+        case Sum(terms=((1, a),), offset=o) if 0 < abs(float(o)) <= pair[2]:
+            return a, pair[2], float(o)
+        case _:
+            return None
+
+
+def lifted_total(node: Node) -> tuple[Node, tuple[float, Node, float]] | None:
+    """(a, `scaled_total`) when that is of such a node: what was added to its entries is added to the sum."""
+    found = scaled_total(node)
+    inner = lifted(found[1]) if found else None
+    return (inner[0], found) if found and inner else None
 
 
 def plus_product(node: Node) -> tuple[Node, Node, Array] | None:

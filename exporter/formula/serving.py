@@ -46,10 +46,12 @@ SHORT = 64
 RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 
 
-def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None) -> Node:
+def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None, unique: bool = True) -> Node:
     """The ranks 1..m of all entries, equal ones by position, each pair compared once: no list of pairs, no large matrix.
 
-    With `then` equal entries are compared by these integers, and by position where they are equal as well.
+    With `then` equal entries are compared by these integers, and by position where they are equal as well. What is not
+    `unique` is at least 1 + the number of smaller entries, for one of equal entries just that, and at most what it would be
+    as the last of them: enough for `largest_within`, and no position is looked at.
 
     Rows I of the matrix [x_i > x_j] at a time: what lies right of the square I x I is summed along its rows for I, and
     along its columns, from 1, for the entries after I.
@@ -57,16 +59,17 @@ def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None) -> N
         I  | square  wins      |  rank += sums of rows
            |         1 - wins  |  rank += sums of columns
     """
-    m, y = x.shape[0], x / delta
+    plain = then is None and not unique
+    m, y, unit = x.shape[0], x if plain else x / delta, delta if plain else 1
 
     def wins(mine: slice, other: slice) -> Node:
-        square = below_diagonal(mine.stop - mine.start) if mine == other else None
+        square = below_diagonal(mine.stop - mine.start) if mine == other and unique else None
         later = square
         if then is not None:
             apart = differences(then.take(mine), then.take(other))
             later = trim(apart + square if square is not None else apart)
         apart = differences(y.take(mine), y.take(other))
-        return trim(apart + later if later is not None else apart)
+        return trim(apart + later if later is not None else apart, unit)
 
     rows = max(1, cells // m)
     ranks: list[Node] = []
@@ -74,12 +77,12 @@ def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None) -> N
     for start in range(0, m, rows):
         n = min(rows, m - start)
         mine, after = slice(start, start + n), slice(start + n, m) if start + n < m else None
-        terms = [wins(mine, mine).sum(1)]
+        terms = [wins(mine, mine).sum(1) / unit]
         lost: Node | None = None
         if after is not None:
             won = wins(mine, after)
-            terms.append(won.sum(1))
-            lost = assume(n - won.sum(0), 0.0, float(n))
+            terms.append(won.sum(1) / unit)
+            lost = assume(n - won.sum(0) / unit, 0.0, float(n))
         if below is not None:
             terms.append(below.take(slice(0, n)))
             rest = below.take(slice(n, None)) if after is not None else None
@@ -98,8 +101,9 @@ def picked(x: Node, s: Node) -> Node:
 def largest_within(x: Node, beyond: Node, found: Node) -> Node:
     """`found`, the largest entry of x >= 0 in each row of integers `beyond`, or in the one row, where they are not above 0.
 
-    With beyond = the rank of every entry less r that is the entry of rank r, whatever the order of equal ones: an entry that
-    is out falls below 0 by the ReLU, and the largest is an entry that is in.
+    With beyond = the rank of every entry less r that is the entry of rank r: an entry that is out falls to 0 or below, for
+    x <= 1, and the largest is one that is in. Ranks need not be unique (`all_pairs`): of the entries equal to the one of
+    rank r the first is in, and all larger ones are out.
     """
     out = relu(beyond)
     if len(out.shape) == 1:

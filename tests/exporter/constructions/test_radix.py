@@ -39,15 +39,28 @@ def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows
     assert np.array_equal(evaluate(net, x), np.sort(x, axis=1))
 
 
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bins", [2, 4, 8])
 @pytest.mark.parametrize(("d", "bits"), [(2, 5), (3, 3), (4, 3), (5, 2)])
-def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str) -> None:
+def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str, tune: str) -> None:
     """The shortest files, with digits of one size, with a shorter first one, and with a single one."""
     bins = min(bins, 2**bits)
-    options = Options("radix", grid=Grid(bits=bits), profile=profile, tune="latency", radix=bins)
+    options = Options("radix", grid=Grid(bits=bits), profile=profile, tune=tune, radix=bins)  # type: ignore[arg-type]
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
     assert np.array_equal(run(to_onnx(build(tasks.median(d), options)), x)[:, 0], np.median(x, axis=1))
+    both = build(tasks.rank(d, [d - 1, d]), options)
+    assert np.array_equal(run(to_onnx(both), x), np.sort(x, axis=1)[:, -2:])
+
+
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_files_for_grid_inputs_are_within_a_step_off_the_grid(tune: str) -> None:
+    """The shorter end of a fused file is for entries that are on the grid for certain: here one between would spoil it."""
+    options = Options("radix", grid=Grid(bits=4), profile="fused", tune=tune, inputs="grid", dtype="float64")  # type: ignore[arg-type]
+    rng = np.random.default_rng(7)
+    x = np.clip((rng.integers(0, 17, (4000, 4)) + rng.choice([0.0, 0.5, -0.25, 0.99], (4000, 4))) / 16, 0, 1)
+    error = np.abs(run(to_onnx(build(tasks.median(4), options)), x)[:, 0] - np.median(x, axis=1))
+    assert error.max() < 1 / 16
 
 
 @pytest.mark.parametrize("profile", ["structured", "fused"])

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from exporter.build import build, to_onnx
+from exporter.files.columns import column_graph
 from exporter.files.graph import Graph
 from exporter.files.lowering import structured_graph
+from exporter.files.model_file import assemble
 from exporter.files.rewrites import entry_sum, joint_product
 from exporter.formula.network import network
-from exporter.formula.serving import all_pairs, grain
-from exporter.formula.trace import Node, differences, relu, stack, total, trim, variant, vector
+from exporter.formula.primitives import rank_select
+from exporter.formula.serving import all_pairs, grain, largest_within
+from exporter.formula.trace import (
+    Node,
+    constant,
+    differences,
+    largest_of,
+    relu,
+    stack,
+    total,
+    trim,
+    variant,
+    vector,
+)
 from exporter.options import Options
 from exporter.question.task import median
 from exporter.readings.contract import fused_bits, structured_bits
@@ -128,6 +145,55 @@ def test_all_pairs_in_blocks(rows: int) -> None:
     data = np.random.default_rng(0).integers(0, 4, (200, 7)) / 4
     ranks = evaluate(network(x, all_pairs(x, 0.25, 7 * rows)), data)
     assert np.array_equal(ranks, 1 + np.argsort(np.argsort(data, axis=1, kind="stable"), axis=1))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("last", [False, True], ids=["batch first", "batch last"])
+def test_the_entry_of_a_rank_is_the_largest_that_is_in(rows: int, last: bool) -> None:
+    """All ranks of all vectors of five entries from four values, equal ones inside a block and across blocks."""
+    x, ranks = vector(5), constant(np.arange(1.0, 6.0))
+    entries = rank_select(x, [1, 2, 3, 4, 5], 0.25, ties=True)
+    below = all_pairs(x, 0.25, 5 * rows, unique=False)
+    found = variant(entries, lambda _: largest_within(x, below.spread(0, 5) - ranks.spread(1, 5), entries))
+    graph = (column_graph if last else partial(structured_graph, fused=True))(network(x, found), "float32")
+    data = np.array(list(product(range(4), repeat=5))) / 4
+    assert np.array_equal(run(assemble(graph, 5, 5, "test", {}), data), np.sort(data, axis=1))
+    assert max(prod(tensor.dims) for tensor in graph.initializers.values()) <= 5  # no matrix of positions
+
+
+def test_the_largest_entry_forgives_what_rounds_below_it() -> None:
+    """An entry that is out may round, if what is left is known not to be negative; one that is in may not."""
+    x = vector(3)
+
+    def bits(q: Node, lo: float) -> float:
+        found = x.take([0]) + lo
+        largest = largest_of(q, found.reshape()).reshape(1)
+        return fused_bits(network(x, variant(found, lambda _: largest)), 2.0**-24).bits
+
+    out = relu(x * 2.0**24)  # integers
+    assert bits(x - out, 0.0) == 24
+    assert bits(x - out, -1.0) == 48
+    assert bits(x + out, 0.0) == 49
+
+
+def test_a_number_added_inside_a_clip_is_added_to_its_sum() -> None:
+    x = vector(6)
+    count = (trim(differences(x, x) * 4 + 1, 2)).sum(1)
+    graph = structured_graph(network(x, count), "float32", fused=True)
+    assert [node.op_type for node in graph.nodes].count("Add") == 0
+    data = np.random.default_rng(0).integers(0, 5, (50, 6)) / 4
+    assert np.array_equal(run(assemble(graph, 6, 6, "test", {}), data), evaluate(network(x, count), data))
+
+
+def test_constants_are_stored_once_along_an_axis() -> None:
+    """The thresholds of the first digit, spread over all entries, and the wanted ranks."""
+    for name, d in (("radix", 2048), ("depth3", 64), ("compact", 256)):
+        graph = to_onnx(build(median(d), Options(name, profile="fused", tune="latency"))).graph
+        for tensor in graph.initializer:
+            values = numpy_helper.to_array(tensor)
+            if values.ndim > 1 and values.dtype == np.float32 and values.size > d:
+                added = [n for n in graph.node if tensor.name in n.input and n.op_type in ("Add", "Sub")]
+                assert not added or not any(np.all(values == values.take([0], a)) for a in range(values.ndim))
 
 
 def gathers(name: str, d: int, tune: str) -> list[int]:
