@@ -2,6 +2,7 @@
 
     python tests/benchmarks/bench_constructions.py [--d 2048] [--batch 1 16 64] [--rounds 15] [--construction NAME ...]
     python tests/benchmarks/bench_constructions.py --profile compact --batch 64       where the time of one file goes
+    python tests/benchmarks/bench_constructions.py --growth --batch 64                time and size over d = 512 ... 4096
 
 One onnxruntime thread, and the time that the processor gave it. Inputs rotate (on one repeated vector, selection algorithms
 learn its branches), contenders take turns within every round, and the median of the rounds counts. Below 1 a construction is
@@ -41,6 +42,7 @@ FILES: tuple[tuple[str, Tune, int | None], ...] = (  # profile, tune, exact batc
     ("minmax", "throughput", None),
 )  # fmt: skip
 ONE = " --batch 1"
+LENGTHS = (512, 1024, 2048, 4096)  # for growth
 SIZE: dict[str, int] = {}  # neurons of the contenders
 
 
@@ -160,6 +162,22 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
         print(f"{'':4}{name:48} {1e6 * t / batch:12.1f} {against} {each}", flush=True)
 
 
+def growth(names: list[str], batch: int, rounds: int) -> None:
+    """Exponents of the size and of the time of one vector over d, fitted on a log-log scale, and the time over the size."""
+    print(f"batch {batch}\n{'':4}{'':12} {'size':>8} {'time':>8}   ns/neuron at d = {', '.join(map(str, LENGTHS))}")
+    for name in names:
+        options = Options(construction=name, profile="fused", tune="latency" if batch == 1 else "throughput")
+        models = [build(tasks.median(d), options) for d in LENGTHS]
+        runs = [session(to_onnx(model)) for model in models]
+        inputs = [grid_inputs(d, batch)[:4] for d in LENGTHS]
+        turns = [[seconds(run, x, 0.02) for run, x in zip(runs, inputs, strict=True)] for _ in range(rounds)]
+        size = np.array([model.accounting.size for model in models])
+        spent = np.median(turns, axis=0) / batch
+        fitted = (np.polyfit(np.log(LENGTHS), np.log(y), 1)[0] for y in (size, spent))
+        each = "  ".join(f"{ns:.2f}" for ns in 1e9 * spent / size)
+        print(f"{'':4}{name:12} {' '.join(f'{e:8.2f}' for e in fitted)}   {each}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--d", type=int, default=2048)
@@ -168,7 +186,12 @@ def main() -> None:
     medians = [c.name for c in CONSTRUCTIONS.values() if c.op == "median"]
     parser.add_argument("--construction", nargs="+", default=medians, choices=medians)
     parser.add_argument("--profile", metavar="NAME", choices=medians, help="profile one fused file by operator instead")
+    parser.add_argument("--growth", action="store_true", help="how time and size grow with d instead")
     args = parser.parse_args()
+    if args.growth:
+        for batch in args.batch:
+            growth(args.construction, batch, args.rounds)
+        return
     if args.profile:
         for batch in args.batch:
             where_time_goes(args.profile, args.d, batch, "latency" if batch == 1 else "throughput")
