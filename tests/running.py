@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 
 from exporter.files.comparators import made_of_comparators
-from exporter.files.lowering import dense_graph
+from exporter.files.dense import dense_graph
 from exporter.files.model_file import assemble
 from exporter.files.profiles import PROFILES
 from exporter.formula.network import Network, Weights, weights

@@ -1,7 +1,5 @@
-"""A network as ONNX nodes.
+"""A network as ONNX nodes, factored as its formula is (the merged chain: exporter.files.dense).
 
-    dense        the merged weight list: Gemm, Relu, Gemm, ..., Gemm
-    matmul       the same chain with MatMul and Add for every Gemm
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
     fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h) and for the guard, and ReduceMax for a tree
                  of maxima
@@ -24,7 +22,6 @@ from typing import Any, assert_never
 
 import numpy as np
 import scipy.sparse as sp
-from onnx import numpy_helper
 
 from exporter.files.graph import Graph
 from exporter.files.rewrites import (
@@ -51,7 +48,7 @@ from exporter.formula.linear import (
     dense,
     shape_size,
 )
-from exporter.formula.network import Network, Weights, constant_values
+from exporter.formula.network import Network, constant_values
 from exporter.formula.serving import grain, regular_runs, scaled_total, served, trimmed, unvaried
 from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 
@@ -73,24 +70,6 @@ class Value:
     shape: Shape
     batched: bool
     merged: bool = False
-
-
-def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
-    """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
-    graph = Graph(np.dtype(dtype))
-    h = "x"
-    for i, layer in enumerate(layers):
-        if i:
-            h = graph.add("Relu", [h])
-        matrix = numpy_helper.from_array(np.ascontiguousarray(layer.matrix.T.toarray().astype(dtype)), f"W{i + 1}")
-        bias = numpy_helper.from_array(layer.bias.astype(dtype), f"b{i + 1}")
-        graph.initializers[matrix.name], graph.initializers[bias.name] = matrix, bias
-        if gemm:
-            h = graph.add("Gemm", [h, matrix.name, bias.name])
-        else:
-            h = graph.add("Add", [graph.add("MatMul", [h, matrix.name]), bias.name])
-    graph.finish(h)
-    return graph
 
 
 def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:

@@ -21,8 +21,9 @@ import onnx
 from exporter.errors import UserError
 from exporter.files.columns import column_graph, moves_entries
 from exporter.files.comparators import comparator_graph
+from exporter.files.dense import dense_graph
 from exporter.files.graph import Graph
-from exporter.files.lowering import dense_graph, structured_graph
+from exporter.files.lowering import structured_graph
 from exporter.files.one_vector import for_one_vector
 from exporter.formula.network import Network, weights
 

@@ -26,7 +26,7 @@ from onnx import helper
 from exporter.build import Built
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.lowering import dense_graph
+from exporter.files.dense import dense_graph
 from exporter.files.manifest import replace_file, writable
 from exporter.files.model_file import ELEMENT, IR_VERSION, OPSET
 from exporter.formula.network import Weights, weights
