@@ -227,7 +227,9 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
             blocks = ending.blocks * tails.upper_tail(d, law.high, ending.block, ending.entries + 1)
             crowded = np.minimum(1.0, blocks)
         else:
-            crowded = dealt_crowds(d, sample.size, pivots, law.high - 2, ending.blocks, ending.entries)
+            # the ends of the bracket are not live; beyond the sample there is no end
+            ends = (pivots[0] >= 1) + (pivots[-1] <= sample.size)
+            crowded = dealt_crowds(d, sample.size, pivots, law.high - ends, ending.blocks, ending.entries)
         return law.expected(np.where(law.high > ending.entries, crowded, 0.0))
 
     ending = min(blockings(BlockSample, d, isqrt(room), room // d), key=overflows)
