@@ -87,10 +87,8 @@ def batcher(x: Node, ranks: Sequence[int]) -> Node:
     halves: tuple[Node, Node] | None = None
     for stage, needed in zip(stages, after, strict=True):
         if d > FEW and len(wires) == d and stage[0] == (0, 1):  # merge exchange begins its last pass
-            rising, falling = (place := np.argsort(wires))[0::2], place[1::2][::-1]
-            # in any order of the pairs: as the rising half lies
-            pairs = d % 2 + np.argsort(rising[d % 2 :])
-            halves = w.take(np.r_[rising[: d % 2], rising[pairs]]), w.take(falling[pairs - d % 2])
+            place = np.argsort(wires)
+            halves = w.take(place[0::2]), w.take(place[1::2][::-1])
         w, wires = _arranged(w, wires, stage)
         m = len(stage)
         low, high = compared(w.take(slice(0, m)), w.take(slice(m, 2 * m)), x)
@@ -111,7 +109,7 @@ def compared(a: Node, b: Node, x: Node) -> tuple[Node, Node]:
 
 
 def middle_of_two(rising: Node, falling: Node, x: Node) -> Node:
-    """The middle entry, or both, of x from its sorted halves, of which the second is turned round and may lack the first.
+    """The middle entry, or both, of x from its sorted halves, of which the second is turned round and may lack one.
 
     With a_1 <= ... <= a_n and b_1 <= ... <= b_n the n minima of a_i and b_(n+1-i) are the n smallest, the maxima the n
     largest; where b_n is missing, it counts as infinite. Before its last pass merge exchange has sorted the even wires, and

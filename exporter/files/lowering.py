@@ -55,7 +55,6 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
-BEGINNING = -(2**31)  # what a Slice that goes back to the first entry ends before
 LONG = 4  # so many scalars are added up by one Gemm
 
 
@@ -388,7 +387,7 @@ class Lowering:
         shape = (*v.shape[:axis], len(indices), *v.shape[axis + 1 :])
         where = self._place(axis, v.batched)
         steps = np.unique(np.diff(indices))
-        if len(steps) == 0 or (len(steps) == 1 and (steps[0] > 0 or (self.fused and steps[0] < 0))):
+        if len(steps) == 0 or (len(steps) == 1 and steps[0] > 0):
             return Value(self._slice(v.name, indices, where), shape, v.batched)
         if self.fused and (runs := regular_runs(indices)):
             names = [self._slice(v.name, run, where) for run in runs]
@@ -403,8 +402,7 @@ class Lowering:
     def _slice(self, name: str, indices: Array, axis: int) -> str:
         """Entries at equal distances."""
         step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
-        end = int(indices[-1]) + (1 if step > 0 else -1)
-        ends = [[int(indices[0])], [end if end >= 0 else BEGINNING], [axis], [step]]
+        ends = [[int(indices[0])], [int(indices[-1]) + 1], [axis], [step]]
         return self.graph.add("Slice", [name, *(self.graph.shape(e) for e in ends)])
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:

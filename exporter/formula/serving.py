@@ -170,7 +170,7 @@ def taken(arg: Node, indices: Array) -> Node:
             pieces = [
                 (part, run[(run >= start) & (run < start + part.size)] - start)
                 for run in runs
-                for part, start in list(zip(parts, starts, strict=False))[:: 1 if run[-1] >= run[0] else -1]
+                for part, start in zip(parts, starts, strict=False)
             ]
             found = [taken(part, piece) for part, piece in pieces if len(piece)]
             if len(found) <= RUNS:
@@ -179,15 +179,9 @@ def taken(arg: Node, indices: Array) -> Node:
 
 
 def regular_runs(indices: Array) -> list[Array]:
-    """The runs at equal distances, if they are so few and long that slices copy them faster than a Gather."""
-    steps, runs, at = np.diff(indices), list[Array](), 0
-    while at < len(indices) and len(runs) <= RUNS:
-        other = np.flatnonzero(steps[at:] != steps[at : at + 1])
-        end = at + 1 + int(other[0]) if other.size else len(indices)
-        runs.append(indices[at:end])
-        at = end
-    few = len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1)
-    return runs if few and all(len(np.unique(run)) == len(run) for run in runs) else []
+    """The runs of neighbours, if they are so few and long that slices copy them faster than a Gather."""
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+    return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
 
 
 def grain(indices: Array, size: int) -> int:

@@ -102,18 +102,6 @@ def test_neighbours_are_gathered_as_rows() -> None:
         assert np.array_equal(run(model, x)[:, 0], np.median(x, axis=1))
 
 
-def test_entries_at_equal_distances_are_slices() -> None:
-    """Forwards and backwards, also where they are cut out of what is stacked, up to the first entry and the last."""
-    x = vector(64)
-    halves = stack([x.take(slice(0, 40)) + 1, x.take(slice(40, 64)) - 1])
-    for indices in (np.arange(0, 64, 3), np.arange(63, -1, -1), np.arange(62, -1, -2), np.r_[0:64:2, 63:0:-2]):
-        net = network(x, variant(halves, lambda _: halves).take(indices))
-        for graph in (structured_graph(net, "float32", fused=True), column_graph(net, "float32")):
-            assert not any(node.op_type == "Gather" for node in graph.nodes)
-            data = np.random.default_rng(0).integers(0, 9, (5, 64)) / 8
-            assert np.array_equal(run(assemble(graph, 64, len(indices), "test", {}), data), evaluate(net, data))
-
-
 def test_what_is_there_is_not_made_again() -> None:
     graph = Graph(np.dtype(np.float32), once=True)
     first = graph.add("Relu", ["x"])
