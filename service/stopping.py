@@ -20,6 +20,7 @@ def handle_signals() -> None:
         signal.signal(number, _stop)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _hang_up)
+    sys.unraisablehook = _not_raised
 
 
 def heed_signals() -> None:
@@ -34,6 +35,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
     for each in ENDING:  # what is left to do is cleaning up, which nothing should interrupt
         signal.signal(each, signal.SIG_IGN)
     sys.exit(0)
+
+
+def _not_raised(found: sys.UnraisableHookArgs) -> None:
+    """Nothing is said of a SystemExit that a callback (of a weak reference, say) could not raise: `heed_signals` ends it."""
+    if not (_asked and isinstance(found.exc_value, SystemExit)):
+        sys.__unraisablehook__(found)
 
 
 def _hang_up(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ the same last bin, and otherwise it is the smallest entry beyond that bin, found
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
@@ -42,6 +42,7 @@ class Digits:
     bits: tuple[int, ...]
     form: Form = "pair"
     share: bool = True
+    _: KW_ONLY
     saturated_moves: bool = False  # a layer more a digit, two small operations less
     rows: bool = False  # the thresholds of the last digit as one matrix: fewer operations, more neurons
     block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves

@@ -109,6 +109,25 @@ def test_a_signal_during_the_start_ends_it_as_well(
     assert "Traceback" not in server.log
 
 
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_inside_a_callback_that_cannot_raise_is_heeded_later(number: str) -> None:
+    """As when the import system drops a lock: Python reports what such a callback raises, and goes on."""
+    code = f"""
+import signal, weakref
+from service import stopping
+stopping.handle_signals()
+class Lock: pass
+lock = Lock()
+reference = weakref.ref(lock, lambda _: signal.raise_signal(signal.{number}))
+del lock
+print("went on")
+stopping.heed_signals()
+print("was not heeded")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
 def test_a_log_that_nobody_reads_holds_up_nothing(serve: Serve, models: Path) -> None:
     server = serve(models, "--drain-s", "0", how={"stderr": subprocess.PIPE}).wait()
     assert server.process.stderr is not None

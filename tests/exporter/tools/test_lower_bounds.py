@@ -272,7 +272,9 @@ def test_a_graph_has_the_layers_of_its_network(tmp_path: Path, construction: str
         out = tmp_path / str(d)
         more = ["--inputs", "grid"] if profile == "fused" else []  # fused, the guard is one Clip and no layers
         path = exported(out, "--d", str(d), "--op", "max", "--construction", construction, "--profile", profile, *more)
-        assert len(layer_widths(load(path), path)) + 1 == decode(load(path))["depth"]
+        layers, depth = len(layer_widths(load(path), path)) + 1, decode(load(path))["depth"]
+        # a fused depth3 file computes another formula than its network: the largest of some entries, a tree of maxima
+        assert layers > depth if (construction, profile) == ("depth3", "fused") else layers == depth
         assert audit(path)["can_be_exact"]
 
 
