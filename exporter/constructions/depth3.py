@@ -8,7 +8,7 @@ import numpy as np
 
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import rank_select
-from exporter.formula.serving import all_pairs, largest_within
+from exporter.formula.serving import largest_within
 from exporter.formula.trace import Node, assume, constant, trim, variant
 
 FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer operations than their matrix
@@ -22,16 +22,8 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
     merged float32 Gemm can add up exactly.
     """
     found = rank_select(x, ranks, delta, ties, saturating)
-    return variant(found, lambda cells: counted(x, ranks, delta, cells, found)) if ties and x.size > 1 else found
-
-
-def counted(x: Node, ranks: Sequence[int], delta: Scalar, cells: int, found: Node) -> Node:
-    """The same entries as the largest that are in: few are compared by products."""
-    d, p = x.shape[0], len(ranks)
-    if d <= FEW and p <= 2:
-        return largest_within(x, of_few(x, ranks, delta), found)
-    ahead = all_pairs(x, delta, cells, unique=False)
-    return largest_within(x, ahead.spread(0, p) - constant(list(ranks)).spread(1, d), found)
+    few = ties and 2 <= x.shape[0] <= FEW and len(ranks) <= 2
+    return variant(found, lambda _: largest_within(x, of_few(x, ranks, delta), found)) if few else found
 
 
 def of_few(x: Node, ranks: Sequence[int], delta: Scalar) -> Node:

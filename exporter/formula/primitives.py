@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from exporter.formula.linear import Scalar
-from exporter.formula.serving import all_pairs, picked
+from exporter.formula.serving import all_pairs, largest_within
 from exporter.formula.trace import (
     Node,
     assume,
@@ -117,7 +117,14 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
         # every rank is taken once, so the r - y_k above 0 are r - 1, ..., 1: far less than d times the largest
         bound = max(r) * (max(r) - 1) / 2 + max(r) * x.hi
     found = indicator_product(x.spread(0, p), s, bound).sum(1)
-    return variant(found, lambda _: picked(x.spread(0, p), s)) if ties else found
+    if not ties:
+        return found
+
+    def largest(cells: int) -> Node:
+        ahead = all_pairs(x, delta, cells, unique=False)
+        return largest_within(x, ahead.spread(0, p) - wanted.spread(1, d), found)
+
+    return variant(found, largest)
 
 
 def shortlist(x: Node, u: Node, l: Node, p: int, delta: Scalar) -> Node:  # noqa: E741 - the paper's letter

@@ -108,8 +108,8 @@ def largest_within(x: Node, beyond: Node, found: Node) -> Node:
     """
     out = relu(beyond)
     if len(out.shape) == 1:
-        return largest_of(x - out, found.reshape()).reshape(1)
-    return largest_of(x.spread(0, out.shape[0]) - out, found)
+        return assume(largest_of(x - out, found.reshape()), found.lo, x.hi).reshape(1)
+    return assume(largest_of(x.spread(0, out.shape[0]) - out, found), found.lo, x.hi)
 
 
 def prefix_counts(live: Node) -> Node:
