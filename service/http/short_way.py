@@ -113,6 +113,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.since = inf  # and before which look it began
         self.beyond = False  # a connection too many
         self.refused = False
+        self.lingers = False  # nothing more is written: what still comes is let by until `due`
         self.last = False
 
     @property
@@ -294,6 +295,8 @@ class ShortWayProtocol(HttpToolsProtocol):
             return
         self._write(self.gateway.refuse(problem), last=True)
         self.transport.write_eof()
+        self.flow.resume_reading()  # a client that cannot write on may not read the answer
+        self.lingers = True
         self._due_in(LINGER)
 
     def _refuse_head(self) -> None:
@@ -319,7 +322,7 @@ class ShortWayProtocol(HttpToolsProtocol):
             self.stuck = min(self.stuck, now)
         if now > self.stuck + self.settings.timeout_s or self._is_lost(now):
             self.transport.abort()
-        elif now > self.due and not self._answering:
+        elif now > self.due and (self.lingers or not self._answering):
             if self.stage is Stage.HEAD and not self.refused:
                 self._refuse(ProblemError(408, "The head of the request did not arrive in time."))
             else:

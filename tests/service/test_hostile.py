@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import onnx
+import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -25,7 +26,7 @@ from service.client import Client, ServiceError
 from service.client import __main__ as program
 from service.compute import registry
 from service.settings import Settings
-from tests.service.conftest import InProcess, Server
+from tests.service.conftest import InProcess, Server, until
 
 Serve = Callable[..., Server]
 Connect = Callable[..., InProcess]
@@ -138,6 +139,21 @@ def test_trailers_and_extensions_have_the_limit_of_a_head(serve: Serve, models: 
         connection.sendall(bytes(b"a" * (1 << 18)))
         assert until_closed(connection).split()[1] in (b"400", b"431")
     server.stop()
+
+
+def test_a_client_refused_within_its_body_is_not_kept(server: Server) -> None:
+    """It neither closes nor stops writing: it gets its answer, what it sends is let by for a moment, then it is cut off."""
+    ours = psutil.Process(server.process.pid)
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        mine = connection.getsockname()[1]
+
+        def kept() -> bool:
+            return any(c.raddr and c.raddr.port == mine for c in ours.net_connections("tcp"))
+
+        connection.sendall(post(b"2\r\n[[\r\nno length\r\n", "Transfer-Encoding: chunked", length=False))
+        assert until_closed(connection).startswith(b"HTTP/1.1 400 ")
+        assert kept()
+        until(lambda: not kept())
 
 
 def test_a_shortage_during_a_reload_costs_no_model(serve: Serve, models: Path) -> None:
