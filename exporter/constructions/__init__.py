@@ -102,7 +102,7 @@ def _depth3(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets
 
 
 def _batcher(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
-    values, names = batcher(x, ranks), LayerNames()
+    values, names = batcher(x, ranks, options.tune == "latency" or options.batch == 1), LayerNames()
     for stage in range(1, values.level - x.level + 1):
         names.add(x.level + stage, f"stage {stage}")
     return Statistics(values, names=names)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from exporter.constructions.bitonic import INNER, bitonic_middle, padding
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.constructions.radix import max_tree
 from exporter.formula.trace import Node, assume, relu, stack, variant
@@ -79,8 +80,11 @@ def pruned(stages: list[Stage], wanted: set[int]) -> tuple[list[Stage], list[set
     return kept[::-1], after[::-1]
 
 
-def batcher(x: Node, ranks: Sequence[int]) -> Node:
-    """The entries of the given ranks through the pruned network; wire i holds rank i + 1 at the end."""
+def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
+    """The entries of the given ranks through the pruned network; wire i holds rank i + 1 at the end.
+
+    For `single` vectors it is served as products (exporter.constructions.bitonic).
+    """
     d = x.shape[0]
     stages, after = shallowest(d, ranks)
     wires, w = list(range(d)), x
@@ -97,6 +101,9 @@ def batcher(x: Node, ranks: Sequence[int]) -> Node:
         live = [k for k, wire in enumerate(wires) if wire in needed]
         w, wires = w.take(live), [wires[k] for k in live]
     found = w.take([wires.index(r - 1) for r in ranks])
+    if single and d > FEW and padding(d, ranks):
+        rows, _ = shallowest(2**INNER, range(1, 2**INNER + 1))
+        return variant(found, lambda _: bitonic_middle(x, ranks, rows))
     if halves is not None and list(ranks) == list(range((d + 1) // 2, d // 2 + 2)):
         return variant(found, lambda _: middle_of_two(*halves, x))
     return found

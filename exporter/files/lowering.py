@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, assert_never
 
 import numpy as np
@@ -145,12 +146,15 @@ class Lowering:
         return Value("x", shape, True)
 
     def folded(self, node: Node) -> Value:
-        """A constant; fused, once along an axis on which it is all alike, for a scalar is added faster than a row."""
-        values = constant_values(node)
+        values = self._once(constant_values(node))
+        return Value(self._stored(values), values.shape, False)
+
+    def _once(self, values: Array) -> Array:
+        """Constants; fused, once along an axis on which they are all alike, for a scalar is added faster than a row."""
         for axis in range(values.ndim) if self.fused else ():
             first = values.take([0], axis)
             values = first if np.all(values == first) else values
-        return Value(self._stored(values), values.shape, False)
+        return values
 
     def _stored(self, values: Array) -> str:
         return self.graph.constant(values.astype(np.float64))
@@ -319,10 +323,10 @@ class Lowering:
         return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
     def product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
-        """rest + M arg for vectors: one Gemm."""
-        v, r = self._full(arg), self._full(rest)
-        name = self.graph.add("Gemm", [v.name, self.graph.constant(matrix.T), r.name])
-        return Value(name, (len(matrix),), True)
+        """rest + M arg along the last axis: one Gemm over the rows."""
+        v, r = self._rows(arg), self._rows(rest)
+        name = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), r])
+        return Value(name, rest.shape, True, merged=len(rest.shape) == 2)
 
     def joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
         """M (v, w, ...) for vectors: one Gemm over all of them."""
@@ -337,14 +341,17 @@ class Lowering:
 
     def product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""
-        v = self.values[arg]
-        if not v.merged:
-            v = self._full(arg)
-        rows = len(arg.shape) == 1 or v.merged
-        name = v.name if rows else self._reshape_to(v.name, [-1, arg.shape[-1]])
-        zero = self.graph.constant(np.zeros(len(matrix)))
-        out = self.graph.add("Gemm", [name, self.graph.constant(matrix.T), zero])
+        v, zero = self._rows(arg), self.graph.constant(np.zeros(len(matrix)))
+        out = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), zero])
         return Value(out, node.shape, True, merged=len(node.shape) == 2)
+
+    def _rows(self, node: Node) -> str:
+        """The tensor of a vector or matrix, a row of which is its last axis."""
+        v = self.values[node]
+        if v.merged:
+            return v.name
+        v = self._full(node)
+        return v.name if len(node.shape) == 1 else self._reshape_to(v.name, [-1, node.shape[-1]])
 
     def _stack(self, parts: tuple[Node, ...], axis: int) -> Value:
         full = [self._full(p) for p in parts]
@@ -373,7 +380,7 @@ class Lowering:
                     return self._scale(v, weights)
                 if v.batched and v.shape == ():
                     return self._scale(v, float(weights))
-                return Value(self.graph.add("Mul", [v.name, self._stored(weights)]), arg.shape, v.batched)
+                return Value(self.graph.add("Mul", [v.name, self._stored(self._once(weights))]), arg.shape, v.batched)
             case Take(axis, indices):
                 return self._take(v, axis, indices)
             case Along(axis, matrix):
@@ -485,6 +492,7 @@ RULES = (
     Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
     Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),
     Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p), rows=True),
+    Rule(partial(plus_product, axes=2), lambda p: p[:2], lambda low, _, p: low.product_plus(*p), fused=True, rows=True),
     Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True, rows=True),
     Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c), rows=True),
     Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),

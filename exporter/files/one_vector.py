@@ -6,6 +6,7 @@ With every shape known, most of what turns rows into columns is not needed:
     Reshape to the shape that is there                    left out
     Gemm(row, W, b), then Reshape to a column             Gemm(W', row, b', transB = 1)
     Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
+    MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from exporter.files.graph import Graph, Shape
+from exporter.formula.linear import Array
 
 
 def for_one_vector(graph: Graph, d: int) -> None:
@@ -42,6 +44,7 @@ def for_one_vector(graph: Graph, d: int) -> None:
         else:
             kept.append(node)
     graph.nodes = kept
+    _products(graph, shapes)
     graph.finish("y")
 
 
@@ -81,6 +84,10 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
             pass
         case "Add" | "Sub" | "Mul" | "Clip" | "Relu" if out[0] == 1:
             pass
+        case "MatMul" if node.input[0] in graph.initializers and out[0] == 1:
+            pass
+        case "Transpose" if (perm := list(node.attribute[0].ints))[0] == 0:
+            new = helper.make_node("Transpose", node.input, node.output, node.name, perm=[p - 1 for p in perm[1:]])
         case "Slice" if (
             source[0] == 1 and (stored := numpy_helper.to_array(graph.initializers[node.input[3]])).min() > 0
         ):
@@ -96,6 +103,26 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
         case _:
             return []
     return [new]
+
+
+def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
+    """Products of stored weights with a matrix as Gemm, which takes in what is added, and in onnxruntime a Relu."""
+    readers = Counter(name for node in graph.nodes for name in node.input)
+    made = {}
+    for node in graph.nodes:
+        if node.op_type == "MatMul" and node.input[0] in graph.initializers and len(shapes[node.input[1]]) == 2:
+            node.op_type, made[node.output[0]] = "Gemm", node
+        if node.op_type == "Gemm" and len(node.input) == 3 and not _stored(graph, node.input[2]).any():
+            del node.input[2]
+        for product, other in (node.input, node.input[::-1]) if node.op_type == "Add" else ():
+            if product in made and readers[product] == 1 and shapes[other] == shapes[product]:
+                node.op_type, node.input[:] = "Gemm", [*made[product].input, other]
+                break
+
+
+def _stored(graph: Graph, name: str) -> Array:
+    """A stored tensor; ones for any other."""
+    return numpy_helper.to_array(graph.initializers[name]) if name in graph.initializers else np.ones(1)
 
 
 def _from_column(graph: Graph, gemm: onnx.NodeProto, column: str) -> None:

@@ -48,11 +48,11 @@ def lifted_total(node: Node) -> tuple[Node, tuple[float, Node, float]] | None:
     return (inner[0], found) if found and inner else None
 
 
-def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
-    """(a, v, M) when the node is the vector a + M v."""
+def plus_product(node: Node, axes: int = 1) -> tuple[Node, Node, Array] | None:
+    """(a, v, M) when the node is the vector a + M v, or with two `axes` a matrix, M being along the second."""
     match node:
-        case Sum(terms=((1, rest), (1, Apply(linear=Along(0, matrix), arg=arg))), offset=0) if (
-            len(node.shape) == 1 and not arg.is_constant and isinstance(matrix, np.ndarray)
+        case Sum(terms=((1, rest), (1, Apply(linear=Along(axis, matrix), arg=arg))), offset=0) if (
+            len(node.shape) == axes == axis + 1 and not arg.is_constant and isinstance(matrix, np.ndarray)
         ):
             return rest, arg, matrix.astype(np.float64)
         case _:
