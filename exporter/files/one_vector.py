@@ -7,6 +7,7 @@ With every shape known, most of what turns rows into columns is not needed:
     Gemm(row, W, b), then Reshape to a column             Gemm(W', row, b', transB = 1)
     Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
     MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
+    Clip(Gemm(...), 0, 1)                                 HardSigmoid of slope 1, which onnxruntime takes into the Gemm
 """
 
 from __future__ import annotations
@@ -106,12 +107,16 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
 
 
 def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
-    """Products of stored weights with a matrix as Gemm, which takes in what is added, and in onnxruntime a Relu."""
+    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu or a clamp."""
     readers = Counter(name for node in graph.nodes for name in node.input)
     made = {}
+    gemms = {node.output[0] for node in graph.nodes if node.op_type == "Gemm"}
     for node in graph.nodes:
         if node.op_type == "MatMul" and node.input[0] in graph.initializers and len(shapes[node.input[1]]) == 2:
             node.op_type, made[node.output[0]] = "Gemm", node
+        elif node.op_type == "Clip" and node.input[0] in gemms and [_stored(graph, b) for b in node.input[1:]] == [0, 1]:
+            slope = {"alpha": 1.0, "beta": 0.0}
+            node.CopyFrom(helper.make_node("HardSigmoid", node.input[:1], node.output, node.name, **slope))
         if node.op_type == "Gemm" and len(node.input) == 3 and not _stored(graph, node.input[2]).any():
             del node.input[2]
         for product, other in (node.input, node.input[::-1]) if node.op_type == "Add" else ():

@@ -3,7 +3,7 @@
     dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
-    fused        structured, and Clip with constant bounds, ReduceMax
+    fused        structured, and Clip with constant bounds or HardSigmoid, which is one, ReduceMax
     minmax       Max and Min, what moves entries, and the mean of two
     conv         of image filters alone: Conv with constant kernels, Relu, Add, Sub
 
@@ -31,6 +31,7 @@ AFFINE = {
     "Add", "Sub", "Mul", "MatMul", "Gemm", "Reshape", "Slice", "Concat", "Transpose", "Expand", "ReduceSum", "Gather",
     "Pad",
 }  # fmt: skip
+TRIMS = {"Clip", "HardSigmoid"}  # two neurons for every number
 PRODUCTS = {"Mul", "MatMul", "Gemm"}
 WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", "Pad", "Conv"}
 
@@ -146,7 +147,7 @@ def _not_structured(model: onnx.ModelProto) -> str | None:
 
 
 def _not_fused(model: onnx.ModelProto) -> str | None:
-    return _not_affine(model, {"Relu", "Clip", "ReduceMax"})
+    return _not_affine(model, {"Relu", "ReduceMax"} | TRIMS)
 
 
 def _not_minmax(model: onnx.ModelProto) -> str | None:
