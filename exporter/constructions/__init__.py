@@ -21,7 +21,7 @@ from exporter.constructions.entry import Statistics as Statistics
 from exporter.constructions.linear22 import linear22
 from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
-from exporter.constructions.radix import Digits, even_digits, radix
+from exporter.constructions.radix import Digit, Digits, close_digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.constructions.scheduled import Planned
 from exporter.constructions.window import window4, window5, window6
@@ -81,17 +81,28 @@ def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets:
     bits, tune = options.grid.bits, options.tune
     if (options.radix or 2) > 2**bits:
         raise UserError(f"--radix {options.radix}: {bits} bits have {2**bits} values, so no digit has more bins")
+    each = even_digits(bits, min(options.radix or tuned_radix(x.size, tune), 2**bits))
     digits = Digits(
-        even_digits(bits, min(options.radix or tuned_radix(x.size, tune), 2**bits)),
+        2**bits,
+        each,
         form,
         share=tune != "depth",
         saturated_moves=form == "saturating" and tune == "latency",
         rows=tune == "latency" and form != "bounded",
         block=16 if tune == "latency" else 1,
-        rounded=options.inputs == "any" and tune == "throughput",
+        served=_served_digits(each, options, x.size),
     )
     names = LayerNames()
     return Statistics(radix(x, ranks, digits, names), names=names)
+
+
+def _served_digits(each: tuple[Digit, ...], options: Options, d: int) -> tuple[Digit, ...]:
+    """The digits of a fused file, where others than the network's are faster: docs/radix.md has the measurements."""
+    if options.tune == "throughput" and options.inputs == "any":
+        return (*each, Digit(1, 1))  # the entries are on the grid whatever the data is, which allows a shorter end
+    if options.tune == "latency" and options.radix is None and 1024 <= d < 4096:
+        return close_digits(2**options.grid.bits, 7)
+    return ()
 
 
 def _depth3(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:

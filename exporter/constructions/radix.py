@@ -36,28 +36,56 @@ LAST = "last digit"
 
 
 @dataclass(frozen=True)
-class Digits:
-    """How a search is cut: bits per digit, the comparison form, and whether neighbouring ranks share one search."""
+class Digit:
+    """So many bins, and the width of each in steps of the grid."""
 
-    bits: tuple[int, ...]
+    bins: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Digits:
+    """How a search over `cells` grid steps is cut, its comparison form, and whether neighbouring ranks share one search."""
+
+    cells: int
+    each: tuple[Digit, ...]
     form: Form = "pair"
     share: bool = True
     _: KW_ONLY
     saturated_moves: bool = False  # a layer more a digit, two small operations less
     rows: bool = False  # the thresholds of the last digit as one matrix: fewer operations, more neurons
     block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves
-    rounded: bool = False  # the entries are on the grid whatever the data, which allows a shorter end when fused
+    served: tuple[Digit, ...] = ()  # other digits, the last one in rows, for the fused profile
+
+    @property
+    def step(self) -> Fraction:
+        """The step u of the grid on [0, 1]."""
+        return Fraction(1, self.cells)
 
 
-def even_digits(bits: int, radix: int) -> tuple[int, ...]:
+def even_digits(bits: int, radix: int) -> tuple[Digit, ...]:
     """`bits` in digits of log2(radix) bits, a shorter one first where they do not divide."""
     size = radix.bit_length() - 1
     rest = bits % size
-    return ((rest,) if rest else ()) + (size,) * (bits // size)
+    ends = [*range(bits - rest, -1, -size)]
+    return tuple(Digit(2 ** (a - b), 2**b) for a, b in pairwise([bits, *ends] if rest else ends))
+
+
+def close_digits(cells: int, bins: int) -> tuple[Digit, ...]:
+    """Digits of so many bins, any number of them, and a last one of as many as are left, or fewer.
+
+    C cells are bins - 1 of floor(C / bins) and a last one of the rest, which is as wide at least: a search goes on in as
+    many cells as that has, and no threshold lies beyond the grid.
+    """
+    found = []
+    while cells > bins:
+        found.append(Digit(bins, cells // bins))
+        cells -= (bins - 1) * found[-1].width
+    return (*found, Digit(cells, 1))
 
 
 def radix(x: Node, ranks: Sequence[int], digits: Digits, names: LayerNames | None = None) -> Node:
-    """The entries of the given ascending ranks of x, whose entries lie in [0, 1] on the grid of step 2^-sum(digits)."""
+    """The entries of the given ascending ranks of x, whose entries lie in [0, 1] on the grid of the digits."""
     if x.size == 1:
         return stack([x] * len(ranks)) if len(ranks) > 1 else x
     found: list[Node] = []
@@ -80,19 +108,12 @@ def _search(x: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> N
         found = _last_rows(x, end, k, both, digits, names)
     else:
         e = end.value() if end.moves else None
-        w = x if e is None else v if digits.bits[-2] == 1 else x - e.spread(0, x.size)
+        w = x if e is None else v if digits.each[-2].bins == 2 else x - e.spread(0, x.size)
         found = _last_digit(e, w, k, both, digits, names)
-    return variant(found, lambda _: _on_the_grid(x, k, both, digits)) if digits.rounded else found
-
-
-def _on_the_grid(x: Node, k: int, both: bool, digits: Digits) -> Node:
-    """The search for entries that are on the grid for certain: all digits alike, and one of a single bin after them.
-
-    Rank k is e, or t = e + u where fewer than k entries are below t: the largest value of all, which no digit reaches.
-    """
-    digits = replace(digits, bits=(*digits.bits, 0))
-    end, _ = _in_place(x, k, digits, LayerNames())
-    return _last_rows(x, end, k, both, digits, LayerNames())
+    if not digits.served:
+        return found
+    other = replace(digits, each=digits.served, rows=True, served=())
+    return variant(found, lambda _: _search(x, k, both, other, LayerNames()))
 
 
 @dataclass
@@ -127,15 +148,13 @@ def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End,
     The moves carry a shift, so that v - moves follows both the move of e and the change of the spacing; e itself is
     added up once, at the end.
     """
-    u = Fraction(1, 2 ** sum(digits.bits))
-    s, end, v = Fraction(1), _End(), x
-    for n, size in enumerate(digits.bits[:-1]):
-        s /= 2**size
-        last, following = n == len(digits.bits) - 2, digits.bits[n + 1]
-        spacing = s / 2**following
-        if n == 0 or size != digits.bits[n - 1]:
-            v = _distances(x, end.value() if end.moves else None, 2**size, s, u)
-        if size == 1:
+    u, end, v = digits.step, _End(), x
+    for n, (digit, following) in enumerate(pairwise(digits.each)):
+        s, spacing = digit.width * u, following.width * u
+        bins, last = digit.bins, n == len(digits.each) - 2
+        if n == 0 or bins != digits.each[n - 1].bins:
+            v = _distances(x, end.value() if end.moves else None, bins, s, u)
+        if bins == 2:
             shift = u - s if last else spacing - s
             end.back += shift
             end.moves.append(_moves(v, k, s, u, digits, shift))
@@ -147,8 +166,8 @@ def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End,
             names.span(f"digit {n + 1}", v, moves)
             end.moves.append(moves)
             end.steps[moves] = s
-            if following == size and not last:
-                rows = 2**size - 1
+            if following.bins == bins and not last:
+                rows = bins - 1
                 shifts = constant(np.array([float(i * (spacing - s)) for i in range(1, rows + 1)]))
                 change = shifts + moves.along(0, np.full((rows, rows), float(s)))
                 v = assume(v - change.spread(1, x.size), -1.0, 1.0)
@@ -157,16 +176,15 @@ def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End,
 
 def _anew(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[Node | None, Node]:
     """(e, x - e) before the last digit, e carried as one number and v computed anew: no partial sum above 1."""
-    u = Fraction(1, 2 ** sum(digits.bits))
+    u = digits.step
     e: Node | None = None  # once for every threshold of the digit at hand; None stands for 0
-    s = Fraction(1)
-    for n, (size, following) in enumerate(pairwise(digits.bits), 1):
-        s /= 2**size
-        v = _distances(x, e, 2**size, s, u)
+    for n, (digit, following) in enumerate(pairwise(digits.each), 1):
+        s = digit.width * u
+        v = _distances(x, e, digit.bins, s, u)
         moves = _moves(v, k, s, u, digits)
         names.span(f"digit {n}", v, moves)
-        last = n == len(digits.bits) - 1
-        e = _advanced(e, moves, 1 if last else 2**following - 1, float(1 - s))
+        last = n == len(digits.each) - 1
+        e = _advanced(e, moves, 1 if last else following.bins - 1, float(1 - s))
     return e, x if e is None else x - e.spread(0, x.size)
 
 
@@ -215,7 +233,7 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
     w = x - e. Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is
     relu(x - t' + u) of the next.
     """
-    form, bins, u = digits.form, 2 ** digits.bits[-1], Fraction(1, 2 ** sum(digits.bits))
+    form, bins, u = digits.form, digits.each[-1].bins, digits.step
     ramps = [relu(w - i * u) for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
     sides = [assume(a - b, 0.0, float(u)) if form == "pair" else relu(u - a) for a, b in pairwise(ramps)]
     below = column([_below(side, u, form) for side in sides])
@@ -247,9 +265,10 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
 
     For rank k + 1, v = x - t + u is read at the last threshold t: [x >= t] - v is 1 - v >= t - u beyond the threshold and
     -v <= t - u before it, so its maximum is 1 - v of the smallest entry beyond, where there is one, and never negative.
-    A digit of a single bin has one threshold for both ranks: on the grid nothing lies between e and t (`_on_the_grid`).
+    A digit of a single bin has one threshold t for both ranks: on the grid nothing lies between e and t. Rank k is e, or t
+    where fewer than k entries are below t: the largest value of all, which no digit reaches.
     """
-    u, d, bins = Fraction(1, 2 ** sum(digits.bits)), x.size, 2 ** digits.bits[-1]
+    u, d, bins = digits.step, x.size, digits.each[-1].bins
     count, step = bins + (both and bins > 1), float(u)
     lower = end.product()
     thresholds = _raised(constant(np.arange(count) * step), lower, np.ones(count))  # less u

@@ -12,7 +12,8 @@ import onnx
 from onnx import numpy_helper
 
 from exporter.errors import UserError
-from exporter.files.profiles import TRIMS, prove_profile
+from exporter.files.graph import TRIMS
+from exporter.files.profiles import prove_profile
 
 Matrix = npt.NDArray[np.float64]
 NONLINEAR = {"Relu", "ReduceMax", "Max", "Min"} | TRIMS  # of all profiles for vectors

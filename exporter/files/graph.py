@@ -12,6 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
+TRIMS = {"Clip", "HardSigmoid"}  # operators that are two neurons for every number
 
 
 @dataclass

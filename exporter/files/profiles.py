@@ -22,7 +22,7 @@ from exporter.errors import UserError
 from exporter.files.columns import column_graph, moves_entries
 from exporter.files.comparators import comparator_graph
 from exporter.files.dense import dense_graph
-from exporter.files.graph import Graph
+from exporter.files.graph import TRIMS, Graph
 from exporter.files.lowering import structured_graph
 from exporter.files.one_vector import for_one_vector
 from exporter.formula.network import Network, weights
@@ -31,7 +31,6 @@ AFFINE = {
     "Add", "Sub", "Mul", "MatMul", "Gemm", "Reshape", "Slice", "Concat", "Transpose", "Expand", "ReduceSum", "Gather",
     "Pad",
 }  # fmt: skip
-TRIMS = {"Clip", "HardSigmoid"}  # two neurons for every number
 PRODUCTS = {"Mul", "MatMul", "Gemm"}
 WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", "Pad", "Conv"}
 

@@ -19,7 +19,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from exporter.files.profiles import TRIMS
+from exporter.files.graph import TRIMS
 from service.compute.opening import session_options
 from service.errors import ProblemError
 from service.scaling import Floats

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.build import build, to_onnx
-from exporter.constructions.radix import Digits, even_digits, radix
+from exporter.constructions.radix import Digits, close_digits, even_digits, radix
 from exporter.formula.network import Network, network
 from exporter.formula.trace import vector
 from exporter.options import Options
@@ -26,13 +26,14 @@ FORMS = ("pair", "saturating", "bounded")
 def search(
     d: int, ranks: list[int], bits: int, bins: int, form: str, *, share: bool = True, rows: bool = False
 ) -> Network:
-    x = vector(d)
-    return network(x, radix(x, ranks, Digits(even_digits(bits, bins), form, share, rows=rows)))  # type: ignore[arg-type]
+    x, even = vector(d), bins & (bins - 1) == 0
+    each = even_digits(bits, bins) if even else close_digits(2**bits, bins)
+    return network(x, radix(x, ranks, Digits(2**bits, each, form, share, rows=rows)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("form", "rows"), [*((form, False) for form in FORMS), ("pair", True), ("saturating", True)])
-@pytest.mark.parametrize("bins", [2, 4, 8])
-@pytest.mark.parametrize(("d", "bits"), [(2, 4), (3, 3), (4, 2), (5, 2)])
+@pytest.mark.parametrize("bins", [2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize(("d", "bits"), [(2, 4), (2, 5), (3, 3), (4, 2), (5, 2)])
 def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows: bool) -> None:
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
     net = search(d, list(range(1, d + 1)), bits, min(bins, 2**bits), form, rows=rows)
@@ -83,7 +84,7 @@ def test_off_the_grid_within_one_step(form: str, rows: bool, data: st.DataObject
     """Any reals: clusters inside one step, values a hair beside a threshold, and strangers far away."""
     d = data.draw(st.integers(2, 7))
     k = data.draw(st.integers(1, d - 1))
-    bins = data.draw(st.sampled_from([2, 4, 8]))
+    bins = data.draw(st.sampled_from([2, 3, 4, 5, 7, 8]))
     unit = st.builds(lambda n, f: min(max((n + f) / 16, 0.0), 1.0), st.integers(0, 16), st.floats(-1.5, 1.5))
     x = np.array([data.draw(st.lists(unit, min_size=d, max_size=d))])
     net = search(d, [k, k + 1], 4, bins, form, rows=rows and form != "bounded")
@@ -106,10 +107,24 @@ def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
         assert np.array_equal(run(proto, x)[:, 0], np.median(x, axis=1)), name
 
 
+@pytest.mark.parametrize("bins", range(2, 40))
+def test_digits_of_any_number_of_bins(bins: int) -> None:
+    """What they cover is the grid and no more: the last threshold of a search that always moves is its last value."""
+    for bits in range(1, 25):
+        each = close_digits(2**bits, bins)
+        assert sum((digit.bins - 1) * digit.width for digit in each) + 1 == 2**bits
+        rest = 2**bits
+        for digit in each:
+            rest -= (digit.bins - 1) * digit.width
+            assert rest >= digit.width, "a bin is as wide at most as the last one, which the next digit covers"
+        assert each[-1].bins <= bins
+
+
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bits", [24, 48])
-def test_2048_entries(bits: int, profile: str) -> None:
-    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile))
+def test_2048_entries(bits: int, profile: str, tune: str) -> None:
+    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile, tune=tune))  # type: ignore[arg-type]
     assert model.dtype == ("float32" if bits == 24 else "float64")
     proto = session(to_onnx(model))
     rng = np.random.default_rng(0)
