@@ -14,13 +14,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from exporter.files.graph import Graph
-from exporter.files.lowering import RULES, Lowering, Rule, Value
+from exporter.files.lowering import RULES, Lowering, Rule, Value, structured_graph
 from exporter.formula.linear import Array, Shape, Take, dense, shape_size
 from exporter.formula.network import Network
 from exporter.formula.serving import served
 from exporter.formula.trace import Apply, Node, topological
 
 CELLS = 1 << 13  # numbers of one vector that are made at a time: for a batch of 64 they stay in cache
+ROWS = 1 << 16  # the same with the batch first, where a block is one long row a vector
 
 
 def moves_entries(net: Network) -> bool:
@@ -29,6 +30,11 @@ def moves_entries(net: Network) -> bool:
         isinstance(node, Apply) and isinstance(node.linear, Take) and len(np.unique(np.diff(node.linear.indices))) > 1
         for node in topological(net.output)
     )
+
+
+def batch_graph(net: Network, dtype: str) -> Graph:
+    """The fused form of a network for large batches: batch last where entries move, else batch first in small blocks."""
+    return column_graph(net, dtype) if moves_entries(net) else structured_graph(net, dtype, fused=True, cells=ROWS)
 
 
 def column_graph(net: Network, dtype: str) -> Graph:

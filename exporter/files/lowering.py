@@ -56,6 +56,7 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
+ONE_VECTOR = 1 << 18  # numbers that a fused file makes at a time: fewer operations count for more than the cache
 LONG = 4  # so many scalars are added up by one Gemm
 
 
@@ -73,9 +74,9 @@ class Value:
     merged: bool = False
 
 
-def structured_graph(net: Network, dtype: str, fused: bool = False) -> Graph:
-    """The factored formula as ONNX nodes."""
-    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net) if fused else unvaried(net))
+def structured_graph(net: Network, dtype: str, fused: bool = False, cells: int = ONE_VECTOR) -> Graph:
+    """The factored formula as ONNX nodes; fused, with its variants, which make so many numbers of a vector at a time."""
+    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net, cells) if fused else unvaried(net))
 
 
 class Lowering:

@@ -19,7 +19,7 @@ from dataclasses import KW_ONLY, dataclass
 import onnx
 
 from exporter.errors import UserError
-from exporter.files.columns import column_graph, moves_entries
+from exporter.files.columns import batch_graph
 from exporter.files.comparators import comparator_graph
 from exporter.files.dense import dense_graph
 from exporter.files.graph import TRIMS, Graph
@@ -42,8 +42,8 @@ class Profile:
     `why_not` says why a file is not of this profile, or None; `write` lowers a network in a dtype. A `merged` profile is one
     chain of merged maps: no order of summation is the formula's, and every zero is stored. `pair`: how many neurons one
     number of a run stands for at most, as Clip stands for two. `floats`: it compares and moves numbers and never changes
-    them, so that it needs no grid and no guard, and writes networks of comparators alone. `batches` lowers a network that
-    moves entries for large batches.
+    them, so that it needs no grid and no guard, and writes networks of comparators alone. `batches` lowers a network for
+    large batches.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Profile:
     batches: Callable[[Network, str], Graph] | None = None
 
     def graph(self, net: Network, dtype: str, tune: str = "throughput", batch: int | None = None) -> Graph:
-        """A network for large batches, if they have a form of their own and it pays, or for `tune`; for exactly `batch`."""
-        if self.batches and tune == "throughput" and batch != 1 and moves_entries(net):
+        """A network for large batches, if they have a form of their own, or for `tune`; for exactly `batch`."""
+        if self.batches and tune == "throughput" and batch != 1:
             return self.batches(net, dtype)
         graph = self.write(net, dtype)
         if self.clips and batch == 1:
@@ -207,7 +207,7 @@ PROFILES = {
             "fused",
             "structured, with Clip for relu(v) - relu(v - 1) and for the guard, and ReduceMax for a tree of maxima",
             "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
-            batches=column_graph,
+            batches=batch_graph,
         ),
         Profile(
             "minmax", "Max and Min, right on every float: no grid, no domain",

@@ -126,7 +126,7 @@ def prefix_counts(live: Node) -> Node:
     return found.take(slice(0, n), 1)
 
 
-def served(net: Network, cells: int = 1 << 17) -> Network:
+def served(net: Network, cells: int) -> Network:
     """The network as its formula with every variant in its place; the layers are not those of it."""
     return _without_variants(net, lambda variant: variant.form(cells), _sliced)
 
