@@ -56,7 +56,7 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
-ONE_VECTOR = 1 << 18  # numbers that a fused file makes at a time: fewer operations count for more than the cache
+ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
 LONG = 4  # so many scalars are added up by one Gemm
 
 
