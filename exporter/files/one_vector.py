@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from exporter.files.graph import Graph, Shape
+from exporter.files.graph import CLAMP, Graph, Shape
 from exporter.formula.linear import Array
 
 
@@ -120,7 +120,7 @@ def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
                 del node.input[2]
             case "Clip" if node.input[0] in gemms and [_stored(graph, end) for end in node.input[1:]] == [0, 1]:
                 node.op_type, node.input[:] = "HardSigmoid", node.input[:1]
-                node.attribute.extend(helper.make_attribute(*slope) for slope in (("alpha", 1.0), ("beta", 0.0)))
+                node.attribute.extend(helper.make_attribute(*each) for each in CLAMP.items())
             case "Add":
                 for product, other in (node.input, node.input[::-1]):
                     if product in made and readers[product] == 1 and shapes[other] == shapes[product]:

@@ -22,7 +22,7 @@ from exporter.errors import UserError
 from exporter.files.columns import batch_graph
 from exporter.files.comparators import comparator_graph
 from exporter.files.dense import dense_graph
-from exporter.files.graph import TRIMS, Graph
+from exporter.files.graph import CLAMP, TRIMS, Graph
 from exporter.files.lowering import structured_graph
 from exporter.files.one_vector import for_one_vector
 from exporter.formula.network import Network, weights
@@ -146,6 +146,10 @@ def _not_structured(model: onnx.ModelProto) -> str | None:
 
 
 def _not_fused(model: onnx.ModelProto) -> str | None:
+    for node in model.graph.node:
+        slope = {a.name: a.f for a in node.attribute} if node.op_type == "HardSigmoid" else CLAMP
+        if slope != CLAMP:
+            return f"HardSigmoid {node.name} is no Clip from 0 to 1: its slope is not 1, or it is shifted"
     return _not_affine(model, {"Relu", "ReduceMax"} | TRIMS)
 
 
