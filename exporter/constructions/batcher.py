@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from exporter.constructions.bitonic import INNER, bitonic_middle, padding
+from exporter.constructions.bitonic import INNER, bitonic_middle, exchanged, padding
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.constructions.radix import max_tree
 from exporter.formula.trace import Node, assume, relu, stack, variant
@@ -101,12 +101,21 @@ def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
         live = [k for k, wire in enumerate(wires) if wire in needed]
         w, wires = w.take(live), [wires[k] for k in live]
     found = w.take([wires.index(r - 1) for r in ranks])
-    if single and d > FEW and padding(d, ranks):
+    if single and d <= FEW:
+        return variant(found, lambda _: as_products(x, stages).take([r - 1 for r in ranks]))
+    if single and padding(d, ranks):
         rows, _ = shallowest(2**INNER, range(1, 2**INNER + 1))
         return variant(found, lambda _: bitonic_middle(x, ranks, rows))
     if halves is not None and list(ranks) == list(range((d + 1) // 2, d // 2 + 2)):
         return variant(found, lambda _: middle_of_two(*halves, x))
     return found
+
+
+def as_products(x: Node, stages: list[Stage]) -> Node:
+    """All wires behind the stages, two products each."""
+    for stage in stages:
+        x = exchanged(x, 0, stage)
+    return x
 
 
 def compared(a: Node, b: Node, x: Node) -> tuple[Node, Node]:

@@ -82,14 +82,14 @@ class _Wires:
         wires = wires._turned(_bit(wires.w.shape[0], top - wires.axes[0][0]))
         for bit in range(top, INNER - 1, -1):
             wires = wires.first(bit)
-            wires = _Wires(_exchanged(wires.w, 0, _pairs(wires.w.shape[0], bit - wires.axes[0][0])), wires.axes)
+            wires = _Wires(exchanged(wires.w, 0, _pairs(wires.w.shape[0], bit - wires.axes[0][0])), wires.axes)
         for bit in range(INNER - 1, -1, -1):
             wires = wires.compared_inside(_pairs(2**INNER, bit))
         return wires
 
     def compared_inside(self, pairs: Pairs) -> _Wires:
         """Comparators between the entries of every row of the last axis."""
-        return _Wires(_exchanged(self._rows(), 1, pairs), self.axes)
+        return _Wires(exchanged(self._rows(), 1, pairs), self.axes)
 
     def turned_by_parity(self) -> _Wires:
         rows = self._rows()
@@ -116,7 +116,7 @@ class _Wires:
         return _Wires(assume(turned, 0.0, 1.0), self.axes)
 
 
-def _exchanged(w: Node, axis: int, pairs: Pairs) -> Node:
+def exchanged(w: Node, axis: int, pairs: Pairs) -> Node:
     """Comparators (i, j) between the entries of an axis: the smaller one to i, the larger one to j."""
     lower, upper = (np.eye(w.shape[axis])[list(ends)] for ends in zip(*pairs, strict=True))
     excess = relu(w.along(axis, lower - upper))

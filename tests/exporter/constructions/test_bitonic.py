@@ -1,4 +1,4 @@
-"""The bitonic form in which a sorting network is served to single vectors: the same answers, and few operations."""
+"""The products by which a sorting network is served to single vectors: the same answers, and few operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,34 @@ from exporter.readings.evaluate import trace_values
 from tests.exporter.constructions.exactness import data
 from tests.running import run, session
 
-LENGTHS = (33, 34, 47, 63, 64, 65, 100, 127, 128, 129, 256, 500, 1000, 1024, 1025, 2048)
+LENGTHS = (
+    1,
+    2,
+    3,
+    5,
+    9,
+    16,
+    17,
+    24,
+    25,
+    32,
+    33,
+    34,
+    47,
+    63,
+    64,
+    65,
+    100,
+    127,
+    128,
+    129,
+    256,
+    500,
+    1000,
+    1024,
+    1025,
+    2048,
+)
 
 
 def latency(task: tasks.Task, **options: Any) -> onnx.ModelProto:
@@ -50,6 +77,18 @@ def test_zeros_and_ones(d: int) -> None:
     runs = (np.arange(d) + rng.integers(0, d, 4000)[:, None]) % d < ones[:, None]  # all ones side by side
     for each in (x, runs.astype(np.float32)):
         assert np.array_equal(run(model, each), middle(each))
+
+
+@pytest.mark.parametrize("d", [2, 7, 25, 32])
+def test_all_ranks_of_few(d: int) -> None:
+    """Up to 32 entries the listed networks, every stage two products."""
+    proto = latency(tasks.sort(d))
+    for family in UNITS:
+        x = data(family, 20, d)
+        assert np.array_equal(run(proto, x), np.sort(x, axis=1)), family
+    stages, _ = shallowest(d, range(1, d + 1))
+    ops = [node.op_type for node in proto.graph.node]
+    assert (ops.count("Relu"), ops.count("Gemm")) == (len(stages), 2 * len(stages))
 
 
 @pytest.mark.parametrize("rank", [1, 35, 36, 37, 50, 63, 64, 65, 100])
