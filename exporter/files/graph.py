@@ -12,8 +12,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
-TRIMS = {"Clip", "HardSigmoid"}  # operators that are two neurons for every number,
-CLAMP = {"alpha": 1.0, "beta": 0.0}  # and with which attributes the second is Clip(v, 0, 1)
 
 
 @dataclass

@@ -7,7 +7,6 @@ With every shape known, most of what turns rows into columns is not needed:
     Gemm(row, W, b), then Reshape to a column             Gemm(W', row, b', transB = 1)
     Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
     MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
-    Clip(Gemm(...), 0, 1) of float32                      HardSigmoid of slope 1, which onnxruntime takes into the Gemm
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from exporter.files.graph import CLAMP, Graph, Shape
+from exporter.files.graph import Graph, Shape
 from exporter.formula.linear import Array
 
 
@@ -107,20 +106,15 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
 
 
 def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
-    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu or a clamp."""
+    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu."""
     readers = Counter(name for node in graph.nodes for name in node.input)
     made = {}
-    single = graph.dtype == np.float32  # onnxruntime has no HardSigmoid of float64
-    gemms = {node.output[0] for node in graph.nodes if single and node.op_type == "Gemm"}
     for node in graph.nodes:
         match node.op_type:
             case "MatMul" if node.input[0] in graph.initializers and len(shapes[node.input[1]]) == 2:
                 node.op_type, made[node.output[0]] = "Gemm", node
             case "Gemm" if len(node.input) == 3 and not _stored(graph, node.input[2]).any():
                 del node.input[2]
-            case "Clip" if node.input[0] in gemms and [_stored(graph, end) for end in node.input[1:]] == [0, 1]:
-                node.op_type, node.input[:] = "HardSigmoid", node.input[:1]
-                node.attribute.extend(helper.make_attribute(*each) for each in CLAMP.items())
             case "Add":
                 for product, other in (node.input, node.input[::-1]):
                     if product in made and readers[product] == 1 and shapes[other] == shapes[product]:

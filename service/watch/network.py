@@ -19,14 +19,13 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from exporter.files.graph import TRIMS
 from service.compute.opening import session_options
 from service.errors import ProblemError
 from service.scaling import Floats
 
 MOST = 1 << 22  # numbers in all tensors of a network that is shown
-NEURONS = frozenset({"Relu", "ReduceMax", *TRIMS})
-SAME = frozenset({"Relu", "Reshape", "Identity", *TRIMS})
+NEURONS = frozenset({"Relu", "Clip", "ReduceMax"})
+SAME = frozenset({"Relu", "Clip", "Reshape", "Identity"})
 Values = Mapping[str, npt.NDArray[Any]]
 
 
@@ -80,7 +79,7 @@ class OpenNetwork:
             if node.op_type == "ReduceMax":
                 many = trial[node.input[0]].size // trial[out].size
                 level += max(1, (many - 1).bit_length())
-            self.levels[out] = level + (node.op_type == "Relu" or node.op_type in TRIMS)
+            self.levels[out] = level + (node.op_type in ("Relu", "Clip"))
         self.depth = max(self.levels.values())
 
     def moving(self, node: onnx.NodeProto) -> list[str]:
@@ -153,7 +152,7 @@ class OpenNetwork:
         node = self.makers.get(self.source(name))
         if node is None or name not in self.levels:
             return False
-        if node.op_type in TRIMS:
+        if node.op_type == "Clip":
             return True
         return node.op_type == "Sub" and all(
             self.is_neuron(at) and self.makers[at].op_type == "Relu" for at in map(self.source, node.input)

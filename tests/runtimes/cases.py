@@ -177,10 +177,10 @@ def catalogue() -> list[Case]:
         cases += [Case(name, 25, 16, "float32", profile) for profile in ("matmul", "fused")]
         cases += [Case(name, 9, 16, "float32", profile) for profile in ("dense", "structured")]
         cases.append(Case(name, 9, 16, "float32", "dense", inputs="grid"))
-        cases += [Case(name, 25, 16, "float32", profile, 1) for profile in ("dense", "structured")]
+        cases += [Case(name, 25, 16, "float32", profile, 1) for profile in ("dense", "structured", "fused")]
         cases += [Case(name, 25, 40, "float64", profile) for profile in ("dense", "structured")]
         cases.append(Case(name, 64, 16, "float32", "structured"))
-    cases.append(Case("radix", 2048, 24, "float32", "fused"))
+    cases += [Case("radix", 2048, 24, "float32", "fused"), Case("batcher", 64, 24, "float32", "fused", 1)]
     cases += [Case("batcher", d, 24, "float32", "minmax") for d in (9, 25, 64, 256)]
     cases += [Case("batcher", 25, 24, "float32", "minmax", 1), Case("batcher", 25, 24, "float64", "minmax")]
     cases += [Case(name, 25, 16, "float64", "structured") for name in SAMPLED]

@@ -231,18 +231,13 @@ def test_one_vector_needs_few_reshapes() -> None:
         assert len(one) <= len(many) - many.count("Reshape") + most
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_one_vector_clamps_in_its_products(dtype: str) -> None:
-    """onnxruntime makes one operation of a Gemm and a HardSigmoid, where it has one: of float32."""
-    options = Options("radix", profile="fused", tune="latency", batch=1, dtype=dtype)  # type: ignore[arg-type]
-    graph = to_onnx(build(median(2048), options)).graph
+def test_one_vector_adds_nothing_to_its_products() -> None:
+    graph = to_onnx(build(median(2048), Options("radix", profile="fused", tune="latency", batch=1))).graph
     stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    products = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
-    clips = [node for node in graph.node if node.op_type == "Clip" and node.input[0] in products]
-    clamps = [node for node in graph.node if node.op_type == "HardSigmoid"]
-    assert (len(clips), len(clamps)) == ((0, 9) if dtype == "float32" else (9, 0))
-    assert all(node.input[0] in products for node in clamps)
-    assert not any(len(node.input) == 3 and not stored.get(node.input[2], np.ones(1)).any() for node in graph.node)
+    added = [stored.get(node.input[2], np.ones(1)) for node in graph.node if node.op_type == "Gemm" and node.input[2:]]
+    assert added
+    assert all(each.any() for each in added)
+    assert len(graph.node) <= 59
 
 
 def test_where_the_batch_stands() -> None:

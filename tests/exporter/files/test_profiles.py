@@ -109,15 +109,6 @@ def test_a_clip_makes_structured_fused() -> None:
     assert "Clip" in report.reasons["structured"]
 
 
-def test_a_hard_sigmoid_is_a_clip_if_its_slope_is_1() -> None:
-    for slope, found in (({"alpha": 1.0, "beta": 0.0}, "fused"), ({}, None), ({"alpha": 1.0, "beta": 0.5}, None)):
-        proto = proto_of(NET, "structured", "float32")
-        append(proto.graph, "HardSigmoid", "LAST", **slope)
-        report = prove_profile(proto)
-        assert report.profile == found
-        assert "HardSigmoid" in report.reasons["structured"]
-
-
 def branch(graph: Graph) -> None:
     append(graph, "Add", "LAST", "LAST")
 
