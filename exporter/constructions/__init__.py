@@ -100,7 +100,7 @@ def _served_digits(each: tuple[Digit, ...], options: Options, d: int) -> tuple[D
     """The digits of a fused file, where others than the network's are faster: docs/radix.md has the measurements."""
     if options.tune == "throughput" and options.inputs == "any":
         return (*each, Digit(1, 1))  # the entries are on the grid whatever the data is, which allows a shorter end
-    if options.tune == "latency" and options.radix is None and 1024 <= d < 4096:
+    if options.tune == "latency" and options.batch == 1 and options.radix is None and 1024 <= d < 4096:
         return close_digits(2**options.grid.bits, 7)
     return ()
 

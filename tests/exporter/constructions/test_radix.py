@@ -120,11 +120,23 @@ def test_digits_of_any_number_of_bins(bins: int) -> None:
         assert each[-1].bins <= bins
 
 
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
+@pytest.mark.parametrize("bits", [8, 12, 24, 48])
+@pytest.mark.parametrize("d", [1024, 1025, 2048, 4095])
+def test_files_for_one_long_vector(d: int, bits: int) -> None:
+    """Seven bins a digit, which are not all of one width."""
+    options = Options("radix", grid=Grid(bits=bits), profile="fused", tune="latency", batch=1)
+    model = build(tasks.median(d), options)
+    proto = session(to_onnx(model))
+    rng = np.random.default_rng(bits)
+    for name, family in UNITS.items():
+        for x in model.options.grid.values(family(rng, 3, d, 2**bits)).astype(model.dtype):
+            assert run(proto, x[None]).item() == np.median(x), name
+
+
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bits", [24, 48])
-def test_2048_entries(bits: int, profile: str, tune: str) -> None:
-    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile, tune=tune))  # type: ignore[arg-type]
+def test_2048_entries(bits: int, profile: str) -> None:
+    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile))
     assert model.dtype == ("float32" if bits == 24 else "float64")
     proto = session(to_onnx(model))
     rng = np.random.default_rng(0)
