@@ -1,8 +1,8 @@
 """The middle of a sorted vector by Batcher's bitonic sorter, written as products: the form in which one vector is served.
 
 A stage of comparators on the rows of a matrix is W + B relu(D W): D has a row e_i - e_j for every comparator, B = -D'. That
-is three operations for a stage, however its pairs lie, where a sorting network that moves its entries has eight. So the
-2^n numbers stand in an array with an axis for a few bits of their index, and a stage is a product along the axis that has
+is three operations, two in onnxruntime, however the pairs of the stage lie; where the entries are moved to meet, it is four
+and the moves. So the 2^n numbers stand in an array with an axis for a few bits of their index, and a stage is a product along the axis that has
 its bit; an axis stands first, or last, while its bits are compared.
 
 Level k sorts blocks of 2^k from two sorted halves, one of which must fall. Entries are stored as x, or as 1 - x where the
@@ -47,7 +47,7 @@ def bitonic_middle(x: Node, ranks: Sequence[int], rows: Sequence[Pairs]) -> Node
         wires = wires.compared_inside(pairs)
     for top in range(INNER, bits - 1):
         wires = wires.merged(top)
-    rising, turned = wires.halves()
+    rising, turned = wires.halves()  # what a last level would merge: as in `middle_of_two`, the second is stored turned
     excess = relu(rising - (1 - turned))
     low, above = (assume(v - excess, 0.0, 1.0) for v in (rising, turned))  # the smaller ones, and 1 - the larger ones
     middle = [max_tree(low).reshape(1), 1 - max_tree(above).reshape(1)]
