@@ -2,8 +2,8 @@
 
 A stage of comparators on the rows of a matrix is W + B relu(D W): D has a row e_i - e_j for every comparator, B = -D'. That
 is three operations, two in onnxruntime, however the pairs of the stage lie; where the entries are moved to meet, it is four
-and the moves. So the 2^n numbers stand in an array with an axis for a few bits of their index, and a stage is a product along the axis that has
-its bit; an axis stands first, or last, while its bits are compared.
+and the moves. So the 2^n numbers stand in an array with an axis for a few bits of their index, and a stage is a product
+along the axis that has its bit; an axis stands first, or last, while its bits are compared.
 
 Level k sorts blocks of 2^k from two sorted halves, one of which must fall. Entries are stored as x, or as 1 - x where the
 parity of bits k and above is odd, and sorted upwards as they are stored: then the upper half of every block is turned once
