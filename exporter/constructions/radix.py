@@ -282,8 +282,10 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
     fewer = trim(wanted + below.along(0, -tested))
     names.span(LAST, v, fewer)
-    side = sides.take([count - 1]) / u
-    beyond = (side if digits.form == "pair" else 1 - side) - v.take([count - 1])
+    last = np.eye(1, count, count - 1)  # of several rows a product reads one faster than a slice copies it
+    side = sides / u if count == 1 else sides.along(0, last / step)
+    reached = side if digits.form == "pair" else 1 - side
+    beyond = reached - v if count == 1 else reached + v.along(0, -last)
     largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
     # up to rank k; up to rank k + 1 in the last bins; beyond them
     steps = np.zeros((3, bins + count))
