@@ -26,6 +26,7 @@ from exporter.constructions.radix import Form as Form
 from exporter.constructions.scheduled import Planned
 from exporter.constructions.window import window4, window5, window6
 from exporter.errors import UserError
+from exporter.files.profiles import in_batches
 from exporter.formula.trace import LayerNames, Node
 from exporter.options import Options, Tune, nearest
 from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
@@ -113,7 +114,7 @@ def _depth3(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets
 
 
 def _batcher(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
-    values, names = batcher(x, ranks, options.tune == "latency" or options.batch == 1), LayerNames()
+    values, names = batcher(x, ranks, single=not in_batches(options.tune, options.batch)), LayerNames()
     for stage in range(1, values.level - x.level + 1):
         names.add(x.level + stage, f"stage {stage}")
     return Statistics(values, names=names)

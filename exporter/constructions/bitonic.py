@@ -38,7 +38,9 @@ def padding(d: int, ranks: Sequence[int]) -> tuple[int, int] | None:
 
 def bitonic_middle(x: Node, ranks: Sequence[int], rows: Sequence[Pairs]) -> Node:
     """The entries of the given ranks, which have a `padding`; `rows` are the stages of a sorting network for 2^INNER."""
-    zeros, ones = padding(x.size, ranks) or (0, 0)
+    ends = padding(x.size, ranks)
+    assert ends is not None, "these ranks are not served so"
+    zeros, ones = ends
     less, more = ([constant(np.full(n, v))] if n else [] for n, v in ((zeros, 0.0), (ones, 1.0)))
     padded = stack([*less, x, *more])
     bits = padded.size.bit_length() - 1

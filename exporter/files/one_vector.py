@@ -7,6 +7,7 @@ With every shape known, most of what turns rows into columns is not needed:
     Gemm(row, W, b), then Reshape to a column             Gemm(W', row, b', transB = 1)
     Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
     MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
+    Gemm(a, b, 0)                                         Gemm(a, b)
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 from exporter.files.graph import Graph, Shape
-from exporter.formula.linear import Array
 
 
 def for_one_vector(graph: Graph, d: int) -> None:
@@ -108,23 +108,19 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
 def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
     """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu."""
     readers = Counter(name for node in graph.nodes for name in node.input)
+    zeros = {name for name, tensor in graph.initializers.items() if not numpy_helper.to_array(tensor).any()}
     made = {}
     for node in graph.nodes:
         match node.op_type:
             case "MatMul" if node.input[0] in graph.initializers and len(shapes[node.input[1]]) == 2:
                 node.op_type, made[node.output[0]] = "Gemm", node
-            case "Gemm" if len(node.input) == 3 and not _stored(graph, node.input[2]).any():
+            case "Gemm" if node.input[2:] and node.input[2] in zeros:
                 del node.input[2]
             case "Add":
                 for product, other in (node.input, node.input[::-1]):
                     if product in made and readers[product] == 1 and shapes[other] == shapes[product]:
                         node.op_type, node.input[:] = "Gemm", [*made[product].input, other]
                         break
-
-
-def _stored(graph: Graph, name: str) -> Array:
-    """A stored tensor; ones for any other."""
-    return numpy_helper.to_array(graph.initializers[name]) if name in graph.initializers else np.ones(1)
 
 
 def _from_column(graph: Graph, gemm: onnx.NodeProto, column: str) -> None:

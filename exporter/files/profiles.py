@@ -60,7 +60,7 @@ class Profile:
 
     def graph(self, net: Network, dtype: str, tune: str = "throughput", batch: int | None = None) -> Graph:
         """A network for large batches, if they have a form of their own, or for `tune`; for exactly `batch`."""
-        if self.batches and tune == "throughput" and batch != 1:
+        if self.batches and in_batches(tune, batch):
             return self.batches(net, dtype)
         graph = self.write(net, dtype)
         if self.clips and batch == 1:
@@ -71,6 +71,11 @@ class Profile:
     def clips(self) -> bool:
         """Whether it has Clip, and computes what the network's variants are served as."""
         return self.pair > 1
+
+
+def in_batches(tune: str, batch: int | None) -> bool:
+    """Whether a file is for many vectors in a run, and not for single ones."""
+    return tune == "throughput" and batch != 1
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
 LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
-CELLS = 1 << 17  # numbers of a block, where a form has blocks: each of them alone is as exact as any other
+CELLS = 1 << 17  # numbers of a block, where a form has blocks; tests hold that those of files need no more bits
 EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a multiple of everything
 
 
@@ -60,9 +60,9 @@ def structured_bits(net: Network, quantum: float) -> Step:
     return _factored_bits(net, quantum, _Reading())
 
 
-def fused_bits(net: Network, quantum: float) -> Step:
+def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
     """The same of the formula that the fused profile computes, where Clip forgives what rounds outside its bounds."""
-    return _factored_bits(served(net, CELLS), quantum, _Fused())
+    return _factored_bits(served(net, cells), quantum, _Fused())
 
 
 class _Reading:

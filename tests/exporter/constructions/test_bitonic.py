@@ -21,33 +21,8 @@ from tests.exporter.constructions.exactness import data
 from tests.running import run, session
 
 LENGTHS = (
-    1,
-    2,
-    3,
-    5,
-    9,
-    16,
-    17,
-    24,
-    25,
-    32,
-    33,
-    34,
-    47,
-    63,
-    64,
-    65,
-    100,
-    127,
-    128,
-    129,
-    256,
-    500,
-    1000,
-    1024,
-    1025,
-    2048,
-)
+    1, 2, 3, 5, 9, 16, 17, 24, 25, 32, 33, 34, 47, 63, 64, 65, 100, 127, 128, 129, 256, 500, 1000, 1024, 1025, 2048,
+)  # fmt: skip
 
 
 def latency(task: tasks.Task, **options: Any) -> onnx.ModelProto:

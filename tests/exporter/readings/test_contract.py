@@ -12,6 +12,8 @@ import pytest
 from exporter.build import Built, build, trace
 from exporter.constructions import lookup
 from exporter.errors import ContractError, UserError
+from exporter.files.columns import CELLS, ROWS
+from exporter.files.lowering import ONE_VECTOR
 from exporter.formula.network import Network, Weights, network, weights
 from exporter.formula.primitives import compare, compare_saturating
 from exporter.formula.trace import vector
@@ -19,7 +21,7 @@ from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.question.grid import Grid
-from exporter.readings.contract import DType, Step, dense_bits, structured_bits
+from exporter.readings.contract import DType, Step, dense_bits, fused_bits, structured_bits
 from exporter.readings.evaluate import evaluate
 from tests.catalogue import CASES, Case
 from tests.running import DTYPES, exact_dtypes, proto_of, run
@@ -157,6 +159,16 @@ def test_auto_takes_the_smallest_dtype_that_is_exact() -> None:
     assert build(tasks.median(25), Options("depth3", grid=Grid(bits=24))).dtype == "float64"
     assert build(tasks.median(25), Options("batcher", grid=Grid(bits=24))).dtype == "float32"
     assert build(tasks.median(25), Options("batcher", grid=Grid(bits=30))).dtype == "float64"
+
+
+@pytest.mark.parametrize("cells", [CELLS, ROWS, ONE_VECTOR])
+@pytest.mark.parametrize("bits", [1, 24])
+@pytest.mark.parametrize(("name", "d"), [("depth3", 1500), ("depth5", 1024), ("compact", 1024), ("linear46", 1024)])
+def test_blocks_of_every_size_need_no_more_bits(name: str, d: int, bits: int, cells: int) -> None:
+    """Those of the files, beside those that the contract is proven with; with data of one bit counts are what needs most."""
+    grid = Grid(bits=bits)
+    net, _ = trace(lookup(name), tasks.median(d), Options(name, grid=grid), rounded="float32")
+    assert fused_bits(net, grid.step, cells).bits <= fused_bits(net, grid.step).bits
 
 
 def test_more_bits_never_need_less() -> None:
