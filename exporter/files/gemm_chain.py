@@ -12,10 +12,11 @@ import onnx
 from onnx import numpy_helper
 
 from exporter.errors import UserError
+from exporter.files.graph import TRIMS
 from exporter.files.profiles import prove_profile
 
 Matrix = npt.NDArray[np.float64]
-NONLINEAR = {"Relu", "Clip", "ReduceMax", "Max", "Min"}  # of all profiles for vectors
+NONLINEAR = {"Relu", "ReduceMax", "Max", "Min"} | TRIMS  # of all profiles for vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +165,7 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
         many = {"ReduceMax": taken // entries, "Max": len(node.input), "Min": len(node.input)}.get(node.op_type, 1)
         top = below + max(1, (many - 1).bit_length())
         for layer in range(below + 1, top + 1):
-            count = 2 * entries if node.op_type == "Clip" else entries * many
+            count = 2 * entries if node.op_type in TRIMS else entries * many
             widths[layer] = widths.get(layer, 0) + count
             many = -(-many // 2)
         level[out], reads[out], born[out] = top, frozenset({out}), top

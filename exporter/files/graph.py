@@ -12,6 +12,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
+TRIMS = {"Clip", "HardSigmoid"}  # operators that are two neurons for every number,
+# and with which attributes the second is Clip(v, 0, 1): less 2^-100 a number of at least 2^-75 is itself, and 0 is clamped
+# to 0. OpenVINO takes 1/2 where beta is 0.
+CLAMP = {"alpha": 1.0, "beta": -(2.0**-100)}
 
 
 @dataclass

@@ -8,6 +8,7 @@ With every shape known, most of what turns rows into columns is not needed:
     Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
     MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
     Gemm(a, b, 0)                                         Gemm(a, b)
+    Clip(Gemm(...), 0, 1) of float32                      HardSigmoid of slope 1, which onnxruntime takes into the Gemm
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from exporter.files.graph import Graph, Shape
+from exporter.files.graph import CLAMP, Graph, Shape
 
 
 def for_one_vector(graph: Graph, d: int) -> None:
@@ -106,12 +107,18 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
 
 
 def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
-    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu."""
+    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu or a clamp."""
     readers = Counter(name for node in graph.nodes for name in node.input)
     zeros = {name for name, tensor in graph.initializers.items() if not numpy_helper.to_array(tensor).any()}
+    ends = [graph.constant(end) for end in (0.0, 1.0)]
+    single = graph.dtype == np.float32  # onnxruntime has no HardSigmoid of float64
+    products = {node.output[0] for node in graph.nodes if single and node.op_type == "Gemm"}
     made = {}
     for node in graph.nodes:
         match node.op_type:
+            case "Clip" if node.input[0] in products and node.input[1:] == ends:
+                node.op_type, node.input[:] = "HardSigmoid", node.input[:1]
+                node.attribute.extend(helper.make_attribute(*each) for each in CLAMP.items())
             case "MatMul" if node.input[0] in graph.initializers and len(shapes[node.input[1]]) == 2:
                 node.op_type, made[node.output[0]] = "Gemm", node
             case "Gemm" if node.input[2:] and node.input[2] in zeros:

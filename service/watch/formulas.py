@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from exporter.files.graph import TRIMS
 from service.errors import ProblemError
 from service.watch.network import OpenNetwork, attribute, slices
 
@@ -32,7 +33,7 @@ def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
     else:
         raise ProblemError(404, f"Layer {layer} has fewer neurons.")
     node = network.makers[name]
-    kind = node.op_type.lower()
+    kind = "clip" if node.op_type in TRIMS else node.op_type.lower()
     if kind == "reducemax":
         return {"kind": "max", "tensor": name, "bias": 0.0, "terms": [], "more": 0}
     weights, bias = affine(network, node.input[0], index)
@@ -46,8 +47,8 @@ def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
     terms.sort(key=lambda term: (-abs(term["weight"]), term["layer"], term["index"]))
     told: dict[str, Any] = {"kind": kind, "tensor": name, "bias": bias}
     if kind == "clip":
-        ends = [float(network.constants[end].item()) for end in node.input[1:3]]
-        told |= {"low": ends[0], "high": ends[1]}
+        low, high = (float(network.constants[end].item()) for end in node.input[1:3]) if node.input[1:] else (0.0, 1.0)
+        told |= {"low": low, "high": high}
     return {**told, "terms": terms[:SHOWN], "more": max(0, len(terms) - SHOWN)}
 
 

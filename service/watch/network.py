@@ -19,13 +19,14 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from exporter.files.graph import TRIMS
 from service.compute.opening import session_options
 from service.errors import ProblemError
 from service.scaling import Floats
 
 MOST = 1 << 22  # numbers in all tensors of a network that is shown
-NEURONS = frozenset({"Relu", "Clip", "ReduceMax"})
-SAME = frozenset({"Relu", "Clip", "Reshape", "Identity"})
+NEURONS = frozenset({"Relu", "ReduceMax", *TRIMS})
+SAME = frozenset({"Relu", "Reshape", "Identity", *TRIMS})
 Values = Mapping[str, npt.NDArray[Any]]
 
 
@@ -79,7 +80,7 @@ class OpenNetwork:
             if node.op_type == "ReduceMax":
                 many = trial[node.input[0]].size // trial[out].size
                 level += max(1, (many - 1).bit_length())
-            self.levels[out] = level + (node.op_type in ("Relu", "Clip"))
+            self.levels[out] = level + (node.op_type == "Relu" or node.op_type in TRIMS)
         self.depth = max(self.levels.values())
 
     def moving(self, node: onnx.NodeProto) -> list[str]:
@@ -152,7 +153,7 @@ class OpenNetwork:
         node = self.makers.get(self.source(name))
         if node is None or name not in self.levels:
             return False
-        if node.op_type == "Clip":
+        if node.op_type in TRIMS:
             return True
         return node.op_type == "Sub" and all(
             self.is_neuron(at) and self.makers[at].op_type == "Relu" for at in map(self.source, node.input)

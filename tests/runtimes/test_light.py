@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from exporter.files.graph import CLAMP
 from exporter.question.families import FLOATS
 from exporter.question.task import median
 from tests.runtimes.adapters import RUNTIMES, one_by_one
@@ -16,7 +20,7 @@ LIGHT = [r.module for r in RUNTIMES.values() if r.env == ""]
 CASES = [
     *promised(),
     *(Case(name, 25, 16, "float32", profile) for name in EXACT for profile in ("matmul", "fused")),
-    *(Case(name, 9, 16, "float32", profile, 1) for name in EXACT for profile in ("dense", "structured")),
+    *(Case(name, 9, 16, "float32", profile, 1) for name in EXACT for profile in ("dense", "structured", "fused")),
     *(Case("batcher", d, 24, "float32", "minmax") for d in (9, 24, 25, 64)),
     Case("batcher", 9, 24, "float32", "minmax", 1),
     *rewritten(),
@@ -62,3 +66,19 @@ def test_minmax_is_exact_on_every_float(d: int, folder: Path) -> None:
         y = np.asarray(RUNTIMES[module].adapter().load(path)(x)).reshape(len(x), -1)
         wrong = np.flatnonzero(((y != truth) & ~(np.isnan(y) & np.isnan(truth))).any(axis=1))
         assert len(wrong) == 0, f"{module}: {len(wrong)} of {len(x)} rows, {x[wrong[0]]} gives {y[wrong[0]]}"
+
+
+def test_a_clamp_is_a_clip(folder: Path) -> None:
+    """The HardSigmoid of files for one vector, on 0, 1, and numbers from 2^-75 on, where 2^-100 is less than half a bit."""
+    least, steps = 2.0 ** np.arange(-75, 25), 2.0 ** -np.arange(1, 25)
+    v = np.concatenate([[0], least, least * (1 + 2.0**-23), 1 - steps, 1 + steps]).astype(np.float32)
+    v = np.concatenate([v, -v])[None]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, v.size]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("HardSigmoid", ["x"], ["y"], **dict[str, Any](CLAMP))], "clamp", ends[:1], ends[1:]
+    )
+    path = folder / "clamp.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for module in LIGHT:
+        y = np.asarray(RUNTIMES[module].adapter().load(path)(v)).reshape(v.shape)
+        np.testing.assert_array_equal(y, np.clip(v, 0, 1), err_msg=module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import product
 from math import prod
@@ -12,7 +13,7 @@ from onnx import numpy_helper
 
 from exporter.build import build, to_onnx
 from exporter.files.columns import column_graph
-from exporter.files.graph import Graph
+from exporter.files.graph import TRIMS, Graph
 from exporter.files.lowering import structured_graph
 from exporter.files.model_file import assemble
 from exporter.files.rewrites import entry_sum, joint_product
@@ -239,6 +240,16 @@ def test_one_vector_adds_nothing_to_its_products() -> None:
     assert all(each.any() for each in added)
     assert len(graph.node) <= 57
     assert "Slice" not in {node.op_type for node in graph.node}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_vector_clamps_in_its_products(dtype: str) -> None:
+    """onnxruntime makes one operation of a Gemm and a HardSigmoid, where it has one: of float32."""
+    options = Options("radix", profile="fused", tune="latency", batch=1, dtype=dtype)  # type: ignore[arg-type]
+    graph = to_onnx(build(median(2048), options)).graph
+    products = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
+    clamps = Counter(node.op_type for node in graph.node if node.input[0] in products and node.op_type in TRIMS)
+    assert clamps == {"HardSigmoid" if dtype == "float32" else "Clip": 9}
 
 
 def test_where_the_batch_stands() -> None:

@@ -84,13 +84,14 @@ def test_the_layers_are_those_of_the_description(client: Any) -> None:
 
 @pytest.mark.parametrize("name", ["radix", "batcher"])
 def test_a_file_for_one_vector_can_be_watched(name: str) -> None:
-    """Its comparators are products."""
+    """Its clamps are HardSigmoids, and its comparators products."""
     model = build(median(40), Options(name, profile="fused", tune="latency", batch=1))
     network = OpenNetwork(to_onnx(model).SerializeToString(), model.description()["modules"])
     rng = np.random.default_rng(3)
     x = (rng.integers(0, 2**16, (1, 40)) / 2**16).astype(np.float32)
     values = network.run(x)
     assert values[network.output].item() == np.median(x)
+    clamps = 0
     for layer in network.layers:
         first = 0
         for tensor in layer.tensors:
@@ -102,6 +103,8 @@ def test_a_file_for_one_vector_can_be_watched(name: str) -> None:
                 found = bias + sum(float(row @ values[of].reshape(-1)) for of, row in weights.items())
                 clamped = np.clip(found, told.get("low", 0.0), told.get("high", np.inf))
                 assert values[tensor].reshape(-1)[index] == pytest.approx(clamped, rel=1e-5, abs=1e-5)
+            clamps += network.makers[tensor].op_type == "HardSigmoid"
+    assert bool(clamps) == (name == "radix")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in carried() if carried()[name].d < 300))
