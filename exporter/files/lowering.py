@@ -24,7 +24,7 @@ from typing import Any, assert_never
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.files.graph import Graph
+from exporter.files.graph import TURNED, Graph
 from exporter.files.rewrites import (
     absorbed,
     entry_sum,
@@ -170,18 +170,19 @@ class Lowering:
 
     def guard(self, g: Guard) -> Value:
         """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
+        source, c = self.values[g.source], (self.graph.constant(g.c),)
+        if g.bare and self.graph.dtype == np.float32:
+            return self._each(self._each(source, "HardSigmoid", **TURNED), "Sub", before=c)
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
-        clipped = self._each(self.values[g.source], "Clip", *ends)
-        shifted = self._shift(self._scale(clipped, g.scale), -g.shift)
-        rounded = self._each(shifted, "Sub", before=(self.graph.constant(g.c),))
-        return self._each(rounded, "Sub", before=(self.graph.constant(g.c),))
+        shifted = self._shift(self._scale(self._each(source, "Clip", *ends), g.scale), -g.shift)
+        return self._each(self._each(shifted, "Sub", before=c), "Sub", before=c)
 
-    def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = ()) -> Value:
+    def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = (), **attributes: Any) -> Value:
         """An operation on every entry; of a reshaped tensor it is done first, where a Gemm may take it in."""
         if v.name not in self.reshaped:
-            return replace(v, name=self.graph.add(op, [*before, v.name, *after]))
+            return replace(v, name=self.graph.add(op, [*before, v.name, *after], **attributes))
         source, dims = self.reshaped[v.name]
-        done = self.graph.add(op, [*before, source, *after])
+        done = self.graph.add(op, [*before, source, *after], **attributes)
         if source in self.dims:
             self.dims[done] = self.dims[source]
         return replace(v, name=self._reshape_to(done, dims))

@@ -3,7 +3,7 @@
     dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
-    fused        structured, and Clip with constant bounds or HardSigmoid, which is one, ReduceMax
+    fused        structured, and Clip with constant bounds or HardSigmoid where it is one, ReduceMax
     minmax       Max and Min, what moves entries, and the mean of two
     conv         of image filters alone: Conv with constant kernels, Relu, Add, Sub
 
@@ -22,7 +22,7 @@ from exporter.errors import UserError
 from exporter.files.columns import batch_graph
 from exporter.files.comparators import comparator_graph
 from exporter.files.dense import dense_graph
-from exporter.files.graph import CLAMP, TRIMS, Graph
+from exporter.files.graph import CLAMP, TRIMS, TURNED, Graph
 from exporter.files.lowering import structured_graph
 from exporter.files.one_vector import for_one_vector
 from exporter.formula.network import Network, weights
@@ -153,10 +153,8 @@ def _not_structured(model: onnx.ModelProto) -> str | None:
 def _not_fused(model: onnx.ModelProto) -> str | None:
     for node in model.graph.node:
         slope = {a.name: a.f for a in node.attribute}
-        if node.op_type == "HardSigmoid" and not (
-            slope.get("alpha") == 1 and CLAMP["beta"] <= slope.get("beta", 1) <= 0
-        ):
-            return f"HardSigmoid {node.name} is no Clip from 0 to 1: its slope is not 1, or it is shifted"
+        if node.op_type == "HardSigmoid" and slope not in (CLAMP, CLAMP | {"beta": 0.0}, TURNED):
+            return f"HardSigmoid {node.name} is no Clip of v or 1 - v from 0 to 1"
     return _not_affine(model, {"Relu", "ReduceMax"} | TRIMS)
 
 

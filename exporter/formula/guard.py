@@ -61,6 +61,11 @@ class Guard:
     def layers(self) -> int:
         return self.node.level
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is x itself that is rounded, and clamped to [0, 1]."""
+        return (self.scale, self.shift, self.top, self.c) == (1, 0, 1, 1)
+
 
 def guard(node: Node) -> Guard | None:
     """The guard that ends in the node, read off the formula itself."""

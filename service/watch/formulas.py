@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from exporter.files.graph import TRIMS
+from exporter.files.graph import TRIMS, TURNED
 from service.errors import ProblemError
 from service.watch.network import OpenNetwork, attribute, slices
 
@@ -36,7 +36,7 @@ def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
     kind = "clip" if node.op_type in TRIMS else node.op_type.lower()
     if kind == "reducemax":
         return {"kind": "max", "tensor": name, "bias": 0.0, "terms": [], "more": 0}
-    weights, bias = affine(network, node.input[0], index)
+    weights, bias = inside(network, name, index)
     places = _places(network)
     terms = [
         {"layer": at, "index": first + int(i), "weight": float(row[i])}
@@ -61,6 +61,15 @@ def _places(network: OpenNetwork) -> dict[str, tuple[int, int]]:
             places[name] = layer.number, first
             first += int(np.prod(network.shapes[name]))
     return places
+
+
+def inside(network: OpenNetwork, neurons: str, index: int) -> tuple[dict[str, Cotangent], float]:
+    """`affine` of what one neuron clamps: the entry that it reads, or 1 less that."""
+    node = network.makers[neurons]
+    weights, bias = affine(network, node.input[0], index)
+    if attribute(node, "alpha") == TURNED["alpha"]:
+        return {of: -row for of, row in weights.items()}, 1 - bias
+    return weights, bias
 
 
 def affine(network: OpenNetwork, tensor: str, index: int) -> tuple[dict[str, Cotangent], float]:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from exporter.files.graph import CLAMP
+from exporter.files.graph import CLAMP, TURNED
 from exporter.question.families import FLOATS
 from exporter.question.task import median
 from tests.runtimes.adapters import RUNTIMES, one_by_one
@@ -68,17 +68,18 @@ def test_minmax_is_exact_on_every_float(d: int, folder: Path) -> None:
         assert len(wrong) == 0, f"{module}: {len(wrong)} of {len(x)} rows, {x[wrong[0]]} gives {y[wrong[0]]}"
 
 
-def test_a_clamp_is_a_clip(folder: Path) -> None:
-    """The HardSigmoid of files for one vector, on 0, 1, and numbers from 2^-75 on, where 2^-100 is less than half a bit."""
+@pytest.mark.parametrize("slope", [CLAMP, TURNED], ids=["clamp", "turned"])
+def test_a_hard_sigmoid_is_a_clip(slope: dict[str, Any], folder: Path) -> None:
+    """Of 0 and of numbers from 2^-75 on, where 2^-100 is less than half a bit; turned, off the grid and out of range too."""
     least, steps = 2.0 ** np.arange(-75, 25), 2.0 ** -np.arange(1, 25)
-    v = np.concatenate([[0], least, least * (1 + 2.0**-23), 1 - steps, 1 + steps]).astype(np.float32)
+    some = np.random.default_rng(0).normal(0.5, 0.5, 500)
+    v = np.concatenate([[0, np.inf], least, least * (1 + 2.0**-23), 1 - steps, 1 + steps, some]).astype(np.float32)
     v = np.concatenate([v, -v])[None]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, v.size]) for name in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("HardSigmoid", ["x"], ["y"], **dict[str, Any](CLAMP))], "clamp", ends[:1], ends[1:]
-    )
+    graph = helper.make_graph([helper.make_node("HardSigmoid", ["x"], ["y"], **slope)], "clamp", ends[:1], ends[1:])
     path = folder / "clamp.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    clipped = np.clip(v, 0, 1)
     for module in LIGHT:
         y = np.asarray(RUNTIMES[module].adapter().load(path)(v)).reshape(v.shape)
-        np.testing.assert_array_equal(y, np.clip(v, 0, 1), err_msg=module)
+        np.testing.assert_array_equal(y, clipped if slope is CLAMP else 1 - clipped, err_msg=module)
