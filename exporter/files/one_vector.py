@@ -8,6 +8,8 @@ With every shape known, most of what turns rows into columns is not needed:
     Reshape of a column to a row, then Gemm(row, w, b)    Gemm(w', column, b)
     MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
     Gemm(a, b, 0)                                         Gemm(a, b)
+    Clip(column - row, 0, h) of up to 64 entries          Clip(Gemm(row', 1, row), 0, 1), h going to what reads it
+    Gemm(w, v, b) - c, a row w of up to 64 and a column c  Gemm(w again and again, v, b - c)
     Clip(Gemm(...), 0, 1) of float32                      HardSigmoid of slope 1, which onnxruntime takes into the Gemm
 """
 
@@ -21,6 +23,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from exporter.files.graph import CLAMP, Graph, Shape
+
+PAIRS = 64  # entries of a short vector
 
 
 def for_one_vector(graph: Graph, d: int) -> None:
@@ -45,6 +49,9 @@ def for_one_vector(graph: Graph, d: int) -> None:
         else:
             kept.append(node)
     graph.nodes = kept
+    if graph.dtype == np.float32:
+        _pairs(graph, shapes)
+        _thresholds(graph)
     _products(graph, shapes)
     graph.finish("y")
 
@@ -104,6 +111,54 @@ def _without_axis(graph: Graph, node: onnx.NodeProto, shapes: dict[str, Shape]) 
         case _:
             return []
     return [new]
+
+
+def _pairs(graph: Graph, shapes: dict[str, Shape]) -> None:
+    """The clamped differences of a short vector as a product with ones: it makes the column of the row, and takes in the
+    clamp. Beyond PAIRS entries it is slower than what it stands for."""
+    makers = {node.output[0]: node for node in graph.nodes}
+    for clip in graph.nodes:
+        differences = makers.get(clip.input[0], clip)
+        column = makers.get(differences.input[0], clip)
+        if (clip.op_type, differences.op_type, column.op_type) != ("Clip", "Sub", "Reshape"):
+            continue
+        row, made = column.input[0], column.output[0]
+        readers = [node for node in graph.nodes if clip.output[0] in node.input]
+        low, high = (numpy_helper.to_array(graph.initializers[end]).item() for end in clip.input[1:])
+        if (
+            differences.input[1] == row
+            and shapes[row] == shapes[made][::-1]
+            and math.prod(shapes[row]) <= PAIRS
+            and (low, math.frexp(high)[0]) == (0, 0.5)  # a power of two, so that all products with it are exact
+            and [node for node in graph.nodes if differences.output[0] in node.input] == [clip]
+            and all(node.op_type == "Gemm" and node.input[0] in graph.initializers for node in readers)
+        ):
+            differences.op_type, differences.input[:] = "Gemm", [row, graph.constant(np.ones(shapes[row])), row]
+            slopes = {"transA": 1, "alpha": 1 / high, "beta": -1 / high}
+            differences.attribute.extend(helper.make_attribute(*each) for each in slopes.items())
+            clip.input[1:] = [graph.constant(end) for end in (0.0, 1.0)]
+            for node in readers:
+                node.input[0] = graph.constant(numpy_helper.to_array(graph.initializers[node.input[0]]) * high)
+
+
+def _thresholds(graph: Graph) -> None:
+    """A short row of weights once for every number that is taken off what it gives: the product takes in a Relu of that."""
+    readers = Counter(name for node in graph.nodes for name in node.input)
+    makers = {node.output[0]: node for node in graph.nodes if node.op_type == "Gemm"}
+    for node in graph.nodes:
+        gemm = makers.get(node.input[0])
+        if not gemm or node.op_type != "Sub" or readers[gemm.output[0]] > 1:
+            continue
+        stored = [graph.initializers.get(name) for name in (gemm.input[0], *gemm.input[2:], node.input[1])]
+        if None in stored:
+            continue
+        weights, *added, taken = (numpy_helper.to_array(tensor) for tensor in stored if tensor)
+        column = taken.size == 1 or taken.shape[1:] == (1,)
+        if column and len(weights) == 1 and weights.size <= PAIRS and all(b.size == 1 for b in added):
+            bias = sum(b.item() for b in added) - taken.reshape(-1, 1)
+            again = np.repeat(weights, taken.size, axis=0)
+            node.op_type, node.input[:] = "Gemm", [graph.constant(again), gemm.input[1], graph.constant(bias)]
+            node.attribute.extend(gemm.attribute)
 
 
 def _products(graph: Graph, shapes: dict[str, Shape]) -> None:

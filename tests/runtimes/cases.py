@@ -180,7 +180,8 @@ def catalogue() -> list[Case]:
         cases += [Case(name, 25, 16, "float32", profile, 1) for profile in ("dense", "structured", "fused")]
         cases += [Case(name, 25, 40, "float64", profile) for profile in ("dense", "structured")]
         cases.append(Case(name, 64, 16, "float32", "structured"))
-    cases += [Case("radix", 2048, 24, "float32", "fused"), Case("batcher", 64, 24, "float32", "fused", 1)]
+    cases.append(Case("radix", 2048, 24, "float32", "fused"))
+    cases += [Case(name, 64, 24, "float32", "fused", 1) for name in ("depth3", "batcher")]
     cases += [Case("batcher", d, 24, "float32", "minmax") for d in (9, 25, 64, 256)]
     cases += [Case("batcher", 25, 24, "float32", "minmax", 1), Case("batcher", 25, 24, "float64", "minmax")]
     cases += [Case(name, 25, 16, "float64", "structured") for name in SAMPLED]

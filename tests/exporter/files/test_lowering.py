@@ -36,7 +36,7 @@ from exporter.options import Options
 from exporter.question.task import median
 from exporter.readings.contract import fused_bits, structured_bits
 from exporter.readings.evaluate import evaluate
-from tests.running import run
+from tests.running import run, session
 
 
 def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
@@ -225,7 +225,7 @@ def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> N
 
 
 def test_one_vector_needs_few_reshapes() -> None:
-    for name, d, most in (("radix", 2048, 0), ("depth3", 64, 1), ("depth3", 25, 0)):
+    for name, d, most in (("radix", 2048, 0), ("depth3", 65, 1), ("depth3", 64, 0), ("depth3", 25, 0)):
         options = [Options(name, profile="fused", tune="latency", batch=batch) for batch in (None, 1)]
         many, one = ([node.op_type for node in to_onnx(build(median(d), o)).graph.node] for o in options)
         assert one.count("Reshape") <= most
@@ -250,6 +250,29 @@ def test_one_vector_clamps_in_its_products(dtype: str) -> None:
     products = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
     clamps = Counter(node.op_type for node in graph.node if node.input[0] in products and node.op_type in TRIMS)
     assert clamps == {"HardSigmoid" if dtype == "float32" else "Clip": 9}
+
+
+@pytest.mark.parametrize("d", [33, 34, 47, 63, 64, 65, 66])
+def test_pairs_of_one_short_vector_are_two_products(d: int) -> None:
+    proto = to_onnx(build(median(d), Options("depth3", profile="fused", tune="latency", batch=1)))
+    ops = [node.op_type for node in proto.graph.node]
+    if d <= 64:
+        both = ["Gemm", "HardSigmoid", "Gemm", "Relu", "Sub", "ReduceMax"]
+        assert ops == ["HardSigmoid", "Sub", *both, *(["Gemm"] if d % 2 == 0 else [])]
+    else:
+        assert "Reshape" in ops
+    rng, model = np.random.default_rng(d), session(proto)
+    near = [
+        rng.integers(0, 2**24 + 1, (40, d)),
+        rng.integers(0, 5, (40, d)) * 2**22,
+        2**23 + rng.integers(-3, 4, (40, d)),
+    ]
+    x = (np.concatenate(near) / 2**24).astype(np.float32)
+    got = np.concatenate([run(model, row[None]) for row in x])
+    assert np.array_equal(got, np.median(x, axis=1, keepdims=True))
+    off = rng.normal(0.5, 0.6, (40, d)).astype(np.float32)
+    truth = np.median(np.clip(off, 0, 1).astype(np.float64), axis=1, keepdims=True)
+    assert np.abs(np.concatenate([run(model, row[None]) for row in off]) - truth).max() <= 2.0**-24
 
 
 def test_where_the_batch_stands() -> None:

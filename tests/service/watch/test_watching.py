@@ -82,7 +82,7 @@ def test_the_layers_are_those_of_the_description(client: Any) -> None:
         assert max(map(len, values)) <= EACH
 
 
-@pytest.mark.parametrize("name", ["radix", "batcher"])
+@pytest.mark.parametrize("name", ["radix", "batcher", "depth3"])
 def test_a_file_for_one_vector_can_be_watched(name: str) -> None:
     """Its guard and its clamps are HardSigmoids, and its comparators products."""
     model = build(median(40), Options(name, profile="fused", tune="latency", batch=1))
