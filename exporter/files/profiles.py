@@ -214,7 +214,7 @@ PROFILES = {
         ),
         Profile(
             "fused",
-            "structured, with Clip or HardSigmoid for relu(v) - relu(v - 1) and for the guard, ReduceMax for a tree of maxima",
+            "structured, with Clip or HardSigmoid for relu(v) - relu(v - 1) and the guard, ReduceMax for a tree of maxima",
             "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
             batches=batch_graph,
         ),
