@@ -131,7 +131,8 @@ def _pairs(graph: Graph, shapes: dict[str, Shape]) -> None:
             and math.prod(shapes[row]) <= PAIRS
             and (low, math.frexp(high)[0]) == (0, 0.5)  # a power of two, so that all products with it are exact
             and [node for node in graph.nodes if differences.output[0] in node.input] == [clip]
-            and all(node.op_type == "Gemm" and node.input[0] in graph.initializers for node in readers)
+            and all(node.op_type == "Gemm" and node.input[1] == clip.output[0] for node in readers)
+            and all(node.input[0] in graph.initializers for node in readers)
         ):
             differences.op_type, differences.input[:] = "Gemm", [row, graph.constant(np.ones(shapes[row])), row]
             slopes = {"transA": 1, "alpha": 1 / high, "beta": -1 / high}
