@@ -1,8 +1,8 @@
 """A network as ONNX nodes, factored as its formula is (the merged chain: exporter.files.dense).
 
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
-    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h) and for the guard, and ReduceMax for a tree
-                 of maxima
+    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), Clip or HardSigmoid for the guard, and
+                 ReduceMax for a tree of maxima
 
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
 materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.

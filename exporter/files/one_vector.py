@@ -9,7 +9,7 @@ With every shape known, most of what turns rows into columns is not needed:
     MatMul(W, v), and with an Add                         Gemm(W, v), Gemm(W, v, what is added)
     Gemm(a, b, 0)                                         Gemm(a, b)
     Clip(column - row, 0, h) of up to 64 entries          Clip(Gemm(row', 1, row), 0, 1), h going to what reads it
-    Gemm(w, v, b) - c, a row w of up to 64 and a column c  Gemm(w again and again, v, b - c)
+    Gemm(w, v, b) - c, a short row w and a column c       Gemm(w again and again, v, b - c)
     Clip(Gemm(...), 0, 1) of float32                      HardSigmoid of slope 1, which onnxruntime takes into the Gemm
 """
 
@@ -28,7 +28,7 @@ PAIRS = 64  # entries of a short vector
 
 
 def for_one_vector(graph: Graph, d: int) -> None:
-    """Leave out or merge every Reshape of a finished graph that a batch of 1 does without."""
+    """Leave out or merge every Reshape of a finished graph that a batch of 1 does without, and what products can take in."""
     _without_batch_axis(graph, _shapes(graph, d))
     shapes = _shapes(graph, d)
     readers = Counter(name for node in graph.nodes for name in node.input)
@@ -49,9 +49,10 @@ def for_one_vector(graph: Graph, d: int) -> None:
         else:
             kept.append(node)
     graph.nodes = kept
-    if graph.dtype == np.float32:
+    if graph.dtype == np.float32:  # onnxruntime has no HardSigmoid of float64
         _pairs(graph, shapes)
         _thresholds(graph)
+        _clamps(graph)
     _products(graph, shapes)
     graph.finish("y")
 
@@ -162,19 +163,23 @@ def _thresholds(graph: Graph) -> None:
             node.attribute.extend(gemm.attribute)
 
 
+def _clamps(graph: Graph) -> None:
+    """Clip from 0 to 1 behind a product as a HardSigmoid."""
+    ends = [graph.constant(end) for end in (0.0, 1.0)]
+    products = {node.output[0] for node in graph.nodes if node.op_type == "Gemm"}
+    for node in graph.nodes:
+        if node.op_type == "Clip" and node.input[0] in products and node.input[1:] == ends:
+            node.op_type, node.input[:] = "HardSigmoid", node.input[:1]
+            node.attribute.extend(helper.make_attribute(*each) for each in CLAMP.items())
+
+
 def _products(graph: Graph, shapes: dict[str, Shape]) -> None:
-    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu or a clamp."""
+    """Products of stored weights with a matrix as Gemm: it takes in what is added, and in onnxruntime a Relu."""
     readers = Counter(name for node in graph.nodes for name in node.input)
     zeros = {name for name, tensor in graph.initializers.items() if not numpy_helper.to_array(tensor).any()}
-    ends = [graph.constant(end) for end in (0.0, 1.0)]
-    single = graph.dtype == np.float32  # onnxruntime has no HardSigmoid of float64
-    products = {node.output[0] for node in graph.nodes if single and node.op_type == "Gemm"}
     made = {}
     for node in graph.nodes:
         match node.op_type:
-            case "Clip" if node.input[0] in products and node.input[1:] == ends:
-                node.op_type, node.input[:] = "HardSigmoid", node.input[:1]
-                node.attribute.extend(helper.make_attribute(*each) for each in CLAMP.items())
             case "MatMul" if node.input[0] in graph.initializers and len(shapes[node.input[1]]) == 2:
                 node.op_type, made[node.output[0]] = "Gemm", node
             case "Gemm" if node.input[2:] and node.input[2] in zeros:
