@@ -117,7 +117,7 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
     if not isinstance(source, Input):
         raise ValueError("a network starts at an Input node")
     nodes = topological(output)
-    height = max(output.level, 0)
+    height, whole = max(output.level, 0), _whole(nodes)
     computed: dict[int, list[Relu]] = {}
     for node in nodes:
         if isinstance(node, Relu) and not node.is_constant:
@@ -126,7 +126,7 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
     roots: list[Node] = [output]
     for level in range(height, 0, -1):
         here = computed.get(level, [])
-        carried = _carried(roots, level)
+        carried = _carried(roots, level, whole)
         groups, offset = [], 0
         for node in here:
             groups.append(Neurons(node, node.arg, (1,), offset))
@@ -140,21 +140,27 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
     return Network(source, output, tuple(reversed(layers)))
 
 
-def _carried(roots: list[Node], level: int) -> list[Node]:
-    """The nodes below `level` that must pass through it, chosen so that few neurons carry them.
+def _whole(nodes: list[Node]) -> set[Node]:
+    """The nodes that are carried themselves where they are carried, of all in topological order.
 
-    A value that is affine in older values can be carried itself or through them: whatever takes fewer neurons. A value
-    all of whose parts are carried anyway is not carried a second time.
+    A value that is affine in older values can be carried itself or through them: whatever takes fewer neurons.
     """
     cost: dict[Node, int] = {}
-    whole: dict[Node, bool] = {}
-    below = [n for n in topological(*roots) if n.level < level]
-    for node in below:
+    whole: set[Node] = set()
+    for node in nodes:
         own = 0 if node.is_constant else node.size * (1 if node.lo >= 0 or node.hi <= 0 else 2)
         parts = sum(cost[a] for a in dict.fromkeys(node.args))
-        whole[node] = isinstance(node, Input | Relu) or own <= parts
-        cost[node] = own if whole[node] else parts
+        if isinstance(node, Input | Relu) or own <= parts:
+            whole.add(node)
+        cost[node] = own if node in whole else parts
+    return whole
 
+
+def _carried(roots: list[Node], level: int, whole: set[Node]) -> list[Node]:
+    """The nodes below `level` that must pass through it, so that few neurons carry them.
+
+    A value all of whose parts are carried anyway is not carried a second time.
+    """
     chosen: set[Node] = set()
     seen: set[Node] = set()
     pending = list(roots)
@@ -163,15 +169,16 @@ def _carried(roots: list[Node], level: int) -> list[Node]:
         if node.is_constant or node in seen:
             continue
         seen.add(node)
-        if node.level < level and whole[node]:
+        if node.level < level and node in whole:
             chosen.add(node)
         elif not (isinstance(node, Relu) and node.level == level):
             pending.extend(node.args)
 
-    for node in reversed(below):
-        if node in chosen and not isinstance(node, Input | Relu) and _spanned(node, chosen):
+    ordered = [node for node in topological(*roots) if node in chosen]
+    for node in reversed(ordered):
+        if not isinstance(node, Input | Relu) and _spanned(node, chosen):
             chosen.remove(node)
-    return [node for node in below if node in chosen]
+    return [node for node in ordered if node in chosen]
 
 
 def _spanned(node: Node, chosen: set[Node]) -> bool:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -64,11 +65,11 @@ class Node:
         """Short: a formula written out as a tree grows exponentially where it shares nodes."""
         return f"<{type(self).__name__} of shape {self.shape} at level {self.level}>"
 
-    @property
+    @cached_property
     def size(self) -> int:
         return shape_size(self.shape)
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return ()
 
@@ -167,7 +168,7 @@ class Apply(Node):
     linear: Linear
     arg: Node
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return (self.arg,)
 
@@ -177,7 +178,7 @@ class Sum(Node):
     terms: tuple[tuple[Scalar, Node], ...]
     offset: Scalar
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return tuple(a for _, a in self.terms)
 
@@ -187,7 +188,7 @@ class Stack(Node):
     parts: tuple[Node, ...]
     axis: int
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return self.parts
 
@@ -196,7 +197,7 @@ class Stack(Node):
 class Relu(Node):
     arg: Node
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return (self.arg,)
 
@@ -208,7 +209,7 @@ class Largest(Node):
     arg: Node
     of: Node
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return (self.arg,)
 
@@ -226,7 +227,7 @@ class Variant(Node):
     arg: Node
     form: Callable[[int], Node]
 
-    @property
+    @cached_property
     def args(self) -> tuple[Node, ...]:
         return (self.arg,)
 
@@ -346,14 +347,15 @@ def below_diagonal(n: int) -> Node:
 def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = lambda node: node.args) -> list[Node]:
     """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
     order: dict[Node, None] = {}
-    pending: list[tuple[Node, bool]] = [(node, False) for node in reversed(outputs)]
+    pending = list(reversed(outputs))
     while pending:
-        node, ready = pending.pop()
-        if ready:
-            order[node] = None
-        elif node not in order:
-            pending.append((node, True))
-            pending.extend((arg, False) for arg in reversed(tuple(args(node))) if arg not in order)
+        node = pending[-1]
+        if node in order:
+            pending.pop()
+        elif missing := [arg for arg in args(node) if arg not in order]:
+            pending.extend(reversed(missing))
+        else:
+            order[pending.pop()] = None
     return list(order)
 
 

@@ -82,19 +82,20 @@ def _count(node: Node, groups: dict[Node, Neurons], symmetry: dict[Node, Axes]) 
     """
     if node.is_constant:
         return 0, 0.0
-    if node not in groups:
-        match node:
-            case Apply(linear=Spread(_, n), arg=arg):
-                nnz, largest = _count(arg, groups, symmetry)
-                return n * nnz, largest
-            case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg) | Variant(arg=arg):
-                return _count(arg, groups, symmetry)
-            case Stack(parts=parts):
-                several = [_count(part, groups, symmetry) for part in parts]
-                return sum(nnz for nnz, _ in several), max(largest for _, largest in several)
-            case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
-                scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
-                return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
+    if node in groups:
+        return groups[node].neurons, 1.0
+    match node:
+        case Apply(linear=Spread(_, n), arg=arg):
+            nnz, largest = _count(arg, groups, symmetry)
+            return n * nnz, largest
+        case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg) | Variant(arg=arg):
+            return _count(arg, groups, symmetry)
+        case Stack(parts=parts):
+            several = [_count(part, groups, symmetry) for part in parts]
+            return sum(nnz for nnz, _ in several), max(largest for _, largest in several)
+        case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
+            scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
+            return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
     return _merge_and_count(node, groups, symmetry[node])
 
 
