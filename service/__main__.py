@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from uvicorn.supervisors import multiprocess
 
 from service import logs, sharing, worker
 from service.building import ensure_models
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
             return 2
         stopping.heed_signals()
+        multiprocess.Process = worker.Worker  # type: ignore[misc]  # uvicorn takes no class of ours for it
         uvicorn.run(
             "service.worker:application",
             factory=True,

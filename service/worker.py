@@ -1,4 +1,4 @@
-"""What uvicorn starts in every worker: the application, or one line that says why there is none."""
+"""What uvicorn starts: workers, and in each the application, or one line that says why there is none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import sys
 from pathlib import Path
 
+from uvicorn.supervisors import multiprocess
+
 from service import logs
 from service.errors import or_shortage
 from service.settings import Settings
@@ -14,6 +16,18 @@ from service.settings import Settings
 log = logging.getLogger("service")
 CANNOT_START = 3  # uvicorn's own status: its parent process gives up instead of starting the same again and again
 FAILED = "failed"  # a file in the scratch folder: the last worker that was started could not
+
+
+class Worker(multiprocess.Process):
+    """A worker whose end its parent sees at once.
+
+    uvicorn's parent keeps the worker's end of their pipe open as well, so that one that ends while it is asked for a sign of
+    life is waited for until the time for that is over.
+    """
+
+    def start(self) -> None:
+        super().start()
+        self.child_conn.close()
 
 
 def application() -> object:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -344,7 +345,7 @@ def below_diagonal(n: int) -> Node:
     return trim(differences(index, index))
 
 
-def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = lambda node: node.args) -> list[Node]:
+def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = attrgetter("args")) -> list[Node]:
     """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
     order: dict[Node, None] = {}
     pending = list(reversed(outputs))

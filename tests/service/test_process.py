@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from service import logs
+from service.__main__ import SILENT_S
 from service.compute import registry
 from tests.service import toy_models
 from tests.service.conftest import InProcess, Server, until
@@ -248,10 +249,10 @@ def test_two_workers_without_a_scratch_folder_are_one_clear_line(models: Path) -
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_start_that_fails_says_why_and_is_no_success(serve: Serve, models: Path, workers: int) -> None:
-    """More threads than the address space has room for."""
+    """More threads than the address space has room for; the parent sees its worker end and does not wait SILENT_S."""
     limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))}
     server = serve(models, "--workers", str(workers), "--threads", "1000", how=limit)
-    assert server.process.wait(120) != 0
+    assert server.process.wait(SILENT_S - 10) != 0
     line = next(line for line in server.log.splitlines() if "cannot start" in line)
     assert "ran out of threads" in json.loads(line)["error"]
     assert "Traceback" not in server.log
