@@ -117,7 +117,7 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
     if not isinstance(source, Input):
         raise ValueError("a network starts at an Input node")
     nodes = topological(output)
-    height, whole = max(output.level, 0), _whole(nodes)
+    height, whole, below = max(output.level, 0), _whole(nodes), _below(nodes)
     computed: dict[int, list[Relu]] = {}
     for node in nodes:
         if isinstance(node, Relu) and not node.is_constant:
@@ -126,7 +126,7 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
     roots: list[Node] = [output]
     for level in range(height, 0, -1):
         here = computed.get(level, [])
-        carried = _carried(roots, level, whole)
+        carried = _carried(roots, level, whole, below)
         groups, offset = [], 0
         for node in here:
             groups.append(Neurons(node, node.arg, (1,), offset))
@@ -156,7 +156,7 @@ def _whole(nodes: list[Node]) -> set[Node]:
     return whole
 
 
-def _carried(roots: list[Node], level: int, whole: set[Node]) -> list[Node]:
+def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, int]) -> list[Node]:
     """The nodes below `level` that must pass through it, so that few neurons carry them.
 
     A value all of whose parts are carried anyway is not carried a second time.
@@ -174,11 +174,39 @@ def _carried(roots: list[Node], level: int, whole: set[Node]) -> list[Node]:
         elif not (isinstance(node, Relu) and node.level == level):
             pending.extend(node.args)
 
-    ordered = [node for node in topological(*roots) if node in chosen]
+    ordered = _in_order(roots, chosen, below)
     for node in reversed(ordered):
         if not isinstance(node, Input | Relu) and _spanned(node, chosen):
             chosen.remove(node)
     return [node for node in ordered if node in chosen]
+
+
+def _below(nodes: list[Node]) -> dict[Node, int]:
+    """For every node, of all in topological order, what it depends on and itself, as bits: bit i for node number i."""
+    below: dict[Node, int] = {}
+    for number, node in enumerate(nodes):
+        below[node] = 1 << number
+        for arg in node.args:
+            below[node] |= below[arg]
+    return below
+
+
+def _in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> list[Node]:
+    """The chosen nodes as `topological(*roots)` has them, without a look at what leads to none that is still to be found."""
+    number = {node: 1 << below[node].bit_length() - 1 for node in chosen}
+    left = sum(number.values())
+    found: list[Node] = []
+    pending = list(reversed(roots))
+    while left:
+        node = pending[-1]
+        if not below[node] & left:
+            pending.pop()
+        elif missing := [arg for arg in node.args if below[arg] & left]:
+            pending.extend(reversed(missing))
+        else:
+            found.append(pending.pop())
+            left ^= number[node]
+    return found
 
 
 def _spanned(node: Node, chosen: set[Node]) -> bool:
