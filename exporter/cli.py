@@ -28,6 +28,7 @@ from exporter.library import (
 from exporter.options import OPTIONS, nearest, whole_number
 from exporter.parsing import Parser, folder, number
 from exporter.readings.promise import TIES, promise
+from exporter.version import __version__
 
 EXPORT = """\
 commands, each with --help of its own:
@@ -103,6 +104,7 @@ def _export_parser() -> argparse.ArgumentParser:
             constructions="\n".join(f"  {c.name:{wide}}  {c.summary}" for c in CONSTRUCTIONS.values()),
         ),
     )
+    parser.add_argument("--version", action="version", version=f"onnx-median {__version__}")
     parser.add_argument("--d", type=number, metavar="D", help="how many numbers go in")
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the files and manifest.json go")
     parser.add_argument(

@@ -15,6 +15,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from exporter.version import __version__
+
 PREFIX = "MEDIAN_"
 MODELS = Path("models")
 MOST_THREADS = 1024  # more than any machine has use for; starting a million takes minutes
@@ -147,6 +149,7 @@ class Settings:
         parser = argparse.ArgumentParser(
             prog="python -m service", description="Serve medians from ReLU networks over HTTP."
         )
+        parser.add_argument("--version", action="version", version=f"onnx-median {__version__}")
         try:
             from_env = cls.from_env()
         except ValueError as error:

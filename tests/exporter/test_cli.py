@@ -42,6 +42,12 @@ def manifest(out: Path) -> dict[str, dict[str, object]]:
     return {m["file"]: m for m in json.loads((out / "manifest.json").read_bytes())["models"]}
 
 
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"onnx-median {exporter.__version__}\n"
+
+
 def test_default_names_and_manifest(tmp_path: Path) -> None:
     done = python_m_exporter(
         "--d", 9, "--construction", "depth3", "--construction", "batcher", "--out", tmp_path / "new"

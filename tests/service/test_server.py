@@ -71,6 +71,12 @@ def test_a_wrong_option_is_one_line(arguments: list[str], environment: dict[str,
     assert "error:" in done.stderr.splitlines()[-1]
 
 
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        Settings.from_args(["--version"])
+    assert re.fullmatch(r"onnx-median \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
 def test_an_unknown_option_in_the_environment_is_named_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="MEDIAN_MAX_BATHC in the environment is no option; MEDIAN_MAX_BATCH is meant"):
         Settings.from_env({"MEDIAN_MAX_BATHC": "4"})
