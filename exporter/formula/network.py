@@ -117,7 +117,7 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
     if not isinstance(source, Input):
         raise ValueError("a network starts at an Input node")
     nodes = topological(output)
-    height, whole, below = max(output.level, 0), _whole(nodes), _below(nodes)
+    height, whole, below = max(output.level, 0), _whole(nodes), below_as_bits(nodes)
     computed: dict[int, list[Relu]] = {}
     for node in nodes:
         if isinstance(node, Relu) and not node.is_constant:
@@ -174,14 +174,14 @@ def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, 
         elif not (isinstance(node, Relu) and node.level == level):
             pending.extend(node.args)
 
-    ordered = _in_order(roots, chosen, below)
+    ordered = in_order(roots, chosen, below)
     for node in reversed(ordered):
         if not isinstance(node, Input | Relu) and _spanned(node, chosen):
             chosen.remove(node)
     return [node for node in ordered if node in chosen]
 
 
-def _below(nodes: list[Node]) -> dict[Node, int]:
+def below_as_bits(nodes: list[Node]) -> dict[Node, int]:
     """For every node, of all in topological order, what it depends on and itself, as bits: bit i for node number i."""
     below: dict[Node, int] = {}
     for number, node in enumerate(nodes):
@@ -191,7 +191,7 @@ def _below(nodes: list[Node]) -> dict[Node, int]:
     return below
 
 
-def _in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> list[Node]:
+def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> list[Node]:
     """The chosen nodes as `topological(*roots)` has them, without a look at what leads to none that is still to be found."""
     number = {node: 1 << below[node].bit_length() - 1 for node in chosen}
     left = sum(number.values())
