@@ -29,6 +29,12 @@ class Worker(multiprocess.Process):
         super().start()
         self.child_conn.close()
 
+    def is_alive(self, timeout: float = 5) -> bool:
+        try:
+            return super().is_alive(timeout)
+        except (OSError, EOFError):  # what its end looks like; newer versions of uvicorn take it for that themselves
+            return False
+
 
 def application() -> object:
     """The application over the settings in the environment."""

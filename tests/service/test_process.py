@@ -19,10 +19,12 @@ import httpx
 import numpy as np
 import psutil
 import pytest
+from uvicorn.supervisors import multiprocess
 
 from service import logs
 from service.__main__ import SILENT_S
 from service.compute import registry
+from service.worker import Worker
 from tests.service import toy_models
 from tests.service.conftest import InProcess, Server, until
 
@@ -256,6 +258,17 @@ def test_a_start_that_fails_says_why_and_is_no_success(serve: Serve, models: Pat
     line = next(line for line in server.log.splitlines() if "cannot start" in line)
     assert "ran out of threads" in json.loads(line)["error"]
     assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("end", [EOFError, BrokenPipeError, ConnectionResetError])
+def test_a_worker_whose_pipe_has_ended_is_not_alive(end: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As uvicorn 0.37 has it, which hands the error on."""
+
+    def ended(self: multiprocess.Process, timeout: float = 5) -> bool:
+        raise end
+
+    monkeypatch.setattr(multiprocess.Process, "is_alive", ended)
+    assert not Worker.is_alive(Worker.__new__(Worker), timeout=1)
 
 
 def test_the_figures_of_a_worker_that_was_killed(serve: Serve, tmp_path: Path) -> None:
