@@ -250,7 +250,8 @@ def merged_rows(
                 m, b = merged_rows(arg, rows, leaves, width)
                 bias = bias + b * float(c)
                 if not arg.is_constant:
-                    m = m if c == 1 else m * float(c)
+                    if c != 1:
+                        m.data *= float(c)  # which is m's alone
                     matrix = m if matrix is None else matrix + m
             return sp.csr_array((n, width)) if matrix is None else matrix, bias
         case Stack(parts=parts, axis=axis):

@@ -70,14 +70,14 @@ def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
     x, lowest = most.astype(np.float64), np.maximum(0, s - (n - k)).astype(np.float64)
     value, slack = _log_pmf(n, k, s, most)
     term = portable.exp(value + slack)
-    nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
-    body = np.zeros_like(term)
-    ratio = np.zeros_like(term)
+    more, k1, s1 = (v.astype(np.float64) for v in (n - k - s, k + 1, s + 1))
+    body, ratio = np.zeros_like(term), np.zeros_like(term)
     for _ in range(TERMS):
         body += term
         # P(X = x - 1) / P(X = x), zero at the lowest value of X, so the sum ends by itself
-        ratio = np.maximum(0.0, x * (nf - kf - sf + x) / np.maximum(1.0, (kf - x + 1) * (sf - x + 1)))
-        term = term * ratio
+        ratio = x * (more + x)
+        ratio /= (k1 - x) * (s1 - x)
+        term *= ratio
         x = np.maximum(x - 1, lowest)
     ratio = ratio * (1 + 1e-15)  # near 1 its rounding counts
     rest = np.where(ratio < 1, term / np.maximum(1 - ratio, 1e-300), 1.0)
@@ -90,11 +90,14 @@ def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:
     value, slack = _log_pmf(n, k, s, least)
     term = portable.exp(value - slack)
     body = np.zeros_like(term)
-    nf, kf, sf = (v.astype(np.float64) for v in (n, k, s))
+    more, kf, sf = (v.astype(np.float64) for v in (n - k - s, k, s))
     for _ in range(TERMS):
         body += term
-        term = term * np.maximum(0.0, (kf - x) * (sf - x) / np.maximum(1.0, (x + 1) * (nf - kf - sf + x + 1)))
-        x = x + 1
+        # P(X = x + 1) / P(X = x), zero at the highest value of X; what is beyond that stays zero
+        ratio = (kf - x) * (sf - x)
+        x += 1
+        ratio /= x * (more + x)
+        term *= ratio
     return body
 
 
