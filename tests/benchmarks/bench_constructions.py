@@ -7,7 +7,7 @@
 One onnxruntime thread, and the time that the processor gave it. Inputs rotate (on one repeated vector, selection algorithms
 learn its branches), contenders take turns within every round, and the median of the rounds counts. Below 1 a construction is
 faster than its rival. ns/neuron is the time of one vector over the size of the network; best of --tune. bottleneck and torch
-take part where they are installed.
+take part where they are installed. `no median` is what a network of each kind takes at least (tests/benchmarks/least.py).
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -35,6 +33,7 @@ from exporter.files.profiles import PROFILES
 from exporter.options import Options, Tune
 from exporter.question import task as tasks
 from exporter.tools.tune import CHAIN, grid_inputs, seconds, session, topk_mean
+from tests.benchmarks.least import least
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take
 FILES: tuple[tuple[str, Tune, int | None], ...] = (  # profile, tune, exact batch
@@ -67,15 +66,6 @@ def peers() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
         found["torch.median"] = lambda x: torch.median(torch.from_numpy(x), dim=1, keepdim=True).values.numpy()
         found["torch.quantile"] = lambda x: torch.quantile(torch.from_numpy(x), 0.5, dim=1, keepdim=True).numpy()
     return found
-
-
-def nothing(d: int, operations: int) -> Callable[[np.ndarray], np.ndarray]:
-    """A graph that computes no median: what so many of the cheapest operations on [N, d] cost, and the call itself."""
-    names = ["x", *(f"v{i}" for i in range(1, operations)), "y"]
-    shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", d]) for name in ("x", "y")]
-    nodes = [helper.make_node("Abs", [a], [b]) for a, b in pairwise(names)]
-    graph = helper.make_graph(nodes, "nothing", shape[:1], shape[1:])
-    return session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
 
 def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
@@ -149,7 +139,7 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
             print(f"{'':4}{name:48} wrong: not timed")
             continue
         here[name] = call
-    here |= {f"no median: {n} x Abs": nothing(d, n) for n in (1, 21)}
+    here |= dict(least(d))
     times: dict[str, list[float]] = {name: [] for name in here}
     for _ in range(rounds):
         for name, call in here.items():
