@@ -40,9 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _run_on_ray(settings)
     with contextlib.ExitStack() as stack:
         try:
-            scratch = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
-            )
+            with stopping.put_off():
+                scratch = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
+                )
             if settings.workers > 1:
                 shared = Path(scratch) / "metrics"
                 shared.mkdir()

@@ -6,12 +6,16 @@ are built and loaded, and after it, these are in force. It imports nothing heavy
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 _asked: list[int] = []
+_put_off: list[bool] = []
 
 
 def handle_signals() -> None:
@@ -30,8 +34,25 @@ def heed_signals() -> None:
         sys.exit(0)
 
 
+@contextlib.contextmanager
+def put_off() -> Iterator[None]:
+    """Heed a signal that comes meanwhile at the end: what is made there is noted there as well, and so removed."""
+    _put_off.append(True)
+    try:
+        yield
+    finally:
+        _put_off.pop()
+    if _asked:
+        _end()
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     _asked.append(number)
+    if not _put_off:
+        _end()
+
+
+def _end() -> NoReturn:
     for each in ENDING:  # what is left to do is cleaning up, which nothing should interrupt
         signal.signal(each, signal.SIG_IGN)
     sys.exit(0)

@@ -90,6 +90,24 @@ def test_a_worker_that_takes_long_to_start_is_waited_for(serve: Serve, models: P
     assert " died" not in server.log
 
 
+def test_a_signal_as_soon_as_there_is_a_scratch_folder(serve: Serve, tmp_path: Path, scratch: Path) -> None:
+    """Before Python has noted that it is to be removed."""
+    at_once = """
+import os, signal, tempfile
+make = tempfile.mkdtemp
+def mkdtemp(*arguments, **options):
+    made = make(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return made
+tempfile.mkdtemp = mkdtemp
+"""
+    (tmp_path / "sitecustomize.py").write_text(at_once)
+    server = serve(tmp_path / "models", TMPDIR=str(scratch), PYTHONPATH=str(tmp_path))
+    assert server.process.wait(60) == 0
+    assert not ours(scratch)
+    assert server.log == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["scratch", "building", "built", "loading"])
 def test_a_signal_during_the_start_ends_it_as_well(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import socket
 import subprocess
@@ -62,10 +61,22 @@ def test_options_come_from_flags_and_environment(serve: Serve, models: Path) -> 
         (["--max-connections", "0"], {}),
     ],
 )
-def test_a_wrong_option_is_one_line(arguments: list[str], environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "service", *arguments]
-    variables = {**os.environ, **environment}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+def test_a_wrong_option_is_one_line(
+    arguments: list[str],
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        Settings.from_args(arguments)
+    assert "error:" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_wrong_option_ends_the_program() -> None:
+    command = [sys.executable, "-m", "service", "--workers", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "error:" in done.stderr.splitlines()[-1]
@@ -85,7 +96,7 @@ def test_an_unknown_option_in_the_environment_is_named_with_the_nearest() -> Non
 
 def test_readiness_says_loading_while_large_models_load(serve: Serve, tmp_path: Path) -> None:
     for d in range(101, 140, 2):
-        toy_models.write(tmp_path, f"d{d}", toy_models.description(d), slow=300)
+        toy_models.write(tmp_path, f"d{d}", toy_models.description(d), slow=100)
     server = serve(tmp_path, "--no-build", "--drain-s", "0")
     said: list[str] = []
 
