@@ -25,7 +25,6 @@ from uvicorn.supervisors import multiprocess
 
 from service import logs, sharing, worker
 from service.building import ensure_models
-from service.http.short_way import ShortWayProtocol
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -67,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
-            http=ShortWayProtocol,
+            http="service.http.short_way:ShortWayProtocol",  # by name: who has workers need not import it
             ws="none",
             log_config=None,
             access_log=False,
