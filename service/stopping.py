@@ -31,7 +31,7 @@ def heed_signals() -> None:
     """End now if a signal asked for it: what ran then, a callback from native code perhaps, may have taken the SystemExit
     for an error of its own."""
     if _asked:
-        sys.exit(0)
+        _end()
 
 
 @contextlib.contextmanager
@@ -42,8 +42,7 @@ def put_off() -> Iterator[None]:
         yield
     finally:
         _put_off.pop()
-    if _asked:
-        _end()
+    heed_signals()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 """Graphs that compute no median: what a network of each kind takes at least, for what it has of one is left out.
 
 Abs         the cheapest operation, and the call itself
-stages      a Min and a Max for every stage of the shallowest sorting network, of its comparators shared out evenly: nothing
+stages      a Min and a Max for every stage of the shallowest sorting network, its comparators shared out evenly: nothing
             brings the entries together that are compared, and no median is taken out
 products    entries to all pairs and pairs to ranks, one ReLU each, and a maximum: no rounding to the grid, no clamping
 """
@@ -16,9 +16,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from exporter.constructions.batcher import shallowest
+from exporter.constructions.depth3 import FEW
 from exporter.tools.tune import session
-
-FEW = 32  # numbers: of more, all pairs have too many weights
 
 
 def least(d: int) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
@@ -26,12 +25,10 @@ def least(d: int) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
     for operations in (1, 21):
         yield f"no median: {operations} x Abs", session(abs_chain(d, operations))
     stages, _ = shallowest(d, {(d + 1) // 2, d // 2 + 1})
-    comparators = sum(map(len, stages))
-    yield (
-        f"no median: Min and Max of {len(stages)} stages",
-        session(min_max(d, len(stages), comparators // len(stages))),
-    )
-    if d <= FEW:
+    if stages:
+        rows = sum(map(len, stages)) // len(stages)
+        yield f"no median: Min and Max of {len(stages)} stages", session(min_max(d, len(stages), rows))
+    if 2 <= d <= FEW:
         yield f"no median: products of {d * (d - 1) // 2} pairs", session(products(d))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from exporter.library import export_model
@@ -152,6 +153,15 @@ class Server:
     def said(self, message: str) -> int:
         """How often the log has a message."""
         return self.log.count(f'"message":"{message}"')
+
+    def workers(self) -> list[psutil.Process]:
+        """The workers that live: one that was killed is a zombie until its parent looks."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "spawn_main" in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
 
     @property
     def log(self) -> str:

@@ -290,25 +290,15 @@ def test_a_worker_whose_pipe_has_ended_is_not_alive(end: type[Exception], monkey
     assert not Worker.is_alive(Worker.__new__(Worker), timeout=1)
 
 
-def workers_of(server: Server) -> list[psutil.Process]:
-    """Those that run: one that has ended may still be there until its parent looks."""
-    found = []
-    for child in psutil.Process(server.process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
 def test_a_worker_that_ends_while_it_is_asked_for_a_sign_of_life_is_replaced(serve: Serve, tmp_path: Path) -> None:
     """One that is stopped cannot answer: its parent is waiting for it when it is killed, and does not wait on."""
     toy_models.write(tmp_path, "toy", toy_models.description(3))
     server = serve(tmp_path, "--no-build", "--workers", "2").wait()
-    ended, other = workers_of(server)
+    ended, other = server.workers()
     ended.suspend()
     time.sleep(2)  # it is asked twice a second
     ended.kill()
-    until(lambda: {w.pid for w in workers_of(server)} - {ended.pid, other.pid}, SILENT_S - 20)
+    until(lambda: {w.pid for w in server.workers()} - {ended.pid, other.pid}, SILENT_S - 20)
 
 
 def test_the_figures_of_a_worker_that_was_killed(serve: Serve, tmp_path: Path) -> None:
@@ -326,7 +316,7 @@ def test_the_figures_of_a_worker_that_was_killed(serve: Serve, tmp_path: Path) -
             asked = [asyncio.create_task(http.post(server.url + "/median", json=body)) for _ in range(8)]
             await asyncio.to_thread(until, lambda: figure("median_queue_rows") > 0)
             before = await asyncio.to_thread(figure, answered)
-            for worker in workers_of(server):
+            for worker in server.workers():
                 worker.kill()
             done = await asyncio.gather(*asked, return_exceptions=True)
             assert all(isinstance(each, httpx.TransportError) for each in done)

@@ -143,16 +143,6 @@ def test_floods_of_heads_and_bodies(serve: Serve, models: Path, rng: Rng, stop: 
     finish(server)
 
 
-def workers_of(server: Server) -> list[psutil.Process]:
-    """The workers that live: one that was killed is a zombie until its parent looks."""
-    found = []
-    for child in psutil.Process(server.process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
 def test_memory_that_runs_out_and_comes_back(
     serve: Serve, models: Path, tmp_path: Path, rng: Rng, stop: Stop, figures: Figures
 ) -> None:
@@ -172,13 +162,13 @@ def test_memory_that_runs_out_and_comes_back(
 
     async def squeezer(own: Rng) -> None:
         while not stop():
-            for worker in workers_of(server):
+            for worker in server.workers():
                 with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                     room = worker.memory_info().vms + int(own.integers(1, 40 << 20))
                     resource.prlimit(worker.pid, resource.RLIMIT_AS, (room, usual[1]))
                     limits[0] += 1
             await asyncio.sleep(own.random())
-            for worker in workers_of(server):
+            for worker in server.workers():
                 with contextlib.suppress(ProcessLookupError):
                     resource.prlimit(worker.pid, resource.RLIMIT_AS, usual)
             await asyncio.sleep(own.random() / 4)
@@ -190,7 +180,7 @@ def test_memory_that_runs_out_and_comes_back(
 
     asyncio.run(scenario())
     assert tally.right > 0
-    until(lambda: len(workers_of(server)) == 2, what=lambda: server.log[-2000:])
+    until(lambda: len(server.workers()) == 2, what=lambda: server.log[-2000:])
     figures(f"{limits[0]} limits, {tally}; {health.assert_restored()}")
     finish(server)
 
@@ -204,7 +194,7 @@ def test_workers_that_are_killed(
 
     async def killer(own: Rng) -> None:
         while not stop() or not kills[0]:
-            alive = workers_of(server)
+            alive = server.workers()
             if len(alive) == 2 and server.log.count('"serving"') == 2 + kills[0]:
                 alive[own.integers(2)].kill()
                 kills[0] += 1
@@ -232,9 +222,9 @@ def test_a_disk_without_room(
     with open("/dev/full", "wb") as full:
         how = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000)), "stderr": full}
         server = serve(models, "--no-build", "--workers", "2", "--drain-s", "0", how=how, TMPDIR=str(tmp_path)).wait()
-    until(lambda: len(workers_of(server)) == 2)
+    until(lambda: len(server.workers()) == 2)
     health, tally, reloads = Health(server), Tally(), [0]
-    alive = workers_of(server)
+    alive = server.workers()
 
     async def reloader() -> None:
         async with httpx.AsyncClient(timeout=60) as http:
@@ -248,7 +238,7 @@ def test_a_disk_without_room(
     asyncio.run(scenario())
     assert tally.right > 0
     assert tally.closed == 0
-    assert workers_of(server) == alive, "a worker died"
+    assert server.workers() == alive, "a worker died"
     figures(f"{reloads[0]} reloads, {tally}; {health.assert_restored()}")
     finish(server)
     assert not left_behind(tmp_path)
