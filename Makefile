@@ -1,5 +1,5 @@
 # make demo: export d = 2048, serve it, compare with numpy.median.   make test: everything a normal change needs.
-# Both set up .venv from nothing but Python 3.11+; versions are pinned in constraints.txt.
+# make test-all: the slow tests as well.   All of them set up .venv from nothing but Python 3.11+; versions are pinned in constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,9 +10,12 @@ HEAVY := .venv-runtimes
 SCALE := .venv-scale
 PAGE := .venv-page
 TORCH := .venv-torch
+FHE := .venv-fhe
 # also where a test or a benchmark imports onnxruntime before exporter
 export ORT_DISABLE_TELEMETRY := 1
-.PHONY: setup demo test lint types tests torture mutants runtimes scale torch versions models browser page vendor clean
+# every process that a test starts would compile our modules again
+unexport PYTHONDONTWRITEBYTECODE
+.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch fhe versions proofs models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -26,10 +29,16 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)
 	$(BIN)/python -m exporter --d 2048 --out demo/models
 	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out demo/models
-	$(BIN)/python -m exporter --window 3x3 --dtype uint8 --out demo/models
+	$(BIN)/python -m exporter filter --window 3x3 --dtype uint8 --out demo/models
 	$(BIN)/python -m service.demo demo/models
 
-test: lint types tests
+# mypy works beside the tests.
+test: lint
+	@$(MAKE) --no-print-directory -k -j 2 types tests
+
+test-all: test
+	@$(MAKE) --no-print-directory slow
+	@$(MAKE) --no-print-directory versions
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -39,12 +48,16 @@ types: $(SETUP)
 	$(BIN)/mypy
 
 tests: $(SETUP)
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -q -n auto --dist worksteal
 
-# Faults and abuse of a running service for a quarter of an hour at most; `make test` has the same for seconds.
-# TORTURE_SEED=... repeats a run.
+# What takes long by nature or tries every case of a product: tests/slow, and tests marked `slow`.
+slow: $(SETUP)
+	$(BIN)/pytest -q -n auto --dist worksteal -m slow
+
+# Faults and abuse of a running service for a quarter of an hour at most; `make slow` has the same for seconds.
+# TORTURE_SEED=... is another run, TORTURE_SEED=random a new one.
 torture: $(SETUP)
-	TORTURE_SECONDS=$${TORTURE_SECONDS:-80} timeout 900 $(BIN)/pytest -q tests/service/torture
+	TORTURE_SECONDS=$${TORTURE_SECONDS:-80} timeout 900 $(BIN)/pytest -q -m slow tests/slow/torture
 
 # Small changes of the code that no test notices, as many as fit in ten minutes; PATHS=... and ARGS="--seconds 60 --seed 1".
 mutants: $(SETUP)
@@ -53,7 +66,7 @@ mutants: $(SETUP)
 # The conformance matrix over other runtimes, in an environment of its own: models/RUNTIMES.md and models/runtimes.json.
 runtimes: $(SETUP) $(HEAVY)/.installed browser
 	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py
+	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py tests/runtimes/test_tflite.py
 	$(BIN)/python -m tests.runtimes.matrix
 
 $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.txt tests/runtimes/package.json
@@ -66,16 +79,16 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 # What goes beyond one machine: clusters simulated on one, tables against other engines, and every command of docs/scale.md and
 # docs/deploy.md, in an environment of its own; a quarter of an hour.
 scale: $(SCALE)/.installed
-	RAY_raylet_start_wait_time_s=300 $(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale tests/service/batch
-	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --rows 100000 --groups 10000
+	RAY_raylet_start_wait_time_s=300 $(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale tests/service/tables
+	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --share 0.01
 	$(SCALE)/bin/python tests/benchmarks/bench_vector.py --entries 1000000
 
 # kserve for its schemas alone: what it depends on contradicts ours
-$(SCALE)/.installed: pyproject.toml constraints.txt tests/scale/requirements.txt
+$(SCALE)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SCALE)
 	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt setuptools
-	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -r tests/scale/requirements.txt \
-	  --no-build-isolation -e '.[dev,ray]'
+	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation \
+	  -e '.[dev,ray]'
 	$(SCALE)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-deps kserve
 	@touch $@
 
@@ -122,10 +135,28 @@ versions:
 	  .venv-$$which/bin/python -m pip --disable-pip-version-check -q install -U -r .venv-$$which/requirements.txt && \
 	  .venv-$$which/bin/python -m tests.versions.start || exit 1; done
 
+# Medians of encrypted numbers, and their bootstraps beside other ways, in an environment of its own (Python 3.11 or 3.12).
+fhe: $(FHE)/.installed
+	$(FHE)/bin/python -m pytest -q -c tests/fhe/pytest.ini tests/fhe
+	$(FHE)/bin/python -W ignore -m exporter.fhe $(ARGS)
+
+$(FHE)/.installed: tests/fhe/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit("concrete-python needs Python 3.11 or 3.12, this is %d.%d: set PYTHON=..." % sys.version_info[:2] if sys.version_info >= (3, 13) else 0)'
+	$(PYTHON) -m venv $(FHE)
+	$(FHE)/bin/python -m pip --disable-pip-version-check -q install -r tests/fhe/requirements.txt
+	@touch $@
+
+# Coq checks the proofs of proofs/ and runs their networks beside ours.
+proofs: $(SETUP)
+	@command -v coqc > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends coq libcoq-mathcomp-algebra; } \
+	  || { echo "make proofs needs Coq, and may not install it here: install Debian's packages coq and libcoq-mathcomp-algebra"; exit 1; }
+	$(BIN)/pytest -q -m slow tests/slow/test_proofs.py
+	cd proofs && for name in radix run zero_one; do coqc -q -w none $$name.v || exit 1; done
+
 # The committed reference models; tests hold them to what the exporter writes.
 models: $(SETUP)
 	rm -rf models/reference
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) $(FHE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache

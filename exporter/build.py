@@ -10,12 +10,14 @@ from itertools import pairwise
 from math import ceil, frexp
 from typing import Any, Literal
 
+import numpy as np
 import onnx
 
 from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, default, lookup, refuse_unread
 from exporter.errors import ContractError, UserError
-from exporter.files.comparators import made_of_comparators
-from exporter.files.model_file import assemble
+from exporter.files.comparators import comparator_graph, interpolated, made_of_comparators
+from exporter.files.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
+from exporter.files.model_file import assemble, assembled
 from exporter.files.profiles import PROFILES
 from exporter.formula.guard import GUARD, guard_of, guarded, normalised
 from exporter.formula.network import Network, network
@@ -48,6 +50,11 @@ class Built:
     step: Step
     ties: Ties
 
+    @property
+    def quantised(self) -> Quantisation | None:
+        """What the integers of an int8 or uint8 file stand for."""
+        return quantisation(self.options.dtype, self.options.quantized) if self.options.quantized else None
+
     @cached_property
     def accounting(self) -> Accounting:
         return accounting(self.network)
@@ -60,7 +67,9 @@ class Built:
     @property
     def exact_on_grid(self) -> bool:
         right = self.ties == "exact" and not self.failure.bound and self.step.exact_in(self.dtype)
-        return right and (not self.task.may_round or output_error(self.task, self.options.grid, self.dtype) == 0)
+        return right and (
+            self.takes_floats or not self.task.may_round or output_error(self.task, self.options.grid, self.dtype) == 0
+        )
 
     @property
     def failure_bound(self) -> float:
@@ -89,8 +98,10 @@ class Built:
             return max(moved, moved / 2 + self.grid_error)
         return moved + self.grid_error
 
-    def description(self) -> dict[str, Any]:
-        grid, counted = self.options.grid, self.accounting
+    def description(self, counted: bool = True) -> dict[str, Any]:
+        """What is written into the file; without `counted` the weights are not counted, which takes long at large d."""
+        net, quantised = self.network, self.quantised
+        grid = GRIDS[quantised.dtype] if quantised else self.options.grid
         guard = guard_of(self.network.output)
         construction = CONSTRUCTIONS[self.options.construction]
         return {
@@ -107,7 +118,8 @@ class Built:
             "bits": grid.bits,
             "step": grid.step,
             "domain": [grid.lo, grid.hi],
-            "dtype": self.dtype,
+            "dtype": quantised.dtype if quantised else self.dtype,
+            **({"quantized": [quantised.scale, quantised.zero_point]} if quantised else {}),
             "needs_precision": self.dtype,
             "batch": self.options.batch,
             "inputs": "floats"
@@ -124,20 +136,21 @@ class Built:
             "failure_bound": self.failure.bound,
             "failure_law": self.failure.law,
             "ties": self.ties,
-            "depth": counted.depth,
+            "depth": net.depth,
             "guard_layers": guard.layers if guard else 0,
-            "width": counted.width,
-            "run_width": -(-counted.width // PROFILES[self.profile].pair),
-            "size": counted.size,
-            "nnz": counted.nnz,
-            "max_weight": counted.max_weight,
-            "widths": list(counted.widths),
+            "width": net.width,
+            "run_width": -(-net.width // PROFILES[self.profile].pair),
+            "size": net.size,
+            "nnz": self.accounting.nnz if counted else None,
+            "max_weight": self.accounting.max_weight if counted else None,
+            "widths": [layer.width for layer in net.layers],
             "profile": self.profile,
             "seed": self.options.seed,
-            "modules": list(counted.modules),
+            "modules": [layer.name for layer in net.layers],
             "tune": self.options.tune,
             "producer": "onnx-median",
             "version": __version__,
+            **({} if self.task.interpolation == "sum" else {"interpolation": self.task.interpolation}),
         }
 
 
@@ -147,6 +160,8 @@ def build(task: Task, options: Options) -> Built:
     refuse_unread(construction, options.given())
     if reason := construction.cannot(task.d, task.ranks):
         raise UserError(f"{construction.name}: {reason}")
+    if options.dtype in INTEGERS or options.quantized:
+        return _of_comparators(construction, task, _in_integers(task, options))
     if options.profile != "auto" and PROFILES[options.profile].floats:
         return _of_comparators(construction, task, options)
     if options.epsilon is not None:
@@ -165,10 +180,12 @@ def trace(
     *,
     rounded: DType | None = None,
     offsets: bool = True,
+    floats: bool = False,
 ) -> tuple[Network, Failure]:
     """The network that answers a task, from data values to data values, and how often it may fail.
 
-    `rounded` rounds data to the grid in that floating-point type first, and clamps it (see exporter.formula.guard).
+    `rounded` rounds data to the grid in that floating-point type first, and clamps it (see exporter.formula.guard). `floats`
+    computes the outputs by numpy's operations, for a profile without a grid.
     """
     grid = options.grid
     x = vector(task.d, grid.low, grid.high)
@@ -177,7 +194,9 @@ def trace(
         stats = construction.build(u, task.ranks, options, form, offsets)
     except NoScheduleError as error:
         raise UserError(f"{error}; {default(task.op)} is exact") from None
-    columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
+    columns = (
+        _columns_as_numpy(stats, task) if floats else [_column(stats, task, i, grid) for i in range(len(task.outputs))]
+    )
     if options.certificate:
         columns += _certificate(u, stats, options.delta(task.d), compare if form != "bounded" else compare_saturating)
     stats.names.span(GUARD, x, u)
@@ -192,6 +211,21 @@ def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
     if parts[0].size == 1 and out.weights == (Fraction(1),) and span == 1 and grid.low == 0:
         return parts[0]
     return total([(span * w, part) for w, part in zip(out.weights, parts, strict=True)], grid.low)
+
+
+def _columns_as_numpy(stats: Statistics, task: Task) -> list[Node]:
+    """All outputs: entries, means of two as numpy.mean adds them, and quantiles as numpy.quantile mixes two."""
+    place = {rank: i for i, rank in enumerate(task.ranks)}
+    single = [i for i, out in enumerate(task.outputs) if len(out.ranks) == 1]
+    double = [i for i, out in enumerate(task.outputs) if len(out.ranks) == 2]
+    columns = [stats.values.take([place[task.outputs[i].ranks[0]] for i in single])] if single else []
+    ends = [(place[low], place[high]) for low, high in (task.outputs[i].ranks for i in double)]
+    if double and task.interpolation != "sum":
+        columns.append(interpolated(stats.values, ends, [float(task.outputs[i].weights[1]) for i in double]))
+    elif double:
+        low, high = (stats.values.take(each) for each in zip(*ends, strict=True))
+        columns.append(total([(Fraction(1, 2), low), (Fraction(1, 2), high)]))
+    return [stack(columns).take(np.argsort([*single, *double]))]
 
 
 def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[..., Node]) -> list[Node]:
@@ -225,6 +259,10 @@ def _settle(construction: Construction, task: Task, options: Options) -> Built |
     return structured
 
 
+BETWEEN = (
+    "an answer between two numbers is not {}: take --even lower or upper, --method lower, higher or nearest, or another "
+    "--dtype"
+)
 NOT_WITHOUT_GRID = {
     "bits": "there is no grid",
     "domain": "data of any range goes in and comes out as it is",
@@ -241,24 +279,34 @@ def _of_comparators(construction: Construction, task: Task, options: Options) ->
         raise UserError(
             f"--profile {name} takes every float as it is: {NOT_WITHOUT_GRID[unread[0]]}, so leave --{unread[0]} out"
         )
-    if task.may_round:
-        raise UserError(
-            f"--profile {name} only compares numbers, and an interpolation between two ranks rounds: take --method lower, "
-            "higher, midpoint or nearest, or --profile fused with a --domain"
-        )
+    task = task.as_numpy()
     able = [c.name for c in CONSTRUCTIONS.values() if c.comparators]
-    net, failure = trace(construction, task, options) if construction.comparators else (None, Failure())
+    net, failure = trace(construction, task, options, floats=True) if construction.comparators else (None, Failure())
     if net is None or not made_of_comparators(net):
         others = [f"--{o}" for o in ("depth", "width") if o in given and construction.comparators]
         remedy = f"leave {' and '.join(others)} out" if others else f"use {' or '.join(able)}"
         raise UserError(
             f"{construction.name}: not all of it is comparators, which is what --profile {name} writes: {remedy}"
         )
-    dtype: DType = "float32" if options.dtype == "auto" else options.dtype
+    dtype: DType = "float64" if options.dtype == "float64" else "float32"
     step = Step(0.0, "nothing is computed, only compared")
     return Built(
         task=task, options=options, network=net, failure=failure, dtype=dtype, profile=name, step=step, ties="exact"
     )
+
+
+def _in_integers(task: Task, options: Options) -> Options:
+    """The options of an int8 or uint8 file, in the only profile that has such files."""
+    assert options.quantized  # Options refuses one without the other
+    quantisation(options.dtype, options.quantized)
+    if options.profile not in ("auto", "minmax"):
+        raise UserError(
+            f"--profile {options.profile} computes differences, which 8 bits do not hold: "
+            f"--dtype {options.dtype} is written as --profile minmax"
+        )
+    if any(len(out.ranks) > 1 for out in task.outputs):
+        raise UserError(BETWEEN.format(options.dtype))
+    return replace(options, profile="minmax")
 
 
 def _first(
@@ -269,7 +317,7 @@ def _first(
     profile: str,
 ) -> Built | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
-    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
+    dtypes = _float_types(options)
     tried = _preferences(construction, dtypes, options, profile)
     light = options.objective == "weights"
     for offsets in ((False,) if light else (True, False)) if construction.offsets else (True,):
@@ -290,6 +338,15 @@ def _first(
                     ties=ties,
                 )  # fmt: skip
     return None
+
+
+def _float_types(options: Options) -> tuple[DType, ...]:
+    """The floating-point types that the options allow, the smaller one first."""
+    match options.dtype:
+        case "float32" | "float64" as named:
+            return (named,)
+        case _:
+            return "float32", "float64"
 
 
 def _preferences(
@@ -314,12 +371,12 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
     grid = options.grid
     net, _ = trace(construction, task, options, offsets=False)
-    if reason := grid.misfit("float64" if options.dtype == "auto" else options.dtype):
+    if reason := grid.misfit(_float_types(options)[-1]):
         wider = ", or --dtype float64" * (options.dtype == "float32" and grid.misfit("float64") is None)
         return f"{construction.name}: {reason}; take another --domain{wider}"
     merged = options.profile != "auto" and PROFILES[options.profile].merged
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
-    asked = "float64" if options.dtype == "auto" else options.dtype
+    asked = _float_types(options)[-1]
     profile = "" if options.profile == "auto" else f" as {options.profile}"
     if step.largest >= LARGEST[asked]:
         where = f"{asked} on [{grid.lo:g}, {grid.hi:g}]"
@@ -374,7 +431,7 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
     """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
     assert options.epsilon is not None
     merged = options.profile != "auto" and PROFILES[options.profile].merged
-    dtypes: tuple[DType, ...] = ("float32", "float64") if options.dtype == "auto" else (options.dtype,)
+    dtypes = _float_types(options)
     for dtype in dtypes:
         if options.epsilon >= (least := least_epsilon(task.d, dtype, merged)):
             break
@@ -402,8 +459,16 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
     )
 
 
-def to_onnx(model: Built) -> onnx.ModelProto:
+def to_onnx(model: Built, counted: bool = True) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
-    batch = model.options.batch
-    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, batch)
-    return assemble(graph, model.task.d, model.network.output.size, model.task.label, model.description(), batch)
+    batch, wide = model.options.batch, model.task.interpolation == "float64"
+    if wide and model.dtype != "float64":
+        graph = comparator_graph(model.network, model.dtype, wide=True)
+    else:
+        graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, batch)
+    d, p, about = model.task.d, model.network.output.size, model.description(counted)
+    if quantised := model.quantised:
+        n: int | str = batch or "batch_size"
+        graph = in_integers(graph, quantised)
+        return assembled(graph, model.task.label, about, ([n, d], [n, p]), quantised.dtype)
+    return assemble(graph, d, p, model.task.label, about, batch, answers="float64" if wide else model.dtype)

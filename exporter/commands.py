@@ -1,4 +1,4 @@
-"""The commands beside the export: `python -m exporter describe FILE` and its relatives, one entry of `COMMANDS` each."""
+"""The commands that read or study networks, such as `python -m exporter describe FILE`; each is an entry of `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pathlib import Path
 from tqdm import tqdm
 
 from exporter.constructions import takers
-from exporter.errors import UserError
+from exporter.errors import UserError, install
 from exporter.files.manifest import replace_file, writable
 from exporter.files.profiles import PROFILES
 from exporter.files.speed_table import SPEED_TABLE
 from exporter.options import checked
 from exporter.parsing import Parser, at_least, folder, number
+from exporter.progress import Progress
 from exporter.readings.promise import promise
+from exporter.rewriting import LONGEST, OPERATORS
 from exporter.tools import theorem
 from exporter.tools.atlas import TABLE, atlas, redraw
 from exporter.tools.atlas_plots import can_plot, frontier_picture
@@ -27,11 +29,11 @@ from exporter.tools.describe import describe, describe_lines
 from exporter.tools.frontier import Point, frontier, frontier_lines, points
 from exporter.tools.reduce import reduce_file
 from exporter.tools.tune import BATCHES, LENGTHS, tune, tune_lines
-from exporter.tools.verify import verify
+from exporter.tools.verify import LABELS, verify
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a command: what it does, and an example that runs as it stands."""
+    """The parser of a command, with its description and its example."""
     command = COMMANDS[name]
     more = {"description": command.about, "epilog": f"example:\n{command.example}"}
     return Parser(commands=COMMANDS, prog=f"python -m exporter {name}", **more)
@@ -58,19 +60,17 @@ def _verify(args: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of the random inputs (default: 0)")
     parsed = parser.parse_args(args)
-    result = verify(
-        parsed.file, parsed.trials, parsed.seed,
-        lambda names: iter(tqdm(list(names), desc="verifying", unit="family", disable=None, leave=False)),
-    )  # fmt: skip
+    result = verify(parsed.file, parsed.trials, parsed.seed, lambda names: iter(Progress(names, "verifying", "family")))
     if parsed.json:
         print(json.dumps(result.as_dict(), indent=1))
     else:
         print(f"{result.file}: {result.contract}")
-        print(f"{'family':14} {'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  promise")
+        print(f"{'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  {'promise':7} inputs")
         for f in result.families:
-            held = f"{f.promise}: {'kept' if f.kept else 'BROKEN'}" if f.promise else "none"
+            held = "none" if f.kept is None else "kept" if f.kept else "BROKEN"
+            promised = f": {f.promise}" if f.promise else ""
             figures = f"{f.exact:8.2%} {f.wrong:8.2%} {f.max_error:10.3g} {f.mse:10.3g}"
-            print(f"{f.family:14} {f.trials:7d} {figures}  {held}")
+            print(f"{f.trials:7d} {figures}  {held:7} {LABELS.get(f.family, f.family)}{promised}")
         for breach in result.breaches:
             print(f"broken: {breach}")
         print(result.conclusion)
@@ -153,11 +153,11 @@ def _frontier(args: Sequence[str]) -> int:
     parsed = parser.parse_args(args)
     failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
     if picture and not can_plot():
-        raise UserError("a picture needs matplotlib: pip install 'onnx-median[plot]'")
+        raise UserError(f"--picture needs matplotlib: {install('plot')}")
     found: list[Point] = []
     for each in points(
         parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
-        lambda all_: tqdm(all_, desc="building", unit="network", disable=None, leave=False),
+        lambda all_: Progress(all_, "building", "network"),
     ):  # fmt: skip
         if isinstance(each, Point):
             found.append(each)
@@ -168,7 +168,7 @@ def _frontier(args: Sequence[str]) -> int:
     else:
         print("\n".join(frontier_lines(parsed.d, frontier(found))))
     if picture and found:
-        networks = [(p.construction, p.depth, p.width, p.failure_law == "uniform") for p in found]
+        networks = [(p.construction, p.depth, p.width, p.failure_law in ("uniform", "uniform-seeds")) for p in found]
         with writable(picture.parent):
             replace_file(picture, frontier_picture(parsed.d, failure, networks))
     return 0
@@ -200,7 +200,7 @@ def _tune(args: Sequence[str]) -> int:
     parsed = parser.parse_args(args)
     table = tune(
         parsed.d, parsed.batch, parsed.out, parsed.seconds,
-        lambda all_: tqdm(all_, desc="measuring", unit="length", disable=None, leave=False),
+        lambda all_: Progress(all_, "measuring", "length"),
     )  # fmt: skip
     print("\n".join(tune_lines(table)))
     print(parsed.out / SPEED_TABLE)
@@ -208,12 +208,6 @@ def _tune(args: Sequence[str]) -> int:
 
 
 def _rewrite(args: Sequence[str]) -> int:
-    try:
-        from exporter.rewriting.emit import INDICES_UP_TO  # noqa: PLC0415, an extra of its own
-        from exporter.rewriting.find import OPERATORS  # noqa: PLC0415
-        from exporter.rewriting.rewrite import rewrite  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is missing: pip install 'onnx-median[rewrite]'") from None
     parser = _parser("rewrite")
     parser.add_argument("file", type=Path, metavar="MODEL", help="an .onnx file, of any origin")
     parser.add_argument("--out", type=Path, metavar="NEW", help="the .onnx file to write")
@@ -238,11 +232,13 @@ def _rewrite(args: Sequence[str]) -> int:
         help="the grid of 2^B steps on that range (default: 24, or all of an int8)",
     )
     parser.add_argument(
-        "--only", action="append", choices=OPERATORS, help="replace only these, repeatable (default: all)"
+        "--only", action="append", choices=OPERATORS, help="replace only these operators, repeatable (default: TopK)"
     )
+    parser.add_argument("--also", action="append", choices=OPERATORS, help="replace these operators too, repeatable")
     parser.add_argument(
         "--indices", type=at_least(1), metavar="D",
-        help=f"indices of TopK for axes of up to D entries, by D^2 comparisons a vector (default: {INDICES_UP_TO})",
+        help=f"replace TopK with indices on axes of up to D entries, whatever k is (default: {LONGEST} entries, and k "
+        "times the entries up to 2^23)",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not run both models")
     parsed = vars(parser.parse_args(args))
@@ -250,9 +246,19 @@ def _rewrite(args: Sequence[str]) -> int:
     file, as_json, out = parsed.pop("file"), parsed.pop("json", False), parsed.pop("out", None)
     if out is None and not dry:
         parser.error("the following arguments are required: --out (or --dry-run)")
-    with tqdm(desc="rewriting", bar_format="{desc}: {postfix}", disable=None, leave=False) as bar:
+    try:
+        from exporter.rewriting.rewrite import rewrite  # noqa: PLC0415, the rest of the command works without the extra
+    except ModuleNotFoundError as error:
+        raise UserError(f"rewrite needs {error.name}: {install('rewrite')}") from None
+    for _ in (bar := Progress([file], "rewriting", "model")):
         found = rewrite(
-            file, None if dry else out, check=not (dry or skip), progress=bar.set_postfix_str, spelled=False, **parsed
+            file,
+            None if dry else out,
+            check=not (dry or skip),
+            progress=bar.stage,
+            announce=lambda line: tqdm.write(line, file=sys.stderr),
+            spelled=False,
+            **parsed,
         )
     print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
     return found.status
@@ -260,7 +266,7 @@ def _rewrite(args: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Command:
-    """A word before the options: what it does in a line, at more length, and by example."""
+    """A command: its function, a line for the list of commands, its description, and examples that run as they stand."""
 
     run: Callable[[Sequence[str]], int]
     summary: str
@@ -271,42 +277,42 @@ class Command:
 COMMANDS = {
     "describe": Command(
         _describe,
-        "FILE: what it computes and promises, its depth, width and operators",
-        "What a file says of itself, what its graph proves, and its operators.",
+        "FILE: what it computes and promises, its depth and operators",
+        "Print what a file says of itself, what its graph proves, and its operators.",
         "  python -m exporter --d 9 --construction batcher --out models/\n"
         "  python -m exporter describe models/median-batcher-d9.onnx",
     ),
     "verify": Command(
         _verify,
-        "FILE: run it against numpy; exit status 1 if its promise is broken",
+        "FILE: run it against numpy; status 1 if a promise is broken",
         "Run a file in onnxruntime against numpy on named families of inputs.",
         "  python -m exporter --d 9 --construction batcher --out models/\n"
         "  python -m exporter verify models/median-batcher-d9.onnx --trials 50",
     ),
     "audit": Command(
         _audit,
-        "FILE: which lower bounds rule out a Gemm/Relu chain, with a witness",
-        "What the paper's lower bounds prove about a file.",
+        "FILE: what the lower bounds of the paper prove about it",
+        "Print which lower bounds of the paper rule out that a Gemm/Relu chain is right, with a witness.",
         "  python -m exporter --d 9 --construction depth3 --profile dense --out models/\n"
         "  python -m exporter audit models/median-depth3-d9-dense.onnx",
     ),
     "reduce": Command(
         _reduce,
-        "FILE: a network for a rank becomes one for the maximum (Section 4)",
-        "A network for rank k of d numbers as one for the maximum of k numbers, by fixing the other inputs.",
+        "FILE: turn a network for a rank into one for the maximum",
+        "Turn a network for rank k of d numbers into one for the maximum of k numbers, by fixed other inputs (Section 4).",
         "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
         "  python -m exporter reduce models/rank5-batcher-d9.onnx --to max --out models/",
     ),
     "frontier": Command(
         _frontier,
-        "for every depth the narrowest and the smallest network known",
+        "list the narrowest and the smallest network of every depth",
         "For every depth the narrowest and the smallest network for the median known, counted as built; * where a depth\n"
         "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
         "  python -m exporter frontier --d 32 --failure 0.1 --inputs uniform",
     ),
     "theorem": Command(
         _theorem,
-        "DEPTH: the networks of the asymptotic theorems, counted at any d, run at a small one",
+        "DEPTH: count the networks of the asymptotic theorems, or run them",
         "Width O(d) and failure exp(-d^Omega(1)) at depth 6 (uniform inputs) and 10 (any order): neurons of every layer\n"
         "at any d, or the network at a small d, run on random inputs. docs/frontier.md has the proofs.",
         "  python -m exporter theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
@@ -314,18 +320,18 @@ COMMANDS = {
     ),
     "rewrite": Command(
         _rewrite,
-        "MODEL: TopK and its relatives in any ONNX model become networks of ours",
-        "Replace TopK, ReduceMax, ReduceMin, ArgMax and ArgMin along an axis of known length, which torch writes\n"
-        "for sort, msort, argsort, topk, quantile, max and min, and run both models to compare them.\n"
+        "MODEL: replace TopK in any ONNX model by networks of ours",
+        "Replace TopK along an axis of known length, which torch writes for sort, msort, argsort, topk and quantile; with\n"
+        "--also ReduceMax, ReduceMin, ArgMax and ArgMin too. Both models are run and compared.\n"
         "Exit status 0: all replaced and as right as promised (without a check where --no-check or --dry-run asks for\n"
         "none); 1: something is left as it was, or differs; 2: an error, and nothing is written; 3: all replaced, but\n"
         "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
         "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
-        "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --out models/new.onnx",
+        "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --also ReduceMax --out models/new.onnx",
     ),
     "tune": Command(
         _tune,
-        "measure on this machine what --construction fastest and the service go by",
+        "time all exact networks here, for --construction fastest",
         "Time every exact file for the median at these lengths and batches, as multiples of ONNX TopK + mean in the same\n"
         "rounds, and write DIR/fastest.json. --construction fastest --out DIR then chooses by it, and so does a service\n"
         "that loads DIR, between models of one length. Without such a file the table that we measured is used.",
@@ -334,7 +340,7 @@ COMMANDS = {
     ),
     "atlas": Command(
         _atlas,
-        "every construction at every d: claimed, counted, measured, plotted",
+        "build, count, measure and plot every construction",
         "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
         "  python -m exporter atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
         "  python -m exporter atlas --plots-only --out atlas/",

@@ -8,6 +8,11 @@ UserError            bad input or a request that cannot be met: one line for the
 from __future__ import annotations
 
 
+def install(*extras: str) -> str:
+    """The command that installs extras of this package."""
+    return f"pip install -e '.[{','.join(extras)}]' (in a checkout of onnx-median)"
+
+
 class UserError(Exception):
     """The user asked for something that cannot be done; the message names the cause and the remedy."""
 

@@ -6,14 +6,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
+
+import numpy as np
 
 from exporter.build import NOT_WITHOUT_GRID, Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
 from exporter.errors import UserError
-from exporter.files.manifest import write
+from exporter.files.manifest import entry_of, replace_file, writable, write
 from exporter.files.profiles import PROFILES
 from exporter.files.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
+from exporter.files.tflite import tflite_bytes
 from exporter.files.triton import write_repository
 from exporter.images.build import (
     ImageOptions,
@@ -23,11 +26,22 @@ from exporter.images.build import (
     filter_to_onnx,
     image_options,
 )
-from exporter.net import Net, of_model
-from exporter.options import OPTIONS, Options, checked, in_python, nearest, refuse_images, whole_number
+from exporter.net import Net
+from exporter.options import (
+    OPTIONS,
+    ExportOptions,
+    NetOptions,
+    Options,
+    checked,
+    in_python,
+    nearest,
+    refuse_images,
+    spelled_out,
+    whole_number,
+)
 from exporter.question import task as tasks
 from exporter.question.grid import Grid, shown
-from exporter.question.task import Task
+from exporter.question.task import Even, Method, Task
 
 
 @dataclass(frozen=True)
@@ -41,8 +55,8 @@ class Exported:
 SUFFIXES = {
     "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "epsilon": "eps{}", "inputs": "{}-only", "radix": "T{}",
     "tune": "{}", "failure": "p{}", "schedule": "{}", "objective": "{}", "blocks": "{}", "gamma": "gamma{}",
-    "depth": "depth{}", "width": "width{}", "certificate": "certificate", "dtype": "{}", "profile": "{}",
-    "batch": "batch{}", "seed": "seed{}",
+    "depth": "depth{}", "width": "width{}", "certificate": "certificate", "dtype": "{}",
+    "quantized": "scale{0[0]}zero{0[1]}", "profile": "{}", "batch": "batch{}", "seed": "seed{}",
 }  # fmt: skip
 
 
@@ -67,11 +81,24 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
     model = build(task, options)
     on_stage("writing")
     path = out / file_name(task, options)
-    if options.layout == "triton":
+    if options.layout == "tflite":
+        path, entry = write_tflite(model, path.with_suffix(".tflite"))
+    elif options.layout == "triton":
         path, entry = write_repository(to_onnx(model), out, path.stem, model.description())
     else:
         entry = write(to_onnx(model), path, model.description())
     return Exported(path, entry, model)
+
+
+def write_tflite(model: Built, path: Path) -> tuple[Path, dict[str, Any]]:
+    """Write a TensorFlow Lite file; returns its path and an entry about it. The file itself holds its description."""
+    if not model.takes_floats or model.dtype != "float32" or model.options.batch != 1:
+        raise UserError("--layout tflite is written with --profile minmax --batch 1, in float32, int8 or uint8")
+    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, 1)
+    data = tflite_bytes(graph, model.task.d, model.quantised, model.description())
+    with writable(path.parent):
+        replace_file(path, data)
+    return path, entry_of(path.name, data, model.description())
 
 
 def export_filter(
@@ -85,19 +112,22 @@ def export_filter(
     return path, write(filter_to_onnx(model), path, model.description())
 
 
+@spelled_out(ExportOptions)
 def export_model(
     d: int | None = None,
     construction: str | None = None,
     out: Path | str = "models",
     task: Task | None = None,
-    **options: Any,
+    **options: Unpack[ExportOptions],
 ) -> Path:
-    """One model in a call: `export_model(d=25, construction="batcher", out="models", domain=(0, 255), bits=8)`.
+    """Build one model, write its file and manifest into the folder `out`, and return the path of the file.
 
-    `options` are those of the command line by name (`python -m exporter --help`), with the same checks: op, rank, quantile,
-    method, even, bits, domain, failure, profile and so on; None is an option not given. d is 2048 by default. A `task`
-    (exporter.question.task) is a question of its own, in place of d, op, rank, quantile, method and even.
-    `export_model(window=(5, 5), out="models")` and `frames=9` are filters for images, without d and construction.
+    `export_model(d=25, construction="batcher", out="models", domain=(0, 255), bits=8)` is
+    `python -m exporter --d 25 --construction batcher --out models --domain 0 255 --bits 8`, with the same checks
+    and bytes. None means that an option is not given. d is 2048 by default. Without `construction` the model is that of
+    `median`, `quantile` and the others: comparators without a domain, unless an option needs a grid. A `task`
+    (exporter.question.task) replaces d, op, rank, quantile, method and even. `export_model(window=(5, 5), out="models")` and
+    `frames=9` are image filters, without d and construction. `help(exporter.options.ExportOptions)` explains the options.
     """
     try:
         if not isinstance(out, str | os.PathLike) or out == "":
@@ -115,7 +145,9 @@ def export_model(
             raise UserError(f"the task says what is computed: leave --{asked[0]} out")
         elif d not in (None, task.d):
             raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
-        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given, Path(out))
+        if construction is None:
+            construction, given = _chosen(task, None, given)
+        (wanted,) = requests(task, [construction], given, Path(out))
         return export(task, wanted, Path(out)).path
     except UserError as error:
         raise type(error)(in_python(str(error))) from None
@@ -180,7 +212,8 @@ def requests(
     """
     if names is not None:
         return list(dict.fromkeys(_named(task, name, given, out) for name in names))
-    known = [c for c in CONSTRUCTIONS.values() if not c.uniform]
+    only_compared = "quantized" in given or given.get("layout") == "tflite"
+    known = [c for c in CONSTRUCTIONS.values() if not c.uniform and (c.comparators or not only_compared)]
     able = [c for c in known if c.cannot(task.d, task.ranks) is None]
     for option in given:
         if (who := takers(option)) and not any(option in c.takes for c in able):
@@ -234,59 +267,81 @@ def _options(name: str, given: Mapping[str, Any]) -> Options:
     return Options(name, grid=grid, **{f.name: given[f.name] for f in fields(Options) if f.name in given})
 
 
-def median(d: int, *, construction: str | None = None, **options: Any) -> Net:
-    """The median of d numbers, as numpy.median defines it; for even d `even="lower"` or "upper" is one of the middle two.
+@spelled_out(NetOptions)
+def median(d: int, *, construction: str | None = None, even: Even | None = None, **options: Unpack[NetOptions]) -> Net:
+    """The median of d numbers, equal to numpy.median on every finite float32 and float64 array.
 
-    `construction` is one of `catalogue()`, by default an exact one; the options are those of
-    `python -m exporter --help`.
+    For even d, `even="lower"` or "upper" returns one of the middle two numbers instead of their mean. `construction` is one
+    of `catalogue()`. Most constructions need the range of the data and answer on a grid: `domain=(lo, hi)` and `bits`.
+    `help(exporter.options.NetOptions)` explains the other options.
 
+    >>> median(3)([30.5, -1e9, 7])
+    np.float64(7.0)
     >>> median(9, construction="depth3", domain=(0, 255), bits=8)([3, 1, 4, 1, 5, 9, 2, 6, 255])
     np.float32(4.0)
     """
-    return _net(d, construction, options, op="median")
+    return _net(d, construction, {"even": even, **options}, op="median")
 
 
-def quantile(d: int, q: float | Sequence[float], *, construction: str | None = None, **options: Any) -> Net:
-    """Quantiles of d numbers, as numpy.quantile defines them (`method` is numpy's); several are several outputs.
+@spelled_out(NetOptions)
+def quantile(
+    d: int,
+    q: float | Sequence[float],
+    *,
+    construction: str | None = None,
+    method: Method | None = None,
+    **options: Unpack[NetOptions],
+) -> Net:
+    """Quantiles of d numbers, equal to numpy.quantile with the same `q` and `method`, in value and type.
 
-    >>> quantile(5, [0.25, 0.5], construction="batcher")([0.0, 0.25, 0.5, 0.75, 1.0])
-    array([0.25, 0.5 ], dtype=float32)
+    A list of quantiles adds a last axis of answers. The other parameters are those of `median`.
+
+    >>> quantile(5, 0.3)([10, 20, 30, 40, 50])
+    np.float64(22.0)
+    >>> quantile(5, [0.25, 0.5])([10, 20, 30, 40, 50])
+    array([20., 30.])
     """
-    return _net(d, construction, options, quantile=q)
+    return _net(d, construction, {"method": method, **options}, quantile=q)
 
 
-def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **options: Any) -> Net:
-    """The k-th smallest of d numbers, counted from 1; several k are several outputs.
+@spelled_out(NetOptions)
+def rank(d: int, k: int | Sequence[int], *, construction: str | None = None, **options: Unpack[NetOptions]) -> Net:
+    """The k-th smallest of d numbers, counted from 1. A list of ranks adds a last axis of answers.
 
-    >>> rank(4, 2, construction="batcher")([0.5, 0.25, 1.0, 0.0])
-    np.float32(0.25)
+    The other parameters are those of `median`.
+
+    >>> rank(4, 2)([50, 25, 100, -3])
+    np.float64(25.0)
     """
     return _net(d, construction, options, rank=k)
 
 
-def maximum(d: int, *, construction: str | None = None, **options: Any) -> Net:
-    """The largest of d numbers.
+@spelled_out(NetOptions)
+def maximum(d: int, *, construction: str | None = None, **options: Unpack[NetOptions]) -> Net:
+    """The largest of d numbers. The other parameters are those of `median`.
 
-    >>> maximum(3)([0.5, 0.75, 0.25])
-    np.float32(0.75)
+    >>> maximum(3)([50, 75, 25])
+    np.float64(75.0)
     """
     return _net(d, construction, options, op="max")
 
 
-def minimum(d: int, *, construction: str | None = None, **options: Any) -> Net:
-    """The smallest of d numbers.
+@spelled_out(NetOptions)
+def minimum(d: int, *, construction: str | None = None, **options: Unpack[NetOptions]) -> Net:
+    """The smallest of d numbers. The other parameters are those of `median`.
 
-    >>> minimum(3)([0.5, 0.75, 0.25])
-    np.float32(0.25)
+    >>> minimum(3)([50, 75, 25])
+    np.float64(25.0)
     """
     return _net(d, construction, options, op="min")
 
 
-def sort(d: int, *, construction: str | None = None, **options: Any) -> Net:
-    """All d numbers in ascending order.
+@spelled_out(NetOptions)
+def sort(d: int, *, construction: str | None = None, **options: Unpack[NetOptions]) -> Net:
+    """All d numbers in ascending order. The other parameters are those of `median`.
 
-    >>> sort(3)([0.5, 0.75, 0.25])
-    array([0.25, 0.5 , 0.75], dtype=float32)
+    >>> sort(3)([50, 75, 25])
+    array([25., 50., 75.])
     """
     return _net(d, construction, options, op="sort")
 
@@ -297,7 +352,31 @@ def catalogue() -> dict[str, str]:
     >>> sorted(catalogue())[:3]
     ['batcher', 'compact', 'depth3']
     """
-    return {name: c.summary for name, c in CONSTRUCTIONS.items()}
+    return {name: in_python(c.summary) for name, c in CONSTRUCTIONS.items()}
+
+
+DISCRETE = {"lower", "higher", "nearest", "inverted_cdf", "closest_observation"}  # numpy keeps the type of the data
+
+
+def _chosen(task: Task, construction: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The construction, and the options with the profile, where one or both were left out.
+
+    Comparators are the first choice: right on every float, with no domain. An option that needs a grid, or that only another
+    construction takes, chooses the exact construction with a grid.
+    """
+    if construction is not None and construction not in CONSTRUCTIONS:  # fastest, or a name that is refused later
+        return construction, dict(given)
+    floats = next(p.name for p in PROFILES.values() if p.floats)
+    profile, usual = given.get("profile", "auto"), default(task.op)
+    names = [construction] if construction is not None else [usual, *CONSTRUCTIONS]
+    sorters = [c for c in map(lookup, names) if c.comparators and c.cannot(task.d, task.ranks) is None]
+    if profile == floats:
+        return construction or (sorters[0].name if sorters else usual), dict(given)
+    if profile == "auto" and not set(given) & {*NOT_WITHOUT_GRID, "depth", "width"}:
+        for c in sorters:
+            if own(c, given) == dict(given):
+                return c.name, {**given, "profile": floats}
+    return construction or usual, dict(given)
 
 
 def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: Any) -> Net:
@@ -308,10 +387,16 @@ def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: 
         given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
         if "layout" in given:
             raise UserError("--layout says how an export writes its files: leave it out, or call export_model")
+        if "quantized" in given:
+            raise UserError("networks in 8-bit integers are files: call export_model with --quantized")
         if asks_for_images(given):
             raise UserError("filters for images are files: export_model(window=(5, 5), out=...) writes one")
         task = question(whole_number("d", d), given)
-        (wanted,) = requests(task, [default(task.op) if construction is None else construction], given)
-        return of_model(build(task, wanted), file_name(task, wanted))
+        name, given = _chosen(task, construction, given)
+        (wanted,) = requests(task, [name], given)
+        listed = any(np.ndim(value) > 0 for value in asked.values())
+        if wanted.profile in PROFILES and PROFILES[wanted.profile].floats:
+            task = task.as_numpy(wide=listed and given.get("method", "linear") not in DISCRETE)
+        return Net(file_name(task, wanted), model=build(task, wanted), listed=listed)
     except UserError as error:
         raise type(error)(in_python(str(error))) from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,92 +21,167 @@ from exporter.files.model_file import load as load_proto
 from exporter.files.profiles import takes_images
 from exporter.files.session import Session
 from exporter.formula.network import weights
-from exporter.readings.promise import beyond_the_grid, promise, without_grid
+from exporter.question.grid import at_most, shown
+from exporter.question.numbers import Floats, as_floats, refuse
+from exporter.readings.contract import DType
+from exporter.readings.promise import (
+    beyond_the_grid,
+    depth,
+    domain_of,
+    promise,
+    promise_sentence,
+    statistic,
+    without_grid,
+)
 
 
 class Net:
     """A network that computes order statistics of d numbers; made by `median`, `quantile`, ..., or read by `load`.
 
     >>> from exporter import median
-    >>> net = median(5, construction="batcher")
-    >>> net([0.25, 0.75, 0.5, 1.0, 0.0])
-    np.float32(0.5)
+    >>> net = median(5)
+    >>> net([30.5, -2.0, 1e9, 7.0, 7.0])
+    np.float64(7.0)
     >>> net([[0.25, 0.75, 0.5, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]])
-    array([0.5, 0. ], dtype=float32)
+    array([0.5, 0. ])
     >>> net
-    <median of 5 numbers by batcher: depth 8, width 7, exact on the grid; float32, structured>
+    <median of 5 numbers by batcher: depth 6, width 7, exact on every float; float32 or float64 as the data, minmax>
     """
 
-    def __init__(self, proto: onnx.ModelProto, model: Built | None = None, name: str = "model.onnx") -> None:
-        self._proto, self._model, self._name = proto, model, name
-        self.description: dict[str, Any] = decode(proto)
+    def __init__(
+        self, name: str, *, model: Built | None = None, proto: onnx.ModelProto | None = None, listed: bool = False
+    ) -> None:
+        self._name, self._model, self._proto = name, model, proto
+        self._sessions: dict[str, Session] = {}
+        if model is not None:
+            self._about: dict[str, Any] = model.description(counted=False)
+        else:
+            assert proto is not None
+            self._about = decode(proto)
+        # whether answers have an axis of their own, as numpy has it for a list of quantiles and for a sort
+        self._listed = listed or self._about["op"] == "sort" or self._about.get("interpolation") == "float64"
 
-    def __call__(self, x: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The answers for vectors along the last axis of x; for several outputs a last axis of answers."""
-        try:
-            given = np.asarray(x)
-        except ValueError:
-            raise UserError(f"a network takes vectors of {self.d} numbers, not lists of different lengths") from None
-        if given.dtype.kind not in "fiub" or given.ndim == 0:
-            raise UserError(f"a network takes vectors of numbers, not {given.dtype} of shape {given.shape}")
-        if given.shape[-1] != self.d:
-            raise UserError(f"this network takes {self.d} numbers along the last axis, not {given.shape[-1]}")
-        with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(given, dtype=self.dtype).reshape(-1, self.d)
-        if without_grid(self.description):
-            if np.isnan(rows).any():
-                raise UserError("NaN has no place in an order: leave such vectors out")
-        elif not np.isfinite(rows).all():
-            raise UserError(f"all numbers must be finite in {self.dtype}: no NaN, no infinity")
-        outputs = (
-            len(self.description["outputs"]) + 2 * len(self.description["ranks"]) * self.description["certificate"]
-        )
-        found = self._session.run(rows) if len(rows) else rows[:, :0]
+    def __call__(self, x: Any, *, clamp: bool = False, round: bool = False) -> npt.NDArray[Any]:
+        """The answers for vectors along the last axis of x. Several outputs are a last axis of answers.
+
+        A network with a domain refuses numbers outside; `clamp=True` moves them to the nearest end. Numbers that the type of
+        the network cannot hold are refused too, and for inputs="grid" numbers off the grid; `round=True` takes the nearest.
+        """
+        given = as_floats(x, round)
+        if given.ndim == 0 or given.shape[-1] != self.d:
+            what = f"{given.shape[-1]}" if given.ndim else "a single number"
+            raise UserError(f"this network takes {self.d} numbers along the last axis, not {what}")
+        dtype = given.dtype if self._follows else self.dtype
+        rows = self._accepted(given.reshape(-1, self.d), dtype, clamp, round)
+        about = self._about
+        outputs = len(about["outputs"]) + 2 * len(about["ranks"]) * about["certificate"]
+        answered = "float64" if about.get("interpolation") == "float64" else dtype
+        found = self._session(str(dtype)).run(rows) if len(rows) else np.empty((0, outputs), answered)
         answers = found.reshape(*given.shape[:-1], outputs)
-        return answers[..., 0][()] if outputs == 1 else answers
+        return answers[..., 0][()] if outputs == 1 and not self._listed else answers
+
+    def _accepted(self, rows: Floats, dtype: np.dtype[Any], clamp: bool, round: bool) -> Floats:
+        """The rows in the type of the network, or UserError where the network would not answer them as promised."""
+        about = self._about
+        with np.errstate(over="ignore"):
+            if without_grid(about):
+                return self._held(rows, rows.astype(dtype, copy=False), dtype, round)
+            rows = self._inside(rows, dtype, clamp)
+            on = np.rint(rows / about["step"]) * about["step"]  # a step is a power of two
+            if about["inputs"] == "grid":
+                if not round:
+                    remedy = "pass round=True, or build the network without inputs='grid'"
+                    refuse(on != rows, rows, f"are no multiples of {shown(about['step'])}", remedy)
+                return self._held(on, on.astype(dtype), dtype, round)
+            out = rows.astype(dtype)
+            if about["inputs"] == "uniform":
+                return self._held(rows, out, dtype, round)
+            # a number that the type does not have is off the grid: the nearest grid value is within the bound of the network
+            wanted = np.where(out == rows, rows, on)
+            return self._held(wanted, wanted.astype(dtype), dtype, round)
+
+    def _inside(self, rows: Floats, dtype: np.dtype[Any], clamp: bool) -> Floats:
+        """The rows clamped to the domain, or UserError with the number of values outside."""
+        lo, hi = self._about["domain"]
+        least, most = min(lo, float(dtype.type(lo))), max(hi, float(dtype.type(hi)))
+        if clamp:
+            return np.clip(rows, least, most)
+        remedy = (
+            "pass domain=(lo, hi), or leave construction and domain out for a network without a domain, or call the "
+            "network with clamp=True"
+        )
+        refuse((rows < least) | (rows > most), rows, f"lie outside [{shown(lo)}, {shown(hi)}]", remedy)
+        return rows
+
+    def _held(self, rows: Floats, out: Floats, dtype: np.dtype[Any], round: bool) -> Floats:
+        """`out`, the rows in the type of the network, or UserError where they are not the same numbers."""
+        if not round and out is not rows:
+            remedy = "pass dtype='float64' to the builder, or call the network with round=True"
+            refuse(out != rows, rows, f"are not exact in {dtype}", remedy)
+        return out
+
+    @property
+    def _follows(self) -> bool:
+        """Whether the type of the data is the type of the network, call by call."""
+        return self._model is not None and self._model.takes_floats and self._model.options.dtype == "auto"
+
+    def _session(self, dtype: str) -> Session:
+        if dtype not in self._sessions:
+            proto = self._proto or self._bare(dtype)
+            self._sessions[dtype] = Session(proto, threads=0, name=self._name)
+        return self._sessions[dtype]
+
+    def _bare(self, dtype: str) -> onnx.ModelProto:
+        assert self._model is not None
+        return to_onnx(replace(self._model, dtype=cast(DType, dtype)), counted=False)
 
     @cached_property
-    def _session(self) -> Session:
-        return Session(self._proto, threads=0, name=self._name)
+    def description(self) -> dict[str, Any]:
+        """All that its file says of it; the weights are counted for it."""
+        return self._model.description() if self._model else self._about
 
     def __repr__(self) -> str:
-        about = self.description
-        what = about["op"] if about["op"] != "rank" else "ranks " + ", ".join(map(str, about["ranks"]))
+        about, where, more = self._about, "", ""
+        if not without_grid(about):
+            where = f" on {domain_of(about)}"
+            if about.get("off_grid_error") is not None:
+                more = f", at most {at_most(about['off_grid_error'])} off between grid values"
+        kind = "float32 or float64 as the data" if self._follows else about["dtype"]
         return (
-            f"<{what} of {self.d} numbers by {about['construction']}: depth {self.depth}, width {self.width}, "
-            f"{promise(about)}; {about['dtype']}, {about['profile']}>"
+            f"<{statistic(about)} by {about['construction']}{where}: depth {depth(about)}, width {self.width}, "
+            f"{promise(about)}{more}; {kind}, {about['profile']}>"
         )
 
     @property
     def d(self) -> int:
         """How many numbers go in."""
-        return int(self.description["d"])
+        return int(self._about["d"])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The floating-point type that it computes in."""
-        dtype: np.dtype[Any] = np.dtype(str(self.description["dtype"]))
+        """The type of its file. A network without a domain, built without dtype=, computes in the type of its data."""
+        dtype: np.dtype[Any] = np.dtype(str(self._about["dtype"]))
         return dtype
 
     @property
     def depth(self) -> int:
         """Hidden layers plus one, counted on the network."""
-        return int(self.description["depth"])
+        return int(self._about["depth"])
 
     @property
     def width(self) -> int:
         """Neurons of the largest hidden layer."""
-        return int(self.description["width"])
+        return int(self._about["width"])
 
     @property
     def size(self) -> int:
         """All hidden neurons."""
-        return int(self.description["size"])
+        return int(self._about["size"])
 
     @property
     def promise(self) -> str:
         """What is proven of its answers, on the grid and on other data."""
-        return f"{promise(self.description)}; other data: {beyond_the_grid(self.description)}"
+        return f"{promise_sentence(self._about)} Other data: {beyond_the_grid(self._about)}"
 
     def weights(self) -> list[tuple[Any, npt.NDArray[np.float64]]]:
         """The weight list: (matrix, bias) of every affine map, input first; h = max(matrix @ h + bias, 0) in between.
@@ -114,10 +190,13 @@ class Net:
         """
         if self._model is not None:
             return [(layer.matrix, layer.bias) for layer in weights(self._model.network)]
-        return [(layer.weight.T, layer.bias) for layer in chain_of(self._proto, Path(self._name))]
+        return [(layer.weight.T, layer.bias) for layer in chain_of(self.onnx(), Path(self._name))]
 
     def onnx(self) -> onnx.ModelProto:
         """The ONNX model itself."""
+        if self._proto is None:
+            assert self._model is not None
+            return to_onnx(self._model)
         return self._proto
 
     def save(self, path: str | Path) -> Path:
@@ -126,13 +205,8 @@ class Net:
         if target.is_dir():
             raise UserError(f"{target} is a directory: name a file in it")
         with writable(target.parent):
-            replace_file(target, self._proto.SerializeToString(deterministic=True))
+            replace_file(target, self.onnx().SerializeToString(deterministic=True))
         return target
-
-
-def of_model(model: Built, name: str) -> Net:
-    """A built model as a Net."""
-    return Net(to_onnx(model), model, name)
 
 
 def load(path: str | Path) -> Net:
@@ -143,7 +217,7 @@ def load(path: str | Path) -> Net:
         raise UserError(f"{where} has no description of ours: run it with onnxruntime itself")
     if takes_images(proto):
         raise UserError(f"{where} is a filter for images: run it with onnxruntime itself, on [n, c, h, w]")
-    return Net(proto, name=where.name)
+    return Net(where.name, proto=proto)
 
 
 def _path(given: Any) -> Path:

@@ -1,20 +1,20 @@
-"""The options of an export: what each means, which values it takes, and all of them together.
+"""The options of an export: the table `OPTIONS`, the check of each value, and `Options`, the choices of one export.
 
-The command line and the library read this one table; what a user chose is one `Options`, of which a planner sees a `Goal`.
-Which construction takes which of them stands in the catalogue (`exporter.constructions`). Messages name options as the
-command line does, and `in_python` spells them for the library.
+The command line and the library read the same table. The catalogue (`exporter.constructions`) says which construction takes
+which option. Messages name options as the command line does, and `in_python` spells them for the library.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 from exporter.errors import UserError
 from exporter.files.profiles import IMAGE_PROFILES, PROFILES
@@ -24,23 +24,28 @@ from exporter.question.task import OPS, Even, Method
 
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Tune = Literal["throughput", "latency", "depth", "width"]
-Layout = Literal["files", "triton"]
+Layout = Literal["files", "triton", "tflite"]
 Border = Literal["edge", "reflect", "zero", "valid"]
-VECTOR_TYPES = ("auto", "float32", "float64")
+VECTOR_TYPES = ("auto", "float32", "float64", "int8", "uint8")
+PLAIN_INTEGERS = (
+    "--quantized SCALE ZERO_POINT, where an integer q stands for (q - ZERO_POINT) * SCALE (1 0: for itself)"
+)
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `choices` are its words; without, it is a number (`whole` or not), two (`pair`), HxW (`size`) or a flag.
+    """One option: its help, its default in words, and the rule for its values.
 
-    `rule` and `holds` are what must be true of a value of its type; what depends on other options is checked where it is
-    used. `many`: it can be given several times.
+    An option with `choices` takes one of these words. The others take a number (`whole` or any), two numbers (`pair`), a
+    size HxW (`size`) or nothing (`flag`). A value of the right type must satisfy `holds`, and `rule` says so in words. Rules
+    that involve other options are checked where these options are used. An option with `many` can be given several times.
     """
 
     name: str
-    group: Literal["what", "image", "data", "file", "plan"]
+    group: Literal["what", "image", "data", "file", "research"]
     help: str
+    default: str
     metavar: str = ""
     _: KW_ONLY
     choices: tuple[str, ...] = ()
@@ -58,113 +63,116 @@ _ONE_OR_MORE: dict[str, Any] = {"whole": True, "rule": "must be 1 or more", "hol
 OPTIONS: dict[str, Option] = {
     o.name: o
     for o in (
-        Option("op", "what", "default: median", choices=OPS),
-        Option("rank", "what", "the K-th smallest, repeatable", "K", whole=True, many=True),
-        Option("quantile", "what", "the quantile Q in [0, 1], repeatable", "Q", many=True),
+        Option("op", "what", "what is computed", "median", "STATISTIC", choices=OPS),
+        Option("rank", "what", "the K-th smallest; repeatable", "the median", "K", whole=True, many=True),
+        Option("quantile", "what", "quantile, from 0 to 1; repeatable", "the median", "Q", many=True),
         Option(
-            "method", "what", "how a --quantile between two ranks is meant, by numpy's names (default: linear)",
+            "method", "what", "how a --quantile between two ranks is computed, by numpy's names", "linear",
             choices=get_args(Method),
         ),
         Option(
             "even", "what",
-            "the median of an even number of values: mean of the middle two as in numpy (default), or one of them",
+            "the median of an even number of values: the mean of the middle two, as in numpy, or one of them", "mean",
             choices=get_args(Even),
         ),
         Option(
             "certificate", "what",
-            "two more outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer", flag=True,
+            "add two outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer m", "off",
+            flag=True,
         ),
         Option(
-            "window", "image",
-            "a filter for images [n, c, h, w] of any size, in place of --d: the statistic of every window of H x W pixels",
-            "HxW", size=True, rule="must have from 2 to 441 pixels", holds=lambda v: 2 <= v[0] * v[1] <= LARGEST_WINDOW,
+            "window", "image", "windows of H x W pixels, at most 441", "none", "HxW",
+            size=True, rule="must have from 2 to 441 pixels", holds=lambda v: 2 <= v[0] * v[1] <= LARGEST_WINDOW,
         ),
         Option(
-            "border", "image",
-            "what windows see beyond the image, as scipy.ndimage means it: its edge (default), the image reflected (c b a | "
-            "a b c), zeros; valid: the output is smaller", choices=get_args(Border),
-        ),
-        Option(
-            "frames", "image", "the statistic of N images [N, c, h, w], pixel by pixel: [1, c, h, w], in place of --d", "N",
+            "frames", "image", "N images, pixel by pixel, at most 441", "none", "N",
             whole=True, rule="must be from 2 to 441", holds=lambda v: 2 <= v <= LARGEST_WINDOW,
         ),
         Option(
-            "channels", "image", "how many channels c a filter of --profile conv has, which must know (default: 3)", "C",
+            "border", "image",
+            "pixels beyond the image, as in scipy.ndimage: its edge, the image reflected (c b a | a b c), or zeros; "
+            "valid: none, and the output is smaller", "edge", "RULE", choices=get_args(Border),
+        ),
+        Option(
+            "channels", "image", "how many channels the images have, for --profile conv", "3", "C",
             whole=True, rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
         ),
         Option(
-            "bits", "data",
-            "values are told apart on a grid of 2^B steps (default: 24; of images in float16: 8)", "B", whole=True,
+            "domain", "data", "the range of your data", "0 1; images: 0 255", "LO HI", pair=True,
         ),
         Option(
-            "domain", "data",
-            "the range of the data (default: 0 1, of images: 0 255); it goes in and comes out as it is", pair=True,
+            "bits", "data", "a grid of 2^B steps on it", "24; float16: 8", "B", whole=True,
         ),
         Option(
             "inputs", "data",
-            "any: the first layers round data to the grid and clamp it to the domain (default); grid: the bare network of "
-            "the construction, right on the grid only",
-            choices=get_args(Inputs),
+            "any: the first layers round data to the grid and clamp it to the domain; grid: the bare network of the "
+            "construction, right on the grid only", "any", choices=get_args(Inputs),
         ),
         Option(
-            "epsilon", "data",
-            "as in its theorem, with slopes 12 d^4/E in place of a grid: mean squared error at most E on uniform inputs",
-            "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
+            "dtype", "data",
+            "the type of the numbers, in and out; auto: the smallest that is exact at these bits", "auto", "TYPE",
+            choices=(*VECTOR_TYPES, "float16"),
         ),
         Option(
-            "dtype", "file",
-            "auto: the smallest that is exact at these bits (default); of images also float16 and uint8, in and out",
-            choices=(*VECTOR_TYPES, "float16", "uint8"),
+            "quantized", "data",
+            "int8 or uint8 numbers q stand for (q - ZERO_POINT) * SCALE, and every node works on them (QDQ)", "none",
+            "SCALE ZERO_POINT", pair=True,
         ),
         Option(
-            "profile", "file",
-            "; ".join(f"{p.name}: {p.operators}, for {p.purpose}" for p in {**PROFILES, **IMAGE_PROFILES}.values())
-            + "; auto: dense where it is small and as exact, else structured (default); of images minmax",
+            "profile", "file", "the operators of the file, listed below", "auto", "OPERATORS",
             choices=("auto", *{**PROFILES, **IMAGE_PROFILES}),
         ),
         Option(
-            "tune", "file", "for large batches (default), single vectors, few layers or few neurons a layer",
-            choices=get_args(Tune),
+            "tune", "file", "for large batches, for single vectors, for few layers, or for few neurons in a layer",
+            "throughput", choices=get_args(Tune),
         ),
         Option(
-            "radix", "file", "bins per digit, a power of two; more bins: less depth, more width", "T", whole=True,
-            rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
-        ),
-        Option(
-            "batch", "file", "exactly N vectors in a run (default: any number); for 1 a fused file has fewer nodes", "N",
+            "batch", "file", "exactly N vectors or images in a run; with 1 a fused file has fewer nodes", "any number", "N",
             whole=True, rule="must be from 1 to 2147483647", holds=lambda v: 1 <= v < 2**31,
         ),
         Option(
             "layout", "file",
-            "files: NAME.onnx beside manifest.json, as python -m service reads it (default); triton: a model repository of "
-            "Triton, NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching",
-            choices=get_args(Layout),
+            "files: NAME.onnx and manifest.json, as python -m service reads them; triton: a model repository of Triton, "
+            "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
+            "LiteRT and compilers of NPUs, with --profile minmax --batch 1", "files", choices=get_args(Layout),
         ),
         Option(
-            "seed", "file", "of whatever is drawn at random (default: 0)", "S", whole=True,
+            "epsilon", "research",
+            "no grid, but slopes 12 d^4/E as in the theorem: mean squared error at most E on uniform inputs", "a grid",
+            "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
+        ),
+        Option(
+            "radix", "research", "bins per digit, a power of two; more bins: less depth, more width", "by --tune", "T",
+            whole=True, rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
+        ),
+        Option(
+            "seed", "research", "the seed of all random choices", "0", "S", whole=True,
             rule="must be 0 or more", holds=lambda v: v >= 0,
         ),
         Option(
-            "failure", "plan", "the failure probability that the planner must prove (default: 1e-3)", "P",
+            "failure", "research", "the probability of a wrong answer, at most, which the planner must prove", "1e-3", "P",
             rule="must be a probability above 0 and below 1, such as 1e-3", holds=lambda v: 0 < v < 1,
         ),
         Option(
-            "schedule", "plan", "the planner's numbers (default) or the paper's exponents where they fit",
+            "schedule", "research", "the planner's numbers, or the paper's exponents where they fit", "tuned",
             choices=get_args(Numbers),
         ),
         Option(
-            "objective", "plan",
-            "what the planner keeps small (default: width); weights: no index offsets, which tell equal entries apart by "
-            "slopes d times as large",
-            choices=(*get_args(Objective), "weights"),
+            "objective", "research",
+            "what the planner keeps small; weights: no index offsets, which tell equal entries apart by slopes d times as "
+            "large", "width", choices=(*get_args(Objective), "weights"),
         ),
-        Option("blocks", "plan", "the paper's own building blocks or lean ones", choices=get_args(Blocks)),
         Option(
-            "gamma", "plan", "the paper's blocks and window d^(1/3 + G); --schedule paper has G = 0.1", "G",
-            rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)", holds=lambda v: 0 <= v < 1 / 3,
+            "blocks", "research", "the paper's own building blocks, or lean ones", "as the planner chooses",
+            choices=get_args(Blocks),
         ),
-        Option("depth", "plan", "the depth of the network", "H", **_ONE_OR_MORE),
-        Option("width", "plan", "neurons a layer at most", "W", **_ONE_OR_MORE),
+        Option(
+            "gamma", "research", "the paper's blocks and window d^(1/3 + G); --schedule paper has G = 0.1",
+            "the planner's sizes", "G", rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)",
+            holds=lambda v: 0 <= v < 1 / 3,
+        ),
+        Option("depth", "research", "the depth of the network, in layers", "as the planner chooses", "H", **_ONE_OR_MORE),
+        Option("width", "research", "neurons in a layer, at most", "as the planner chooses", "W", **_ONE_OR_MORE),
     )
 }  # fmt: skip
 
@@ -179,7 +187,8 @@ class Options:
     inputs: Inputs = "any"
     epsilon: float | None = None
     certificate: bool = False
-    dtype: Literal["auto", "float32", "float64"] = "auto"
+    dtype: Literal["auto", "float32", "float64", "int8", "uint8"] = "auto"
+    quantized: tuple[float, float] | None = None
     profile: str = "auto"
     tune: Tune = "throughput"
     radix: int | None = None
@@ -226,6 +235,11 @@ def refuse_images(given: Mapping[str, Any]) -> None:
     found = [f"--{name}" for name in given if name in OPTIONS and OPTIONS[name].group == "image"]
     if given.get("dtype", "auto") not in VECTOR_TYPES:
         found.append(f"--dtype {given['dtype']}")
+    if given.get("dtype") in ("int8", "uint8") and given.get("quantized") is None:
+        raise UserError(
+            f"--dtype {given['dtype']} of vectors needs {PLAIN_INTEGERS}; a filter for 8-bit images needs a --window or "
+            "--frames"
+        )
     if given.get("profile", "auto") not in ("auto", *PROFILES):
         found.append(f"--profile {given['profile']}")
     if found:
@@ -263,7 +277,7 @@ def _one(option: Option, value: Any) -> Any:
     if option.pair:
         ends = _listed(value)
         if len(ends) != 2:
-            raise UserError(f"--{name} takes two numbers LO HI, not {_shown(value)}")
+            raise UserError(f"--{name} takes two numbers {option.metavar}, not {_shown(value)}")
         return tuple(_number(name, end) for end in ends)
     if option.size:
         sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
@@ -310,6 +324,83 @@ def nearest(word: Any, known: Iterable[str]) -> str:
     return f": did you mean {found[0]!r}?" if found else ""
 
 
+class NetOptions(TypedDict, total=False):
+    """Keyword parameters of every function that builds a network. None means that the option is not given."""
+
+    certificate: bool | None
+    bits: int | None
+    domain: Sequence[float] | None
+    inputs: Inputs | None
+    epsilon: float | None
+    dtype: str | None
+    profile: str | None
+    tune: Tune | None
+    radix: int | None
+    batch: int | None
+    seed: int | None
+    failure: float | None
+    schedule: Numbers | None
+    objective: Objective | Literal["weights"] | None
+    blocks: Blocks | None
+    gamma: float | None
+    depth: int | None
+    width: int | None
+
+
+class ExportOptions(TypedDict, total=False):
+    """Keyword parameters of `export_model`: the options of the command line. None means that the option is not given."""
+
+    op: Literal["median", "max", "min", "sort"] | None
+    rank: int | Sequence[int] | None
+    quantile: float | Sequence[float] | None
+    method: Method | None
+    even: Even | None
+    certificate: bool | None
+    window: str | Sequence[int] | None
+    border: str | None
+    frames: int | None
+    channels: int | None
+    bits: int | None
+    domain: Sequence[float] | None
+    inputs: Inputs | None
+    epsilon: float | None
+    dtype: str | None
+    quantized: Sequence[float] | None
+    profile: str | None
+    tune: Tune | None
+    radix: int | None
+    batch: int | None
+    layout: Layout | None
+    seed: int | None
+    failure: float | None
+    schedule: Numbers | None
+    objective: Objective | Literal["weights"] | None
+    blocks: Blocks | None
+    gamma: float | None
+    depth: int | None
+    width: int | None
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def spelled_out(options: type) -> Callable[[_F], _F]:
+    """Give a function with `**options` a signature that names every option, for help() and completion."""
+
+    def named(function: _F) -> _F:
+        signature = inspect.signature(function)
+        *own, _ = signature.parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        more = [
+            inspect.Parameter(name, kind, default=None, annotation=hint)
+            for name, hint in get_type_hints(options).items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return function
+
+    return named
+
+
 _SPELLED = re.compile(r"--([a-z]+)(?: ([\w.+-]*\w))?")
 
 
@@ -325,3 +416,8 @@ def in_python(message: str) -> str:
         return f"{name}={value}" if re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", value) else f"{name} {value}"
 
     return _SPELLED.sub(spell, message)
+
+
+for _options in (NetOptions, ExportOptions):
+    _lines = [f"{name}: {in_python(OPTIONS[name].help)}" for name in _options.__annotations__]
+    _options.__doc__ = "\n\n".join([_options.__doc__ or "", *_lines])

@@ -1,4 +1,4 @@
-"""What every command's parser shares: errors of one line, and numbers as they are written."""
+"""The parser of all commands: an error is one line, and a number keeps the form in which it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEGATIVE = re.compile(r"^-(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?$|^-(inf|infinity|na
 
 
 class Once(argparse.Action):
-    """An option that has one value: the second would silently take the place of the first."""
+    """An option with one value; a second value is an error, not a silent replacement of the first."""
 
     given = False
 
@@ -28,7 +28,7 @@ class Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors are ours, one line each; -1e6 is a number and not an option; what was not given is not there."""
+    """An argparse parser that raises `UserError`, takes -1e6 for a number, and leaves out what was not given."""
 
     def __init__(self, *args: Any, commands: Collection[str] = (), **more: Any) -> None:
         more |= {"argument_default": argparse.SUPPRESS, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(text: str) -> int | float | str:
-    """A number as it is written; what is none is left for the check of its option to name."""
+    """The int or float that the text spells; other text is returned as it is, for the check of the option to refuse."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -59,14 +59,14 @@ def number(text: str) -> int | float | str:
 
 
 def folder(text: str) -> Path:
-    """A directory; an empty name, as an unset variable leaves it, would be the present one."""
+    """A path; an empty name, as an unset shell variable gives, is refused and does not mean the current folder."""
     if not text:
         raise UserError(f"--out must be a directory, not {text!r}")
     return Path(text)
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number, so large or larger."""
+    """A parser of whole numbers from `least` on."""
 
     def parse(text: str) -> int:
         found = number(text)

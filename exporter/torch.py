@@ -3,7 +3,7 @@
     torch.onnx.export(model, args, "model.onnx", dynamo=True, custom_translation_table=exporter.torch.translations())
     module = exporter.torch.Module(exporter.median(25, profile="minmax", construction="batcher"))
 
-Needs the extra `torch` (pip install 'onnx-median[torch]'); nothing else of the package imports this module.
+Needs the extra `torch` (pip install -e '.[torch]' in a checkout); nothing else of the package imports this module.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, 
 from exporter.net import Net
 from exporter.readings.contract import structured_bits
 from exporter.readings.promise import without_grid
-from exporter.rewriting.emit import INDICES_UP_TO, Way, emit
-from exporter.rewriting.find import TYPES, Request, Unfit
+from exporter.rewriting import LONGEST
+from exporter.rewriting.emit import Policy, emit
+from exporter.rewriting.find import TYPES, CannotReplace, Request
 
 aten = torch.ops.aten
 
@@ -135,16 +136,17 @@ def _constants(node: Node) -> dict[str, torch.Tensor]:
             return {}
 
 
-def translations(indices_up_to: int = INDICES_UP_TO) -> dict[Any, Callable[..., Any]]:
+def translations(indices_up_to: int = LONGEST) -> dict[Any, Callable[..., Any]]:
     """The `custom_translation_table` for torch.onnx.export(..., dynamo=True): no TopK in what it writes.
 
     The axis must have a known length. median, nanmedian (of data without NaN), kthvalue, sort and topk are Max and Min;
-    quantile is what torch makes of its sort. Of equal entries the one with the lower index is meant.
+    quantile is what torch makes of its sort. Of equal entries the lower index is meant. Indices of an axis longer than
+    `indices_up_to` stay a TopK, which is dropped if the model reads values alone.
     """
-    way = Way(indices_up_to=indices_up_to)
+    policy = Policy(indices=indices_up_to)
 
     def ordered(x: Any, axis: int, positions: Sequence[int], *, largest: bool) -> tuple[Any, Any]:
-        return _ordered(x, axis, positions, largest, way)
+        return _ordered(x, axis, positions, largest, policy)
 
     def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
         d = _length(x, dim)
@@ -189,18 +191,18 @@ def _length(x: Any, dim: int) -> int:
     return n
 
 
-def _ordered(x: Any, dim: int, positions: Sequence[int], largest: bool, way: Way) -> tuple[Any, Any]:
+def _ordered(x: Any, dim: int, positions: Sequence[int], largest: bool, policy: Policy) -> tuple[Any, Any]:
     """Values and indices at some positions of the order along an axis, as the nodes that `rewrite` writes."""
     dims = tuple(n if isinstance(n, int) else None for n in x.shape)
     axis, d = dim % len(dims), _length(x, dim)
     # k positions from the front, of which all but these are not read
     request = Request(
         "torch", "TopK", axis, dims, TYPES[ir.DataType(x.dtype).name], k=max(positions) + 1, largest=largest, values="v",
-        indices="i" if d <= way.indices_up_to or max(positions) == 0 else None, read=tuple(positions),
+        indices="i" if d <= (policy.indices or LONGEST) or max(positions) == 0 else None, read=tuple(positions),
     )  # fmt: skip
     try:
-        emission = emit(request, way, "x", "", None)
-    except Unfit as reason:
+        emission = emit(request, policy, "x", "", None)
+    except CannotReplace as reason:
         raise UserError(f"{reason.args[0]}; {reason.args[1]}") from None
     values: dict[str, Any] = {"x": x}
     for name, tensor in emission.graph.initializers.items():
@@ -212,12 +214,8 @@ def _ordered(x: Any, dim: int, positions: Sequence[int], largest: bool, way: Way
     if len(positions) < request.k:
         chosen = op.Constant(value_ints=list(positions))
         found = [None if v is None else op.Gather(v, chosen, axis=axis) for v in found]
-    if found[1] is None:  # torch wants two; what nothing reads is dropped, and what is read is wrong nowhere silently
-        found[1] = _no_indices(found[0], d, way)
+    if found[1] is None:  # torch wants two outputs: a TopK, which is dropped where nothing reads the indices
+        chosen = op.Constant(value_ints=[max(positions) + 1])
+        indices = op.TopK(x, chosen, axis=axis, largest=int(largest))[1]
+        found[1] = op.Gather(indices, op.Constant(value_ints=list(positions)), axis=axis)
     return found[0], found[1]
-
-
-def _no_indices(values: Any, d: int, way: Way) -> Any:
-    raise UserError(
-        f"indices of {d} entries need all pairs compared: exporter.torch.translations(indices_up_to={d}) allows that"
-    )

@@ -1,4 +1,7 @@
-"""HTTP service around the exported models: the extra `service` of the package."""
+"""The HTTP service around exported models, its client, and order statistics of tables (`service.tables`).
+
+The service and the client need the extra `service`; `service.tables` needs the extra `tables` alone.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,27 @@ import sys
 from importlib.util import find_spec
 
 import exporter  # noqa: F401, before onnxruntime, which it silences
+from exporter.errors import install
 
 NEEDED = ("fastapi", "httptools", "httpx", "orjson", "prometheus_client", "simdjson", "uvicorn")
 
-if missing := [name for name in NEEDED if find_spec(name) is None]:
-    message = f"the service needs {', '.join(missing)}: pip install 'onnx-median[service]'"
-    if sys.argv[0] == "-m":  # as long as Python looks for the module of `python -m service...`
+
+def require(what: str, modules: tuple[str, ...], extra: str, command: bool | None = None) -> None:
+    """Stop with a message that names the extra if one of the modules is not installed.
+
+    A command prints the message and ends with status 2; an import raises ModuleNotFoundError. By default `python -m` makes
+    the difference: Python sets sys.argv[0] to "-m" while it imports the package of the module to run.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if not missing:
+        return
+    message = f"{what} needs {', '.join(missing)}: {install(extra)}"
+    if sys.argv[0] == "-m" if command is None else command:
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     raise ModuleNotFoundError(message, name=missing[0])
+
+
+def require_service(command: bool | None = None) -> None:
+    """Stop if the extra `service` is not installed."""
+    require("the service", NEEDED, "service", command)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from service import stopping
+from service import require_service
+from service.process import signals
 
+require_service(command=__name__ == "__main__")
 if sys.platform == "win32":
     sys.exit("error: the service needs the signals and sockets of Unix: use WSL or the container")
 if __name__ == "__main__":
-    stopping.handle_signals()  # before what takes a second to import
+    signals.handle_signals()  # before what takes a second to import
 
 import contextlib
 import logging
@@ -23,9 +25,10 @@ from pathlib import Path
 import uvicorn
 from uvicorn.supervisors import multiprocess
 
-from service import logs, sharing, worker
-from service.building import ensure_models
-from service.settings import Settings
+from exporter.errors import install
+from service.models.building import ensure_models
+from service.process import logs, metrics_files, workers
+from service.process.settings import Settings
 
 log = logging.getLogger("service")
 SILENT_S = 60  # a worker that says nothing for so long is dead; one that starts on a busy machine needs more than 5
@@ -39,14 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _run_on_ray(settings)
     with contextlib.ExitStack() as stack:
         try:
-            with stopping.put_off():
+            with signals.put_off():
                 scratch = stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
                 )
             if settings.workers > 1:
                 shared = Path(scratch) / "metrics"
                 shared.mkdir()
-                os.environ[sharing.VARIABLE] = str(shared)
+                os.environ[metrics_files.VARIABLE] = str(shared)
         except OSError as error:  # a full disk or a read-only system: fine as long as nothing has to be shared
             scratch = ""
             if settings.workers > 1:
@@ -58,15 +61,15 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.update(settings.to_env())
         if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
             return 2
-        stopping.heed_signals()
-        multiprocess.Process = worker.Worker  # type: ignore[misc]  # uvicorn takes no class of ours for it
+        signals.heed_signals()
+        multiprocess.Process = workers.Worker  # type: ignore[misc]  # uvicorn takes no class of ours for it
         uvicorn.run(
-            "service.worker:application",
+            "service.process.workers:application",
             factory=True,
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
-            http="service.http.short_way:ShortWayProtocol",  # by name: who has workers need not import it
+            http="service.serving.limits:LimitedProtocol",  # by name: who has workers need not import it
             ws="none",
             log_config=None,
             access_log=False,
@@ -74,14 +77,14 @@ def main(arguments: list[str] | None = None) -> int:
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
             timeout_worker_healthcheck=SILENT_S,
         )
-        return worker.CANNOT_START if scratch and (Path(scratch) / worker.FAILED).exists() else 0
+        return workers.CANNOT_START if scratch and (Path(scratch) / workers.FAILED).exists() else 0
 
 
 def _run_on_ray(settings: Settings) -> int:
     try:
-        from service import ray_app  # noqa: PLC0415, an optional part
+        from service.process import ray_app  # noqa: PLC0415, an optional part
     except ModuleNotFoundError as error:
-        said = {"error": str(error), "remedy": "pip install 'onnx-median[ray]'"}
+        said = {"error": str(error), "remedy": install("service", "ray")}
         log.error("the engine ray is not installed", extra={"fields": said})
         return 2
     if not settings.port:
@@ -89,7 +92,7 @@ def _run_on_ray(settings: Settings) -> int:
         return 2
     if not ensure_models(settings) or not port_is_free(settings):
         return 2
-    stopping.heed_signals()
+    signals.heed_signals()
     return ray_app.run(settings)
 
 

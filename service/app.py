@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
@@ -11,31 +11,31 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from exporter.version import __version__
-from service import life, logs
-from service.building import Builder
-from service.compute import registry
-from service.compute.engine import Engine
-from service.compute.entries import UnusableModelError, pieces
-from service.compute.filters import LoadedFilter
 from service.errors import MissingModelError, ProblemError, or_shortage
-from service.http import filters, protocol_v2, schemas
-from service.http.exchange import Exchange, Reply
-from service.http.gateway import Gateway, with_body
-from service.http.page import add_page
-from service.http.routes import PlainRoute
-from service.peers import Peers, peers_of
-from service.requests.answer import Answer
-from service.requests.bodies import Question
-from service.requests.formats import BINARY, FORMATS
-from service.requests.json_body import Body
-from service.settings import Settings
+from service.models import registry
+from service.models.building import Builder
+from service.models.entries import UnusableModelError, pieces
+from service.models.filters import LoadedFilter
+from service.process import lifecycle, logs
+from service.process.peers import Peers, peers_of
+from service.process.settings import Settings
+from service.serving import filter_route, protocol_v2, schemas
+from service.serving.answer import Answer
+from service.serving.bodies import Question
+from service.serving.engine import Engine
+from service.serving.exchange import Exchange
+from service.serving.formats import BINARY, FORMATS
+from service.serving.gateway import Answering, Gateway
+from service.serving.options import ROUTES, STABLE
+from service.serving.page import add_page
+from service.serving.routes import PlainRoute
 
 log = logging.getLogger("service")
 FILE = "application/octet-stream"
 
 
-def answering(engine: Engine, builder: Builder | None) -> protocol_v2.Answering:
-    """What is asked, answered; models that are missing are built meanwhile, as long as the request may take."""
+def answering(engine: Engine, builder: Builder | None) -> Answering:
+    """The function that answers questions. Models that are missing are built meanwhile, as long as the request may take."""
 
     async def answer(exchange: Exchange, question: Question) -> Answer:
         while True:
@@ -49,18 +49,9 @@ def answering(engine: Engine, builder: Builder | None) -> protocol_v2.Answering:
     return answer
 
 
-def handler(engine: Engine, answer: protocol_v2.Answering) -> Callable[[Request], Awaitable[Reply]]:
-    """POST /median or POST /quantile in all formats."""
-
-    async def with_numbers(request: Request, body: Body) -> Reply:
-        exchange: Exchange = request.scope["exchange"]
-        question = await engine.in_steps(exchange.prepare(body))
-        return exchange.conclude(await answer(exchange, question))
-
-    async def ask(request: Request) -> Reply:
-        return await with_body(request, with_numbers)
-
-    return ask
+async def _documented(request: Request) -> Response:
+    """The gateway answers this route; FastAPI documents it."""
+    raise HTTPException(404)
 
 
 def create_app(settings: Settings | None = None, peers: Peers | None = None, later: bool = False) -> Gateway:
@@ -77,8 +68,8 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
     app = FastAPI(
         title="onnx-median",
         version=__version__,
-        description="Medians by ReLU networks, every answer certified by counting.",
-        lifespan=lambda _: life.lifespan(engine, builder.close if builder else None),
+        description="Medians and quantiles as numpy gives them, found by ReLU networks and proven by counting.",
+        lifespan=lambda _: lifecycle.lifespan(engine, builder.close if builder else None),
         redirect_slashes=False,
         docs_url=None,  # of the page, which loads nothing from elsewhere
         redoc_url=None,
@@ -87,10 +78,10 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
     answer = answering(engine, builder)
-    route = _add_routes(app, engine, answer)
-    app.include_router(filters.router(engine))
+    _add_routes(app, engine)
+    app.include_router(filter_route.router(engine))
     app.include_router(protocol_v2.router(engine, answer))
-    return Gateway(app, engine, route)
+    return Gateway(app, engine, answer, ROUTES)
 
 
 async def _error(request: Request, error: Exception) -> Response:
@@ -106,12 +97,16 @@ async def _error(request: Request, error: Exception) -> Response:
     return exchange.refuse(ProblemError(500, "The service failed; the log has the details."))
 
 
-def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> PlainRoute:
-    """All routes but the protocol's; returns that of POST /median."""
-    statuses = schemas.problems(400, 401, 404, 408, 413, 415, 422, 429, 431, 500, 503, 504)
-    for path, form, summary in (
-        ("/quantile", schemas.QuantileAnswer, "Quantiles, or any ranks, of vectors of any length"),
-        ("/median", schemas.MedianAnswer, "Medians of vectors of any length"),
+def _add_routes(app: FastAPI, engine: Engine) -> None:
+    """All routes but the protocol's."""
+    statuses = schemas.problems(400, 401, 404, 406, 408, 413, 415, 422, 429, 431, 500, 503, 504)
+    quantile = schemas.QuantileAnswer, "Quantiles, or any ranks, of vectors of any length"
+    median = schemas.MedianAnswer, "Medians of vectors of any length"
+    for path, (form, summary) in (
+        (STABLE + "/quantile", quantile),
+        (STABLE + "/median", median),
+        ("/quantile", quantile),
+        ("/median", median),
     ):
         answers = {
             "model": form,
@@ -119,18 +114,18 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
             "content": {each.media_type: each.answer(path) for each in FORMATS.values()},
         }
         body = {"required": True, "content": {each.media_type: each.schema(path) for each in FORMATS.values()}}
-        median = PlainRoute(
+        route = PlainRoute(
             path,
-            handler(engine, answer),
+            _documented,
             methods=["POST"],
             name=path[1:],
             response_model=None,
             summary=summary,
             tags=["answers"],
             responses={200: answers, **statuses},
-            openapi_extra={"requestBody": body, "parameters": schemas.PARAMETERS + schemas.OF_A_ROUTE[path]},
+            openapi_extra={"requestBody": body, "parameters": schemas.parameters(path)},
         )
-        app.router.routes.append(median)
+        app.router.routes.append(route)
 
     @app.get("/models", tags=["models"], responses=schemas.problems(401))
     async def models() -> schemas.ModelList:
@@ -140,7 +135,7 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
     @app.post("/models/reload", tags=["models"], responses=schemas.problems(401, 500, 503))
     async def reload() -> schemas.ModelList:
         """Read the manifest again. Requests under way finish on the models they started with."""
-        await life.reload_models(engine)
+        await lifecycle.reload_models(engine)
         await engine.peers.tell()
         return _model_list(engine)
 
@@ -162,7 +157,7 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
         """The .onnx file itself: the bytes that were checked when it was loaded."""
         found = engine.registry.described(name)
         try:
-            content = await engine.in_thread(found.file.content)
+            content = await engine.in_background(found.file.content)
         except UnusableModelError as error:
             raise ProblemError(404, f"The file of {name!r} is no longer what was loaded: {error}. Reload.") from None
         headers = {
@@ -194,8 +189,6 @@ def _add_routes(app: FastAPI, engine: Engine, answer: protocol_v2.Answering) -> 
         engine.record()
         text, media_type = await engine.peers.figures()
         return Response(text, headers={"Content-Type": media_type})
-
-    return median
 
 
 def _entry(model: registry.LoadedModel | LoadedFilter) -> schemas.ModelEntry:

@@ -1,9 +1,4 @@
-"""JSON as it is sent and logged, also when memory is short.
-
-orjson does not look whether it was given the memory that it asked for: refused, it ends the process. So what tells of a
-shortage, refusals and the log, goes through the standard library, which raises. Answers, which may hold a million numbers,
-go through orjson once as much as it could take was there a moment before.
-"""
+"""Short JSON documents, as refusals and log lines have them, and times as text."""
 
 from __future__ import annotations
 
@@ -11,22 +6,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
-
-ROOM = 512  # bytes of a document besides its long lists
-NUMBER = 26  # bytes of a number and what separates it from the next
-GREED = 20  # orjson's room grows by four, to 16 times the text at most, while the quarter before it is still held
-
 
 def short(document: Any) -> bytes:
     """A document of a few members; what JSON does not know becomes text."""
     return json.dumps(document, default=str, separators=(",", ":")).encode()
-
-
-def long(document: Any, size: int) -> bytes:
-    """A document with lists that take `size` bytes at most."""
-    bytearray(GREED * (ROOM + size))
-    return orjson.dumps(document)
 
 
 def moment(seconds: float | None = None) -> str:

@@ -16,9 +16,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from service import metrics
-from service.http.exchange import OPEN_PATHS
-from service.settings import PREFIX, Settings
+from service.process import metrics
+from service.process.settings import PREFIX, Settings
+from service.serving.exchange import OPEN_PATHS
 from tests.service.test_container import STAGES, environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -189,8 +189,8 @@ def test_ray_serves_the_same_in_both_files() -> None:
     assert yaml.safe_load(read("ray/ray-service.yaml")["spec"]["serveConfigV2"]) == config
     (application,) = config["applications"]
     module, _, name = application["import_path"].partition(":")
-    assert (module, name) == ("service.ray_app", "app")
-    assert f"def {name}(args" in (ROOT / "service" / "ray_app.py").read_text()
+    assert (module, name) == ("service.process.ray_app", "app")
+    assert f"def {name}(args" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
     given = {PREFIX + key.upper(): str(value) for key, value in application["args"].items()}
     settings = Settings.from_env({**given, "MEDIAN_ENGINE": "ray"})
     assert str(settings.models) == environment(STAGES[-1])["MEDIAN_MODELS"]

@@ -51,6 +51,7 @@ def test_changes_are_single_and_leave_types_and_words_alone(toy: Path) -> None:
     assert len({mutant.source() for mutant in found}) == len(found)
 
 
+@pytest.mark.slow
 def test_survivors_are_named_and_noticed_changes_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,6 @@ entries of those ranks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from exporter.constructions.batcher import batcher
@@ -18,12 +17,12 @@ from exporter.constructions.entry import Claims as Claims
 from exporter.constructions.entry import Construction as Construction
 from exporter.constructions.entry import Idle
 from exporter.constructions.entry import Statistics as Statistics
-from exporter.constructions.linear22 import linear22
 from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
 from exporter.constructions.radix import Digit, Digits, close_digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.constructions.scheduled import Planned
+from exporter.constructions.vote import vote_max
 from exporter.constructions.window import window4, window5, window6
 from exporter.errors import UserError
 from exporter.files.profiles import in_batches
@@ -34,6 +33,7 @@ from exporter.planning.depth5 import depth5_plans
 from exporter.planning.linear import linear_nearest, linear_plans
 from exporter.planning.linear_max import max_plans
 from exporter.planning.tree_max import tree_plans
+from exporter.planning.vote import vote_max_nearest, vote_max_plans
 from exporter.planning.window import window4_nearest, window4_plans, window5_plans, window6_plans
 
 
@@ -173,7 +173,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "depth3",
-            "theorem:depththreeconstruction",
+            "Theorem 3.1",
             "all pairs compared at once: depth 3, width about 2 d^2; exact on every grid input",
             _depth3,
             _no_depth3,
@@ -200,7 +200,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "depth5",
-            "theorem:depth_5_median_approx",
+            "Theorem 3.2",
             "central ranks of blocks against all entries: depth 5, width O(d^(5/3)); --gamma or the planner",
             Planned(depth5_plans, depth5),
             _no_depth5,
@@ -218,27 +218,15 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "linear46",
-            "thm:linear_width_med_computation_distribution_zeroone",
+            "Theorem 3.3",
             "the paper's main network, module by module: depth 46, width O(d); fails with at most --failure",
-            Planned(partial(linear_plans, False), linear46, partial(linear_nearest, False)),
+            Planned(linear_plans, linear46, linear_nearest),
             _few_ranks,
             offsets=True,
             takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
             idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY), _FIXED_WIDTH),
             claims=Claims(46, 1.0),
             searched={"objective": ("width", "size"), "blocks": ("paper", "lean")},
-        ),
-        Construction(
-            "linear22",
-            "ours: the modules of Theorem 3.3 in shared layers",
-            "the same modules in shared layers: depth 22, about half the width; width about 2 d ln(1/failure)",
-            Planned(partial(linear_plans, True), linear22, partial(linear_nearest, True)),
-            _few_ranks,
-            offsets=True,
-            takes=("failure", "objective", "blocks", "depth", "width", "seed"),
-            idle=(_FIXED_WIDTH,),
-            claims=Claims(22, 1.0),
-            searched={"objective": ("width", "size"), "depth": (21, 22)},
         ),
         Construction(
             "compact",
@@ -253,7 +241,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "linear18",
-            "ours: pivots of two samples, block ending",
+            "ours: Theorem 4 of docs/frontier.md, pivots of two samples, block ending",
             "depth 18, about 9 d from d = 256 to 65536; fails with at most --failure",
             Planned(linear18_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed)),
             _few_ranks,
@@ -262,7 +250,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "window4",
-            "ours: cells of constants, slots by position",
+            "ours: Theorem 3 of docs/frontier.md, cells of constants, slots by position",
             "uniform inputs only: depth 4, width about d^(5/4)/√failure; for failures of a few percent and more",
             Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), window4_nearest, gridded=True),
             _few_ranks,
@@ -272,7 +260,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "window5",
-            "ours: a window of constants, block ending",
+            "ours: Theorem 1 of docs/frontier.md, a window of constants, block ending",
             "uniform inputs only: depth 5, width d^(1 + o(1)), about 41 d where Theorem 3.2 has d^(5/3)",
             Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
             _few_ranks,
@@ -284,7 +272,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "window6",
-            "ours: a window that follows a count, block ending",
+            "ours: Theorem 2 of docs/frontier.md, a window that follows a count, block ending",
             "uniform inputs only: depth 6, about 12 d",
             Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
             _few_ranks,
@@ -295,8 +283,24 @@ CONSTRUCTIONS: dict[str, Construction] = {
             searched={"objective": ("width", "size")},
         ),
         Construction(
+            "vote-max",
+            "ours: Theorem 7 of docs/frontier.md, the Q-th largest slot of Q hash functions",
+            "uniform inputs only: the maximum at depth 4; width d from d = 1,980 (failure 0.13) or 267,264 (0.01) on",
+            Planned(
+                vote_max_plans,
+                lambda u, plan, delta, seed, _: vote_max(u, plan, delta, seed),
+                vote_max_nearest,
+                gridded=True,
+            ),
+            _only_sampled_max,
+            takes=("failure", "width", "seed"),
+            op="max",
+            claims=Claims(4, 1.0),
+            uniform=True,
+        ),
+        Construction(
             "linear-max",
-            "alg:informalAlgoMax, alg:sparseToMaximumFunction",
+            "Algorithms 1 and 2",
             "the maximum by two sparsification rounds and hashing: depth 13, width O(d)",
             Planned(max_plans, lambda u, plan, delta, seed, _: sampled_max(u, plan, delta, seed)),
             _only_sampled_max,
@@ -320,7 +324,15 @@ CONSTRUCTIONS: dict[str, Construction] = {
 }
 
 
+GONE = {
+    "linear22": "linear22 is gone: use linear18, which is shallower and narrower (docs/frontier.md)",
+}
+
+
 def lookup(name: str) -> Construction:
+    """The entry of a name, or UserError with the names there are."""
+    if isinstance(name, str) and name in GONE:
+        raise UserError(GONE[name])
     if not isinstance(name, str) or name not in CONSTRUCTIONS:
         known = [*CONSTRUCTIONS, "fastest"]
         raise UserError(f"unknown construction {name!r}: choose from {', '.join(known)}{nearest(name, known)}")

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from exporter.constructions.bitonic import INNER, bitonic_middle, exchanged, padding
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.constructions.radix import max_tree
 from exporter.formula.trace import Node, assume, relu, stack, variant
 
-Stage = list[tuple[int, int]]
+Stage = npt.NDArray[
+    np.int64
+]  # one row (i, j) a comparator: the smaller number goes to wire i, the larger one to wire j
 FEW = max(SORTERS)  # up to this many wires there are lists of comparators
 
 
@@ -27,7 +30,9 @@ def merge_exchange(d: int) -> list[Stage]:
     while p > 0:
         q, r, distance = top, 0, p
         while True:
-            stages.append([(i, i + distance) for i in range(d - distance) if i & p == r])
+            i = np.arange(d - distance)
+            i = i[i & p == r]
+            stages.append(np.stack([i, i + distance], axis=1))
             if q == p:
                 break
             distance, q, r = q - p, q // 2, p
@@ -37,7 +42,7 @@ def merge_exchange(d: int) -> list[Stage]:
 
 def staged(pairs: Iterable[tuple[int, int]]) -> list[Stage]:
     """Comparators in the order of a list, each in the first stage in which both its wires are free."""
-    stages: list[Stage] = []
+    stages: list[list[tuple[int, int]]] = []
     free: dict[int, int] = {}
     for i, j in pairs:
         at = max(free.get(i, 0), free.get(j, 0))
@@ -45,7 +50,7 @@ def staged(pairs: Iterable[tuple[int, int]]) -> list[Stage]:
             stages.append([])
         stages[at].append((i, j))
         free[i] = free[j] = at + 1
-    return stages
+    return [np.array(stage) for stage in stages]
 
 
 def known(d: int, wanted: set[int]) -> Iterator[list[Stage]]:
@@ -54,29 +59,30 @@ def known(d: int, wanted: set[int]) -> Iterator[list[Stage]]:
     for first in range(n - d + 1) if n in SORTERS else ():
         pairs = [(i - first, j - first) for i, j in comparators(SORTERS[n])]
         yield staged((i, j) for i, j in pairs if i >= 0 and j < d)
-    middle = (d - 1) // 2, d // 2
     for n in (d, d + 1):
-        if n in MEDIANS and wanted <= set(middle):
+        # a list of n = d + 1 wires without its last: for odd n its one middle wire is the upper of the two of d
+        if n in MEDIANS and wanted <= {(n - 1) // 2, d // 2}:
             ordered = [] if n % 2 else [(n // 2 - 1, n // 2)]
             yield staged((i, j) for i, j in comparators(MEDIANS[n]) + ordered if j < d)
 
 
-def shallowest(d: int, ranks: Iterable[int]) -> tuple[list[Stage], list[set[int]]]:
+def shallowest(d: int, ranks: Iterable[int]) -> tuple[list[Stage], list[npt.NDArray[np.bool_]]]:
     """The network for the given ranks of fewest stages, then of fewest comparators, as `pruned` returns it."""
     wanted = {r - 1 for r in ranks}
-    found = [pruned(stages, wanted) for stages in (merge_exchange(d), *known(d, wanted))]
+    found = [pruned(stages, wanted, d) for stages in (merge_exchange(d), *known(d, wanted))]
     return min(found, key=lambda network: (len(network[0]), sum(map(len, network[0]))))
 
 
-def pruned(stages: list[Stage], wanted: set[int]) -> tuple[list[Stage], list[set[int]]]:
-    """The comparators that the wanted wires depend on, and for each stage the wires that are needed after it."""
-    needed, kept, after = set(wanted), [], []
+def pruned(stages: list[Stage], wanted: set[int], d: int) -> tuple[list[Stage], list[npt.NDArray[np.bool_]]]:
+    """The comparators that the wanted of d wires depend on, and for each stage which wires are needed after it."""
+    needed, kept, after = np.zeros(d, dtype=bool), [], []
+    needed[list(wanted)] = True
     for stage in reversed(stages):
-        mine = [(i, j) for i, j in stage if i in needed or j in needed]
-        if mine:
+        mine = stage[needed[stage].any(axis=1)]
+        if len(mine):
             kept.append(mine)
-            after.append(set(needed))
-            needed.update(wire for pair in mine for wire in pair)
+            after.append(needed.copy())
+            needed[mine] = True
     return kept[::-1], after[::-1]
 
 
@@ -87,20 +93,21 @@ def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
     """
     d = x.shape[0]
     stages, after = shallowest(d, ranks)
-    wires, w = list(range(d)), x
+    wires, w = np.arange(d), x
     halves: tuple[Node, Node] | None = None
     for stage, needed in zip(stages, after, strict=True):
-        if d > FEW and len(wires) == d and stage[0] == (0, 1):  # merge exchange begins its last pass
+        if d > FEW and len(wires) == d and tuple(stage[0]) == (0, 1):  # merge exchange begins its last pass
             place = np.argsort(wires)
             halves = w.take(place[0::2]), w.take(place[1::2][::-1])
-        w, wires = _arranged(w, wires, stage)
+        w, wires = _arranged(w, wires, stage, d)
         m = len(stage)
         low, high = compared(w.take(slice(0, m)), w.take(slice(m, 2 * m)), x)
-        rest = w.take(slice(2 * m, None)) if len(wires) > 2 * m else None
-        w = stack([low, high] + ([rest] if rest is not None else []))
-        live = [k for k, wire in enumerate(wires) if wire in needed]
-        w, wires = w.take(live), [wires[k] for k in live]
-    found = w.take([wires.index(r - 1) for r in ranks])
+        w = stack([low, high, w.take(slice(2 * m, None))] if len(wires) > 2 * m else [low, high])
+        live = np.flatnonzero(needed[wires])
+        w, wires = w.take(live), wires[live]
+    place = np.empty(d, dtype=np.int64)
+    place[wires] = np.arange(len(wires))
+    found = w.take(place[np.asarray(ranks) - 1])
     if single and d <= FEW:
         return variant(found, lambda _: as_products(x, stages).take([r - 1 for r in ranks]))
     if single and padding(d, ranks):
@@ -138,11 +145,11 @@ def middle_of_two(rising: Node, falling: Node, x: Node) -> Node:
     return stack([max_tree(low).reshape(1), 1 - max_tree(1 - high).reshape(1)])
 
 
-def _arranged(w: Node, wires: list[int], stage: Stage) -> tuple[Node, list[int]]:
+def _arranged(w: Node, wires: npt.NDArray[np.int64], stage: Stage, d: int) -> tuple[Node, npt.NDArray[np.int64]]:
     """The live wires in the order: lower ends, upper ends, bystanders; so that a stage reads slices."""
-    ends = [i for i, _ in stage] + [j for _, j in stage]
-    busy = set(ends)
-    order = ends + [k for k in wires if k not in busy]
-    place = {wire: k for k, wire in enumerate(wires)}
-    live = [k for k in order if k in place]
-    return w.take([place[k] for k in live]), live
+    place = np.empty(d, dtype=np.int64)
+    place[wires] = np.arange(len(wires))
+    idle = np.ones(d, dtype=bool)
+    idle[stage] = False
+    order = np.concatenate([stage[:, 0], stage[:, 1], wires[idle[wires]]])
+    return w.take(place[order]), order

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from exporter.constructions.radix import max_tree
 from exporter.formula.linear import Array
 from exporter.formula.trace import Node, assume, constant, relu, stack
 
-Pairs = Sequence[tuple[int, int]]
+Pairs = npt.NDArray[np.int64]  # rows (i, j)
 INNER = 4  # bits of the last axis: rows of 16, sorted by a network for 16
 FIRST, OTHER = 3, 4  # bits of the axis of the next bits, which is compared most often, and of the others
 
@@ -120,7 +121,7 @@ class _Wires:
 
 def exchanged(w: Node, axis: int, pairs: Pairs) -> Node:
     """Comparators (i, j) between the entries of an axis: the smaller one to i, the larger one to j."""
-    lower, upper = (np.eye(w.shape[axis])[list(ends)] for ends in zip(*pairs, strict=True))
+    lower, upper = (np.eye(w.shape[axis])[ends] for ends in pairs.T)
     excess = relu(w.along(axis, lower - upper))
     return assume(w + excess.along(axis, (upper - lower).T), 0.0, 1.0)
 
@@ -131,4 +132,5 @@ def _bit(n: int, bit: int) -> Array:
 
 def _pairs(n: int, bit: int) -> Pairs:
     """All i without the bit, and i with it."""
-    return [(i, i | 1 << bit) for i in range(n) if not i >> bit & 1]
+    lower = np.flatnonzero(_bit(n, bit) == 0)
+    return np.stack([lower, lower | 1 << bit], axis=1)

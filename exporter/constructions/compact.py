@@ -109,7 +109,7 @@ def pick(e: Entries, p: Node, both: int) -> tuple[Interval, Node]:
     A pivot has c entries below it and c' not above it. c + c' < low + high = `both` says it is <= the low target and
     otherwise >= the high one, if it is a target the one or the other: equal pivots are all lower ends or all upper ends. One
     ramp of two steps counts both. The lower end is reached by adding the steps p_i - p_(i - 1) that pass the test, as in
-    defn:indicator_net.
+    Definition G.10.
     """
     k = p.shape[0] - 2
     inner = p.take(range(1, k + 1))

@@ -1,4 +1,4 @@
-"""All pairs: depth 3, width O(d^2) (theorem:depththreeconstruction, thm:depth3sorting)."""
+"""All pairs: depth 3, width O(d^2) (Theorem 3.1, Proposition B.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer
 
 
 def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, saturating: bool = False) -> Node:
-    """The entries of the given ranks, ascending from 1: compare all pairs, count the wins, select (thm:depth3sorting).
+    """The entries of the given ranks, ascending from 1: compare all pairs, count the wins, select (Proposition B.1).
 
     With `ties` equal entries are ranked by position, so every grid input comes out right; without, the network is the
     paper's own, right on entries that differ by at least δ. `saturating` spends one layer more on comparisons that a

@@ -1,6 +1,6 @@
 """Depth 5, width O(d^(5/3 + γ)): central ranks of blocks, then all candidates against all entries.
 
-theorem:depth_5_median_approx, alg:depth5medianComp_const. A candidate's rank in its own block is known, so it is compared
+Theorem 3.2, Algorithm 4. A candidate's rank in its own block is known, so it is compared
 with the other blocks only. Comparisons see entries with index offsets where the grid has bits to spare, so that no two
 are equal; selected are the entries themselves, with the same ranks.
 """
@@ -91,7 +91,7 @@ def _by_index(u: Node, plan: Depth5Schedule, delta: Scalar, order: npt.NDArray[n
 
 
 def _select(x: Node, ranks: Node, wanted: list[int]) -> Node:
-    """The second layer of defn:rank_selection_net."""
+    """The second layer of Definition G.12."""
     p, d = len(wanted), x.shape[0]
     s = constant(np.array(wanted, dtype=np.float64)).spread(1, d) - ranks.spread(0, p)
     return assume(indicator_product(x.spread(0, p), s).sum(1), 0.0, 1.0)

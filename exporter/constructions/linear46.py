@@ -1,5 +1,5 @@
-"""Depth 46, width O(d), module by module as the paper composes it (alg:sparsifyingFunctionNeuralNet, alg:hashingFunction,
-alg:medianFindingFunctionLinear): 45 hidden layers.
+"""Depth 46, width O(d), module by module as the paper composes it (Algorithm 6, Algorithm 7,
+Algorithm 8): 45 hidden layers.
 
     round 1       rank selection 2, filter 1                                                                         3
     rounds 2-4    shortlisting 3, rank computing 1, rank scaling 1, ceiling 1, max/min 1, rank selection 2, filter 1  30
@@ -11,7 +11,7 @@ belongs to one module. In a soft round the rank-scaling layer counts the overflo
 round.
 
 Two things are not the paper's. The filter layer computes its mask only, and the neurons that carry the entries through the
-next layer take the product, [y - (1 - mask)]+: that needs the bits of the grid once, where defn:filtering_net needs them
+next layer take the product, [y - (1 - mask)]+: that needs the bits of the grid once, where Definition G.8 needs them
 twice. Those bits hold index offsets, which tell equal entries apart; from the hash on entries are plain again, for which of
 equal ones is selected is all one.
 """
@@ -21,14 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from exporter.constructions.hashed import rotated_slots, rotates
-from exporter.constructions.keyed import Ends, Keys, ends_among, first_ends, key_slots, keys_of
-from exporter.constructions.linear22 import buckets, slot_sums
+from exporter.constructions.hashing import buckets, slot_sums
 from exporter.constructions.sampling import (
     Entries,
     clipped,
@@ -39,14 +36,11 @@ from exporter.constructions.sampling import (
     prepare,
     restored,
     slots_of,
-    steps,
-    window,
 )
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, indicator_product, like, maximum, rank_select
 from exporter.formula.primitives import mask as between
-from exporter.formula.serving import all_pairs, picked
-from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
+from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
 from exporter.planning.goal import Blocks
 from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.schedule import HardRound, SoftRound
@@ -67,7 +61,7 @@ class State:
 
 
 def filtered(x: Node, y: Node, lower: Node, upper: Node, quantum: Scalar) -> State:
-    """The filter between two ends, as its mask (defn:filtering_masking_net): one layer."""
+    """The filter between two ends, as its mask (Definition G.6): one layer."""
     mask = between(y, upper, lower, quantum)
     held = hold(x, mask.level)
     return State(held, held if y is x else hold(y, mask.level), mask, lower, upper)
@@ -81,7 +75,7 @@ def hold(node: Node, level: int) -> Node:
 
 
 def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
-    """The entries of ranks plan.low .. plan.high (thm:linear_width_med_computation_distribution_zeroone)."""
+    """The entries of ranks plan.low .. plan.high (Theorem 3.3)."""
     e = prepare(u, delta, offsets)
     q = e.quantum
     order = permutation(e.d, seed, 1)
@@ -96,25 +90,23 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
         state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
     survivors = hashed(state, e, plan, permutation(e.d, seed, 9))
     found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
-    answer = clipped(restored(found, delta))
-    keyed = offsets and rotates(e.d, plan.ending)
-    return variant(answer, partial(_by_keys, u, plan, delta, seed)) if keyed else answer
+    return clipped(restored(found, delta))
 
 
 def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> Node:
-    """Entries of constant ranks in two layers (defn:rank_selection_net), or its lean form."""
+    """Entries of constant ranks in two layers (Definition G.12), or its lean form."""
     if blocks == "paper":
         return assume(rank_select(x, wanted, quantum, ties=True), 0.0, 1.0)
     return lean_select(x, lean_ranks(x, quantum), list(wanted))
 
 
 def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> State:
-    """Steps 2(a) to 2(c) of alg:sparsifyingFunctionNeuralNet: ten layers."""
+    """Steps 2(a) to 2(c) of Algorithm 6: ten layers."""
     at, d = s.mask.level, s.x.shape[0]
     y = relu(s.y - (1 - s.mask))
     slots = shortlisted(s, y, plan.style.blocks, taken, order, quantum)
     x, y, upper = (hold(n, at + 3) for n in (s.x, y, s.upper))
-    # rank computing (defn:rank_computing_net), with the upper end as the known entry
+    # rank computing (Definition G.16), with the upper end as the known entry
     nonzero = compare(y, 0, quantum)
     n = assume(nonzero.sum(), 0.0, float(d))
     below = compare(like(upper, x), x, quantum).sum() - compare(like(upper, y), y, quantum).sum()
@@ -151,7 +143,7 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
 
 
 def shortlisted(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
-    """The first `entries` live entries of every block, zeros where there are fewer (defn:shortlist_non-zero_net).
+    """The first `entries` live entries of every block, zeros where there are fewer (Definition G.14).
 
     The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so no filter stands here.
     """
@@ -183,7 +175,7 @@ def shortlisted(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound,
 
 
 def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
-    """rank b / n (second layer of defn:rank_scaling_net), up to 1/FINE; n < b live entries are a failure anyway.
+    """rank b / n (second layer of Definition G.18), up to 1/FINE; n < b live entries are a failure anyway.
 
     D >= d is a power of two and the weights D b/k are rounded to multiples of 1/FINE, so that floating point is exact.
     """
@@ -197,7 +189,7 @@ def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
 
 
 def ceiling_of(x: Node, reach: int, d: int) -> Node:
-    """⌈x⌉ for x in [-reach, reach] within 1/(4D) of a fraction with denominator at most d <= D (defn:ceil_net).
+    """⌈x⌉ for x in [-reach, reach] within 1/(4D) of a fraction with denominator at most d <= D (Definition G.20).
 
     The paper's ramp from i to i + 1/d is moved to the middle half of that gap, so a rounded x does no harm.
     """
@@ -208,10 +200,10 @@ def ceiling_of(x: Node, reach: int, d: int) -> Node:
 
 
 def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
-    """The survivors in `capacity` places, zeros first (alg:hashingFunction): six layers.
+    """The survivors in `capacity` places, zeros first (Algorithm 7): six layers.
 
     The hash is linear, so its layer has the neurons that filter the entries, and the slots are sums of those. The slots of
-    a function with collisions hold more than the 1 that lem:4-term asks for, so the integer of the indicator product is
+    a function with collisions hold more than the 1 that Lemma G.11 asks for, so the integer of the indicator product is
     scaled by the longest bucket.
     """
     at, quantum = s.mask.level, e.step
@@ -237,66 +229,8 @@ def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
     return lean_select(kept, lean_ranks(kept, quantum), wanted, consecutive=True)
 
 
-def _by_keys(u: Node, plan: LinearSchedule, delta: Scalar, seed: int, cells: int) -> Node:
-    """The same answers in the bits of the grid, also where a bound of the plan is broken.
-
-    The sentinel below is the key of value 0 and place 0. The upper end of a round that leaves anything is an entry that is
-    left itself, or the sentinel above all: so what is not above it and not left stands below all that is.
-    """
-    e, d = keys_of(u, delta), plan.d
-    at = first_ends(e, plan, permutation(d, seed, 1), cells)
-    mask, rank, n = _left(e, at, None, plan)
-    for number, taken in enumerate(plan.rounds, 2):
-        slots, counts = key_slots(e, mask, None, taken, permutation(d, seed, number), cells)
-        if isinstance(taken, HardRound):
-            ends = _hard_window(plan, taken, n, rank)
-        else:
-            ends = window(taken, plan.low, plan.high, n, plan.low - rank, counts)
-        below = Ends(e.end(0.0, 0), at.upper)
-        at = ends_among(slots, below, [1 + trim(r, taken.size + 1) for r in ends], cells)
-        mask, rank, n = _left(e, at, mask, plan)
-    p, m, outputs = plan.ending.prime, plan.ending.capacity, plan.outputs
-    live = assume(relu(u - (1 - mask)), 0.0, 1.0)
-    slots_u = rotated_slots(live, mask, plan.ending, permutation(d, seed, 9), cells)
-    ranks = all_pairs(slots_u, delta, cells)
-    largest = picked(slots_u, p - ranks)
-    less = 1 - trim((u - like(largest, u)) / delta + 1)
-    equal = assume(relu(mask - less).sum(), 0.0, float(d))
-    # of the m largest slots `equal` are not below the largest, or all
-    wanted = 1 + trim(plan.low - 1 - less.sum() + m - trim(equal, m), m - outputs)
-    places = stack([(p - m + wanted + i).reshape(1) for i in range(outputs)]).spread(1, p) - ranks.spread(0, outputs)
-    return picked(slots_u.spread(0, outputs), places)
-
-
-def _left(e: Keys, at: Ends, mask: Node | None, plan: LinearSchedule) -> tuple[Node, Node, Node]:
-    """(what is left of the mask within the ends, the rank of the low target in it, how many that is)."""
-    d = plan.d
-    above, beyond = e.over(at.lower, True), e.over(at.upper, False)
-    inside = assume(above - beyond, 0.0, 1.0)
-    left = inside if mask is None else assume(relu(mask - (1 - inside)), 0.0, 1.0)
-    n = assume(left.sum(), 0.0, float(d))
-    return left, assume(plan.low - (d - beyond.sum() - n), -float(d), float(d)), n
-
-
-def _hard_window(plan: LinearSchedule, taken: HardRound, n: Node, rank: Node) -> tuple[Node, Node]:
-    """The places of the new ends from scaled ranks, as `scaled_rank` and `ceiling_of` have them: integers are compared.
-
-    The share is 0 where n < z. Of a negative rank, which a failure leaves, the network scales by n - 1.
-    """
-    z, d = taken.size, plan.d
-    most = z + 1 + (taken.below if plan.style.blocks == "paper" else 0)
-    short, shorter = trim(z - n), trim(z + 1 - n)
-    high = rank + (plan.high - plan.low)
-    first = steps(rank * z - (d * z + 1) * short + 1, n, np.arange(1, most + 1), most)
-    last = steps(high * z - (d * z + 1) * short, n, np.arange(z + 1), z + 1)
-    if taken.above:
-        under = -high * z - (d * z + 1) * shorter + 1
-        last = last - steps(under, n - 1, np.arange(1, taken.above + 1), taken.above)
-    return first - taken.below, last + taken.above
-
-
 def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
-    """Steps 3 and 4 of alg:medianFindingFunctionLinear without the clip: five layers."""
+    """Steps 3 and 4 of Algorithm 8 without the clip: five layers."""
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
     largest = hold(select(survivors, [m], quantum, plan.style.blocks).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)

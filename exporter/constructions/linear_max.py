@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exporter.constructions.linear22 import buckets, hashed_slots
+from exporter.constructions.hashing import buckets, hashed_slots
 from exporter.constructions.sampling import dealt, groups, permutation, slots_of
 from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like, maximum
@@ -56,7 +56,7 @@ def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
 
 
 def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Node:
-    """alg:informalAlgoMax, then alg:sparseToMaximumFunction: entries up to a sample's maximum are dropped, twice.
+    """Algorithm 1, then Algorithm 2: entries up to a sample's maximum are dropped, twice.
 
     Entries equal to that maximum are dropped too, so ties do not count; the excess over it is what is passed on, and where
     nothing exceeds it, 0 is.

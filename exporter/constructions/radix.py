@@ -322,7 +322,7 @@ def _climb(e: Node | None, fewer: Node, u: Fraction, gap: Node | None = None) ->
 
 
 def max_tree(q: Node, block: int = 1) -> Node:
-    """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (defn:max_net).
+    """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (Definition G.1).
 
     Long vectors are halved by slices, or in blocks by small matrices; short ones by matrices. `each` neurons add up to one
     value: after a matrix stage [relu(a - b), relu(b)] they are two, added up by the matrix of the next stage.

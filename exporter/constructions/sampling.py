@@ -1,4 +1,4 @@
-"""Steps that linear46, linear22, compact and the sampled maximum share: lean forms of the paper's building blocks.
+"""Steps that linear46, compact and the sampled maximum share: lean forms of the paper's building blocks.
 
 Entries are multiples of a quantum q. An interval says which of them are live; its ends are entries themselves or the ends
 of the range. Inside a round values are taken relative to `lower`, so that an empty slot, which ends up as 0, means "no
@@ -26,7 +26,7 @@ from exporter.formula.linear import Scalar
 from exporter.formula.primitives import compare, like
 from exporter.formula.serving import all_pairs, largest_within, picked, prefix_counts
 from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
-from exporter.planning.schedule import HardRound, SoftRound
+from exporter.planning.schedule import SoftRound
 
 Index = npt.NDArray[np.int64]
 
@@ -73,7 +73,7 @@ def restored(m: Node, delta: Scalar) -> Node:
 
 
 def clipped(m: Node) -> Node:
-    """[m]+ - [m - 1]+ (last step of alg:medianFindingFunctionLinear)."""
+    """[m]+ - [m - 1]+ (last step of Algorithm 8)."""
     return trim(m)
 
 
@@ -151,7 +151,7 @@ def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive:
 
 
 def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node]:
-    """([l <= x_i <= u], number of x_i < l) in one layer of 4 neurons per entry (defn:filtering_masking_net)."""
+    """([l <= x_i <= u], number of x_i < l) in one layer of 4 neurons per entry (Definition G.6)."""
     above = compare(x, like(lower, x) - quantum, quantum)
     beyond = compare(x, like(upper, x), quantum)
     return assume(above - beyond, 0.0, 1.0), assume(x.shape[0] - above.sum(), 0.0, float(x.shape[0]))
@@ -204,24 +204,16 @@ def slots_of(
 
 
 def _picked_slots(values: Node, live: Node, c: int, cells: int) -> Node:
-    """The slots of `slots_of` in the bits of an entry; one that stays empty holds 0, as good as any integer <= 0."""
-    mask = live if live.lo >= 0 else assume(relu(live), 0.0, 1.0)
-    return picked_slots([values], mask, c, cells)[0].reshape(c * live.shape[0])
-
-
-def picked_slots(kinds: Sequence[Node], live: Node, c: int, cells: int) -> list[Node]:
-    """Of every kind of values the first c that are live in each block, and 0 where there are fewer: (c, blocks)."""
+    """The slots of `slots_of` in the bits of an entry. An empty slot holds 0, which serves as well as any integer <= 0."""
     blocks, block = live.shape
-    place = prefix_counts(live) + (c + 1) * (1 - live)  # of a dead entry: beyond c
-    rows = max(1, cells // (blocks * block))
-    found: list[list[Node]] = [[] for _ in kinds]
+    mask = live if live.lo >= 0 else assume(relu(live), 0.0, 1.0)
+    place = prefix_counts(mask) + (c + 1) * (1 - mask)  # of a dead entry: beyond c
+    rows, found = max(1, cells // (blocks * block)), []
     for start in range(0, c, rows):
         index = constant(np.arange(start + 1.0, min(start + rows, c) + 1))
-        n = index.size
-        s = index.spread(1, blocks).spread(2, block) - place.spread(0, n)
-        for values, parts in zip(kinds, found, strict=True):
-            parts.append(picked(values.spread(0, n), s))
-    return [stack(parts) for parts in found]
+        s = index.spread(1, blocks).spread(2, block) - place.spread(0, index.size)
+        found.append(picked(values.spread(0, index.size), s))
+    return stack(found).reshape(c * blocks)
 
 
 def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:
@@ -262,35 +254,14 @@ def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) 
     return Interval(low, high)
 
 
-def narrow(e: Entries, at: Interval, low: int, high: int, taken: HardRound | SoftRound, order: Index) -> Interval:
-    """One round in four layers: mask, shortlist (and scaled ranks), pairs, select."""
+def narrow(e: Entries, at: Interval, low: int, high: int, taken: SoftRound, order: Index) -> Interval:
+    """The ends that a soft round selects around the ranks low .. high, in four layers: mask, shortlist, pairs, select."""
     z, c = taken.size, taken.entries
-    if isinstance(taken, HardRound):
-        mask, below = mask_of(e.values, at.lower, at.upper, e.quantum)
-        n = assume(mask.sum(), 0.0, float(e.d))
-        parts = groups(e.d, taken.blocks, taken.block)
-        slots, counts = slots_of(e.values - like(at.lower, e.values), mask, order, parts, c)
-    else:
-        x, mask, n, below = at.open_live(e, taken.block, c)
-        slots, counts = slots_of(x, mask, order, groups(e.d, taken.blocks), c)
+    x, mask, n, below = at.open_live(e, taken.block, c)
+    slots, counts = slots_of(x, mask, order, groups(e.d, taken.blocks), c)
     x, ranks = ranked_between(slots, at.upper - at.lower, e.quantum)
-    ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in window(taken, low, high, n, below, counts)])
+    # the empty slots are lowest; of u entries left out all may be below the target, or none
+    window = z - n + low - below, z - n + high - below + relu(counts - c).sum()
+    ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in window])
     lower, upper = (assume(at.lower + ends.take([k]).reshape(), 0.0, 1.0) for k in (0, 1))
     return Interval(lower, upper)
-
-
-def window(taken: HardRound | SoftRound, low: int, high: int, n: Node, below: Node, counts: Node) -> tuple[Node, Node]:
-    """The places of the new ends in the sample, for n live entries above `below` others, `counts` of them in the blocks."""
-    z = taken.size
-    if isinstance(taken, HardRound):
-        # ceil(r z / n) = sum over i = 0 .. z - 1 of [r z - i n > 0]; floor with >= and i = 1 .. z
-        first = steps((low - below) * z + 1, n, np.arange(1, z + 1), z) - taken.below
-        return first, steps((high - below) * z, n, np.arange(z), z) + taken.above
-    # the empty slots are lowest; of u entries left out all may be below the target, or none
-    return z - n + low - below, z - n + high - below + relu(counts - taken.entries).sum()
-
-
-def steps(start: Node, n: Node, factors: npt.NDArray[np.int64], z: int) -> Node:
-    """sum_i [start - i n > 0] over integers, i in `factors`."""
-    scaled = n.spread(0, z).weigh(factors.astype(np.float64))
-    return assume(trim(start.spread(0, z) - scaled).sum(), 0.0, float(z))

@@ -2,7 +2,8 @@
 
 Theorems 3.1 to 3.3 speak of entries that are independent and uniform in [0, 1]. Then the entry of rank k lies in a window of
 constants, about √d entries long, and the first rounds of the linear networks, whose only work is to find such a window,
-are not needed. The entries themselves stand in the slots and an empty one holds 0, so every answer lies in the domain.
+are not needed. Every answer lies in the domain. An answer of window5 or window6, right or wrong, lies in the window or is
+one of its ends: a slot holds the distance of an entry from the lower end, and an empty slot holds 0.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from exporter.constructions.sampling import (
     slots_of,
 )
 from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare, indicator_product
+from exporter.formula.primitives import compare, indicator_product, like
 from exporter.formula.trace import Node, assume, constant, relu, stack, trim
 from exporter.planning.window import Cells, ConstantWindow, CountedWindow, WindowSchedule
 
@@ -84,14 +85,17 @@ def _ended(u: Node, at: Interval, plan: WindowSchedule, step: Fraction) -> Node:
     """
     d, outputs, ending = u.shape[0], plan.outputs, plan.ending
     mask, below = mask_of(u, at.lower, at.upper, step)
+    lower = trim(at.lower)  # no entry is below 0, and none is live if the end is above 1
+    x = u - like(lower, u)
     n = assume(mask.sum(), 0.0, float(d))
     parts = apart(groups(d, ending.blocks), ending.more)
-    slots = stack([slots_of(u, mask, np.arange(d), part, ending.entries + one)[0] for part, one in parts if part])
+    slots = stack([slots_of(x, mask, np.arange(d), part, ending.entries + one)[0] for part, one in parts if part])
     m = slots.shape[0]
-    # the empty slots are lowest; they hold 0, as an entry 0 does
+    # the empty slots are lowest; they mean the lower end
     wanted = 1 + trim(m - n + plan.low - below - 1, m - outputs)
     found = [wanted + i for i in range(outputs)]
-    return lean_select(relu(slots), lean_ranks(slots, step), found, consecutive=True)
+    above = lean_select(relu(slots), lean_ranks(slots, step), found, consecutive=True)
+    return assume(above + like(lower, above), 0.0, 1.0)
 
 
 def apart(parts: Sequence[tuple[int, int, int]], more: int) -> tuple[tuple[list[tuple[int, int, int]], int], ...]:

@@ -7,22 +7,36 @@ as in numpy. A NaN that a runtime's Max and Min hand on (onnxruntime's do) reach
 
 The numbers stand along the first axis of the tensors, or along any but the last: then a stage moves and compares long runs
 of memory. Bystanders of a stage are not copied.
+
+A quantile between two ranks is numpy's a + (b - a) t, or b - (b - a) (1 - t), operation by operation; numpy subtracts in the
+type of the data, and goes on in float64 where several quantiles are asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from exporter.files.graph import Graph
-from exporter.formula.linear import Reorder, Reshape, Spread, Take, source_index
+from exporter.formula.linear import Reorder, Reshape, Spread, Take, Weigh, source_index
 from exporter.formula.network import Network
 from exporter.formula.serving import RUNS, SHORT, grain, unvaried
 from exporter.formula.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
 
 Index = npt.NDArray[np.int64]
+
+
+class Interpolation(NamedTuple):
+    """start + (upper - lower) * weights"""
+
+    start: Node
+    upper: Node
+    lower: Node
+    weights: npt.NDArray[np.float64]
 
 
 class Comparison(NamedTuple):
@@ -53,12 +67,34 @@ def mean_of_two(node: Node) -> tuple[Node, Node] | None:
             return None
 
 
+def interpolation(node: Node) -> Interpolation | None:
+    """The quantiles between two ranks that the node is (`interpolated`)."""
+    match node:
+        case Sum(
+            terms=((1, start), (1, Apply(linear=Weigh(weights), arg=Sum(terms=((1, upper), (-1, lower)), offset=0)))),
+            offset=0,
+        ):
+            return Interpolation(start, upper, lower, np.asarray(weights, dtype=np.float64))
+        case _:
+            return None
+
+
+def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
+    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
+    lower, upper = np.array(places).T
+    t = np.asarray(weights)
+    start = values.take(np.where(t < 0.5, lower, upper))
+    return start + (values.take(upper) - values.take(lower)).weigh(np.where(t < 0.5, t, t - 1))
+
+
 def operands(node: Node) -> tuple[Node, ...] | None:
     """What a node of a network of comparators reads; None for one that has no place in it."""
     if found := comparison(node):
         return found.a, found.b
     if halves := mean_of_two(node):
         return halves
+    if mixed := interpolation(node):
+        return mixed.start, mixed.upper, mixed.lower
     match node:
         case Input():
             return ()
@@ -71,102 +107,128 @@ def operands(node: Node) -> tuple[Node, ...] | None:
 
 
 def made_of_comparators(net: Network) -> bool:
-    """Whether the whole network is comparators, moved entries and means of two."""
+    """Whether the whole network is comparators, moved entries, means of two and interpolations."""
     net = unvaried(net)
     return all(operands(node) is not None for node in topological(net.output, args=lambda node: operands(node) or ()))
 
 
-def comparator_graph(net: Network, dtype: str) -> Graph:
-    """A network of comparators as Max and Min on rows [N, d]."""
+def comparator_graph(net: Network, dtype: str, wide: bool = False) -> Graph:
+    """A network of comparators as Max and Min on rows [N, d]; `wide`: what comes out, and any interpolation, is float64."""
     graph = Graph(np.dtype(dtype), once=True)
-    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True)
+    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True, wide=wide)
     graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
     return graph
 
 
-def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False) -> str:
-    """The output of the network for the numbers along an axis of the tensor x, along that axis; `rows`: x is (d, N)."""
+def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False, wide: bool = False) -> str:
+    """The output of the network for the numbers along an axis of the tensor x, along that axis.
+
+    `rows`: x is (d, N). `wide`: the output is float64.
+    """
     net = unvaried(net)
-    return _Comparators(graph, net, x, axis, rows).tensor(net.output)
+    return _Comparators(graph, net, x, axis, rows, wide).tensor(net.output, wide=wide)
 
 
 class _Comparators:
-    """The nodes of one network: each vector of the formula is a tensor, or entries of tensors that are there."""
+    """The nodes of one network. Every number that is computed has an id, those of one tensor in a row.
 
-    def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool) -> None:
-        self.graph, self.axis, self.rows = graph, axis, rows
-        self.names: dict[Node, str] = {net.input: x}
-        self.pieces: dict[Node, list[tuple[Node, Index]]] = {}
-        self.joined: dict[tuple[tuple[Node, int, int], ...], str] = {}
+    A vector of the formula is an array of ids: to move entries is to index it, and costs no node until a comparator reads
+    the vector. `rows`: x is (d, N). `wide`: interpolations are computed in float64.
+    """
+
+    def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool, wide: bool) -> None:
+        self.graph, self.axis, self.rows, self.wide = graph, axis, rows, wide
+        self.names: list[str] = []
+        self.starts = np.zeros(0, dtype=np.int64)  # the first id of every tensor
+        self.sizes = np.zeros(0, dtype=np.int64)
+        self.ids: dict[Node, Index] = {net.input: self._new(x, net.input.size)}
+        self.joined: dict[tuple[tuple[tuple[int, int], ...], bool], str] = {}
+        self.widened: set[str] = set()  # tensors of float64 in a graph of float32
         for node in topological(net.output, args=lambda node: operands(node) or ()):
-            self._add(node)
+            if node not in self.ids:
+                self.ids[node] = self._made(node)
 
-    def _add(self, node: Node) -> None:
-        whole = np.arange(node.size, dtype=np.int64)
+    def _new(self, name: str, size: int) -> Index:
+        """The ids of a new tensor. One id is left out between two tensors, so that a run of ids stays within one."""
+        start = int(self.starts[-1] + self.sizes[-1]) + 1 if self.names else 0
+        self.names.append(name)
+        self.starts, self.sizes = np.append(self.starts, start), np.append(self.sizes, size)
+        return np.arange(start, start + size)
+
+    def _made(self, node: Node) -> Index:
+        """The ids of a node's entries: new ones of what is computed, those of the arguments of what is moved."""
         if found := comparison(node):
-            self.names[node] = self.graph.add(found.op, [self.tensor(found.a, found.b), self.tensor(found.b, found.a)])
-        elif halves := mean_of_two(node):
+            both = [self.tensor(found.a, found.b), self.tensor(found.b, found.a)]
+            return self._new(self.graph.add(found.op, both), node.size)
+        if halves := mean_of_two(node):
             sums = self.graph.add("Add", [self.tensor(half) for half in halves])
-            self.names[node] = self.graph.add("Mul", [sums, self.graph.constant(0.5)])
+            return self._new(self.graph.add("Mul", [sums, self.graph.constant(0.5)]), node.size)
+        if mixed := interpolation(node):
+            apart = self.graph.add("Sub", [self.tensor(mixed.upper), self.tensor(mixed.lower)])
+            weights = self.graph.constant(mixed.weights[:, None], np.float64 if self.wide else self.graph.dtype)
+            moved = self.graph.add("Mul", [self._widened(apart) if self.wide else apart, weights])
+            sums = self.graph.add("Add", [self.tensor(mixed.start, wide=self.wide), moved])
+            self.widened |= {sums} if self.wide else set()
+            return self._new(sums, node.size)
         match node:
-            case _ if node in self.names:
-                self.pieces[node] = [(node, whole)]
             case Largest(arg=arg):
-                self.pieces[node] = self.pieces[arg]
+                return self.ids[arg]
             case Stack(parts=parts):
-                self.pieces[node] = [piece for part in parts for piece in self.pieces[part]]
+                return np.concatenate([self.ids[part] for part in parts])
             case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
-                self.pieces[node] = self._picked(self.pieces[arg], source_index(linear, arg.shape, whole))
+                return self.ids[arg][source_index(linear, arg.shape, np.arange(node.size, dtype=np.int64))]
+            case _:
+                raise AssertionError(f"{node} is no node of comparators")
 
-    @staticmethod
-    def _picked(pieces: list[tuple[Node, Index]], wanted: Index) -> list[tuple[Node, Index]]:
-        """Some entries of the pieces, in a new order: one piece for every run of entries of one tensor."""
-        which = np.repeat(np.arange(len(pieces)), [len(index) for _, index in pieces])[wanted]
-        where = np.concatenate([index for _, index in pieces])[wanted]
-        cuts = np.flatnonzero(np.diff(which)) + 1
-        return [(pieces[w[0]][0], at) for w, at in zip(np.split(which, cuts), np.split(where, cuts), strict=True)]
-
-    def tensor(self, node: Node, beside: Node | None = None) -> str:
+    def tensor(self, node: Node, beside: Node | None = None, wide: bool = False) -> str:
         """The tensor of a vector: one that is there, a few runs cut out of such and joined, or entries of their join,
-        which is that of the vector `beside` as well."""
-        pieces = self.pieces[node]
-        if runs := self._runs(pieces):
-            parts = [self._cut(base, int(run[0]), int(run[-1]) + 1) for base, run in runs]
-            return self._join(parts)
-        used = self._used(pieces + (self.pieces[beside] if beside else []))
-        starts = np.cumsum([0, *(stop - start for _, start, stop in used)])
-        if used not in self.joined:
-            parts = [self._cut(*part) for part in used]
-            self.joined[used] = self._join(parts)
-        place = {base: at - start for (base, start, _), at in zip(used, starts, strict=False)}
-        index = np.concatenate([place[base] + index for base, index in pieces])
-        return self._taken(self.joined[used], int(starts[-1]), index)
+        which is that of the vector `beside` as well; `wide`: in float64."""
+        ids = self.ids[node]
+        starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+        if len(starts) <= RUNS and len(ids) >= RUNS * (len(starts) - 1):
+            ends = [*starts[1:], len(ids)]
+            runs = [(int(ids[start]), int(ids[end - 1])) for start, end in zip(starts, ends, strict=True)]
+            return self._join(runs, wide)
+        used = self._used(ids if beside is None else np.concatenate([ids, self.ids[beside]]))
+        sizes = [last - first + 1 for first, last in used]
+        if (used, wide) not in self.joined:
+            self.joined[used, wide] = self._join(used, wide)
+        firsts, places = np.array([first for first, _ in used]), np.cumsum([0, *sizes[:-1]])
+        which = np.searchsorted(firsts, ids, side="right") - 1
+        return self._taken(self.joined[used, wide], sum(sizes), ids - firsts[which] + places[which])
 
-    def _used(self, pieces: list[tuple[Node, Index]]) -> tuple[tuple[Node, int, int], ...]:
-        """The tensors that the pieces come from, each from the first to the last entry that is read; whole if short."""
-        read: dict[Node, list[Index]] = {}
-        for base, index in pieces:
-            read.setdefault(base, []).append(index)
-        bases = sorted(read, key={maker: at for at, maker in enumerate(self.names)}.__getitem__)
-        if sum(base.size for base in bases) < SHORT:
-            return tuple((base, 0, base.size) for base in bases)
-        ends = {base: np.concatenate(read[base]) for base in bases}
-        return tuple((base, int(ends[base].min()), int(ends[base].max()) + 1) for base in bases)
+    def _used(self, ids: Index) -> tuple[tuple[int, int], ...]:
+        """The first and the last id that are read of every tensor; all of it if the tensors are short."""
+        ordered = np.sort(ids)
+        which = self._which(ordered)
+        first = np.flatnonzero(np.diff(which, prepend=-1))
+        bases = which[first]
+        if self.sizes[bases].sum() < SHORT:
+            lows, highs = self.starts[bases], self.starts[bases] + self.sizes[bases] - 1
+        else:
+            lows, highs = ordered[first], ordered[np.append(first[1:], len(ordered)) - 1]
+        return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
 
-    def _join(self, parts: list[str]) -> str:
+    def _which(self, ids: Index) -> Index:
+        """The tensors that hold some ids."""
+        return np.searchsorted(self.starts, ids, side="right") - 1
+
+    def _join(self, runs: Iterable[tuple[int, int]], wide: bool) -> str:
+        """Runs of ids in one tensor."""
+        parts = [self._widened(self._cut(*run)) if wide else self._cut(*run) for run in runs]
         return self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
 
-    def _cut(self, base: Node, start: int, stop: int) -> str:
-        return self._taken(self.names[base], base.size, np.arange(start, stop))
+    def _widened(self, name: str) -> str:
+        if name not in self.widened:
+            name = self.graph.add("Cast", [name], to=TensorProto.DOUBLE)
+            self.widened.add(name)
+        return name
 
-    @staticmethod
-    def _runs(pieces: list[tuple[Node, Index]]) -> list[tuple[Node, Index]]:
-        """The runs of neighbours that the pieces are, if they are few and long."""
-        runs = [
-            (base, run) for base, index in pieces for run in np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
-        ]
-        few = len(runs) <= RUNS and sum(len(run) for _, run in runs) >= RUNS * (len(runs) - 1)
-        return runs if few else []
+    def _cut(self, first: int, last: int) -> str:
+        """A run of ids, all of one tensor."""
+        base = int(self._which(np.array([first]))[0])
+        start = int(self.starts[base])
+        return self._taken(self.names[base], int(self.sizes[base]), np.arange(first - start, last - start + 1))
 
     def _taken(self, name: str, size: int, index: Index) -> str:
         if np.array_equal(index, np.arange(size)):

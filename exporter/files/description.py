@@ -69,7 +69,7 @@ NEEDED: dict[str, Test] = {
     "bits": _whole(1, 52),
     "step": _number(5e-324),
     "domain": _domain,
-    "dtype": lambda v: v in ("float32", "float64", "float16", "uint8"),
+    "dtype": lambda v: v in ("float32", "float64", "float16", "uint8", "int8"),
     "profile": _text,
     "batch": _or_none(_whole(1)),
     "exact_on_grid": _switch,
@@ -99,12 +99,14 @@ IMAGE: dict[str, Test] = {
 OPTIONAL: dict[str, Test] = {
     "grid_error": _or_none(_number(0)),
     "off_grid_error": _or_none(_number(0)),
-    "failure_law": lambda v: v in (None, "file", "seeds", "uniform"),
+    "failure_law": lambda v: v in (None, "file", "seeds", "uniform", "uniform-seeds"),
     "ties": lambda v: v in ("exact", "capacity", "distinct"),
     "inputs": lambda v: v in ("any", "grid", "uniform", "floats"),
     "guard_layers": _or_none(_whole(0)),
     "run_width": _or_none(_whole(0)),
     "reduced_from": _origin,
+    "interpolation": lambda v: v in ("data", "float64"),
+    "quantized": lambda v: isinstance(v, list) and len(v) == 2 and _number(0)(v[0]) and _whole(-128, 255)(v[1]),
 }
 
 

@@ -2,7 +2,7 @@
 
 A search that is spread over many parts cannot be one network, but its only work on the entries can: a digit of
 `exporter.constructions.radix` counts entries against the thresholds t_i = low + i s, and counts of parts add up. So the
-digit is exported, every part runs it, and who asked climbs on the sums (service/batch/search.py).
+digit is exported, every part runs it, and who asked climbs on the sums (service/tables/search.py).
 
 A search on a grid needs the grid; here a float is its own grid: its bits, read as an unsigned integer x. Among numbers of
 one sign these integers are in order, upwards where it is plus and downwards where it is minus; so thresholds among them are

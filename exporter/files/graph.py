@@ -28,6 +28,7 @@ class Graph:
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     _: KW_ONLY
     once: bool = False  # what was computed before is not computed again
+    opset: int | None = None  # of the file, where it is another than that of our other files
     prefix: str = ""  # of the names, in a graph that others have named things in
     _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
     _added: dict[tuple[Any, ...], str] = field(default_factory=dict)
@@ -41,11 +42,15 @@ class Graph:
         return name
 
     def finish(self, output: str) -> None:
-        """Call the tensor y that is the output, and leave out nodes and constants that nothing reads."""
+        """Call the output y, and leave out nodes and constants that the output does not depend on."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 names[:] = ["y" if name == output else name for name in names]
-        used, kept = {"y"}, []
+        self.prune(["y"])
+
+    def prune(self, outputs: Sequence[str]) -> None:
+        """Leave out nodes and constants that no output depends on."""
+        used, kept = set(outputs), []
         for node in reversed(self.nodes):
             if node.output[0] in used:
                 used.update(node.input)

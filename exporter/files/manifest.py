@@ -1,4 +1,4 @@
-"""The manifest beside the files, and how files are written: replaced whole or not at all."""
+"""The manifest beside the files, and the writing of files: each is replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 
 from exporter.errors import WriteError
+from exporter.readings.promise import summary
 from exporter.version import __version__
 
 try:
@@ -40,11 +41,12 @@ def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> di
 
 
 def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
-    """What is said of a file: its name, which bytes it has, and its description."""
+    """The manifest's entry for a file: name, checksum, size, a line for people, and the description."""
     return {
         "file": file,
         "sha256": hashlib.sha256(data).hexdigest(),
         "bytes": len(data),
+        "summary": summary(description),
         "description": description,
     }
 
@@ -58,20 +60,20 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     try:
         models = models_in(path.read_bytes())
     except (ValueError, KeyError, TypeError):
-        raise WriteError(f"{path} is not a manifest of ours: move it away, then export again") from None
+        raise WriteError(f"{path} is not a manifest of onnx-median: move it away, then export again") from None
     return {"format": FORMAT, "producer": producer, "models": models}
 
 
 def models_in(text: bytes, **numbers: Any) -> list[Any]:
-    """The entries of a manifest as they stand there; ValueError, KeyError or TypeError where it is none of ours.
+    """The entries of a manifest, unchecked; ValueError, KeyError or TypeError for other JSON.
 
-    `numbers` tells json.loads how to read them.
+    `numbers` are arguments of json.loads for reading numbers.
     """
     manifest = json.loads(text, **numbers)
     if manifest["format"] != FORMAT:
         raise ValueError(f"format {str(manifest['format'])[:40]!r} is unknown, {FORMAT} is expected")
     if not isinstance(manifest["models"], list):
-        raise ValueError("its models are not a list")
+        raise ValueError("the models are not a list")
     return list(manifest["models"])
 
 
@@ -81,15 +83,16 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def replace_files(files: Mapping[Path, bytes | Path]) -> None:
-    """Write temporary files beside all targets, then rename them over: readers see an old file or a new one, whole.
+    """Write temporary files beside all targets, then rename them: readers see a whole old file or a whole new one.
 
-    What is to be written is bytes, or the file to copy. A device or a pipe would be gone after a rename, and is refused.
+    `files` maps each target to its bytes, or to a file to copy. A target that is a device or a pipe is refused, because the
+    rename would remove it.
     """
     staged: dict[str, Path] = {}
     try:
         for path, data in files.items():
             if path.exists() and not path.is_file():
-                raise OSError(errno.EINVAL, f"{path.name} is there and is no file")
+                raise OSError(errno.EINVAL, f"{path.name} exists and is not a regular file")
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             staged[temporary] = path
             with os.fdopen(handle, "wb") as file:
@@ -112,7 +115,7 @@ def replace_files(files: Mapping[Path, bytes | Path]) -> None:
 
 @contextlib.contextmanager
 def writable(directory: Path) -> Iterator[None]:
-    """Make the directory if need be, and turn what the file system says into a message."""
+    """Make the directory if it does not exist, and turn errors of the file system into WriteError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
@@ -124,7 +127,7 @@ def writable(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """One writer at a time, so that two exports at once do not lose each other's manifest entry."""
+    """Lock a directory, so that two exports at the same time keep each other's manifest entries."""
     if fcntl is None:
         yield
         return

@@ -19,20 +19,36 @@ from exporter.version import __version__
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need
 ELEMENT = {
     "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "uint8": TensorProto.UINT8,
+    "int8": TensorProto.INT8,
 }  # fmt: skip
 Dims = Sequence[int | str]
 
 
 def assemble(
-    graph: Graph, d: int, p: int, name: str, description: dict[str, Any], fixed_batch: int | None = None
+    graph: Graph,
+    d: int,
+    p: int,
+    name: str,
+    description: dict[str, Any],
+    fixed_batch: int | None = None,
+    *,
+    answers: str | None = None,
 ) -> onnx.ModelProto:
-    """Lowered nodes as a model from d numbers to p that follows our conventions and passes the full check."""
+    """Lowered nodes as a model from d numbers to p that follows our conventions and passes the full check.
+
+    `answers` is the type of the p numbers, where it is not that of the graph.
+    """
     batch = fixed_batch or "batch_size"
-    return assembled(graph, name, description, ([batch, d], [batch, p]), str(graph.dtype))
+    return assembled(graph, name, description, ([batch, d], [batch, p]), str(graph.dtype), answers)
 
 
 def assembled(
-    graph: Graph, name: str, description: dict[str, Any], shapes: tuple[Dims, Dims], dtype: str
+    graph: Graph,
+    name: str,
+    description: dict[str, Any],
+    shapes: tuple[Dims, Dims],
+    dtype: str,
+    answers: str | None = None,
 ) -> onnx.ModelProto:
     """The same from tensors of one shape to those of another, which are of a type that may differ from the graph's."""
     element = ELEMENT[dtype]
@@ -41,10 +57,10 @@ def assembled(
             graph.nodes,
             name,
             [helper.make_tensor_value_info("x", element, shapes[0])],
-            [helper.make_tensor_value_info("y", element, shapes[1])],
+            [helper.make_tensor_value_info("y", ELEMENT[answers or dtype], shapes[1])],
             list(graph.initializers.values()),
         ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        opset_imports=[helper.make_opsetid("", graph.opset or OPSET)],
         ir_version=IR_VERSION,
         producer_name="onnx-median",
         producer_version=__version__,

@@ -4,7 +4,7 @@
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
     fused        structured, and Clip with constant bounds or HardSigmoid where it is one, ReduceMax
-    minmax       Max and Min, what moves entries, and the mean of two
+    minmax       Max and Min, what moves entries, and the mean of two; in int8 and uint8 as QDQ (exporter.files.int8)
     conv         of image filters alone: Conv with constant kernels, Relu, Add, Sub
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
@@ -159,7 +159,7 @@ def _not_fused(model: onnx.ModelProto) -> str | None:
 
 
 def _not_minmax(model: onnx.ModelProto) -> str | None:
-    return _not_affine(model, {"Max", "Min"})
+    return _not_affine(model, {"Max", "Min", "QuantizeLinear", "DequantizeLinear"}, widens=True)
 
 
 def _not_conv(model: onnx.ModelProto) -> str | None:
@@ -175,10 +175,15 @@ def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
     )
 
 
-def _not_affine(model: onnx.ModelProto, nonlinear: set[str]) -> str | None:
+def _to_float64(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and node.attribute[0].i == onnx.TensorProto.DOUBLE
+
+
+def _not_affine(model: onnx.ModelProto, nonlinear: set[str], widens: bool = False) -> str | None:
+    """Why a graph is neither affine nor one of these operators; `widens`: numbers may become float64 on the way."""
     fixed = {t.name for t in model.graph.initializer} | {""}
     for node in model.graph.node:
-        if _type_of_ends(model, node):
+        if _type_of_ends(model, node) or (widens and _to_float64(node)):
             continue
         if node.op_type not in AFFINE | nonlinear:
             return f"{node.op_type} is neither affine nor {' or '.join(sorted(nonlinear))}"

@@ -29,10 +29,12 @@ class Session:
             raise UserError(f"{path}: it takes one input of shape [N, d] with a fixed d to be verified")
         self.d = dims[1].dim_value
         self.batch = dims[0].dim_value or None
-        kinds: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 11: np.dtype(np.float64)}
+        kinds: dict[int, np.dtype[Any]] = {
+            1: np.dtype(np.float32), 11: np.dtype(np.float64), 2: np.dtype(np.uint8), 3: np.dtype(np.int8),
+        }  # fmt: skip
         element = inputs[0].type.tensor_type.elem_type
         if element not in kinds:
-            raise UserError(f"{path}: its input is neither float32 nor float64")
+            raise UserError(f"{path}: its input is none of float32, float64, int8 and uint8")
         self.dtype = kinds[element]
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads  # 0: as many as there are

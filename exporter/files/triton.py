@@ -17,7 +17,10 @@ from exporter.files.manifest import entry_of, replace_files, writable
 
 MOST_ROWS = 64  # in one run of the model
 CACHE_BYTES = 1 << 20  # two layers of a run should stay in it: one is read while the next is written
-TYPES: dict[int, tuple[str, int]] = {TensorProto.FLOAT: ("TYPE_FP32", 4), TensorProto.DOUBLE: ("TYPE_FP64", 8)}
+TYPES: dict[int, tuple[str, int]] = {
+    TensorProto.FLOAT: ("TYPE_FP32", 4), TensorProto.DOUBLE: ("TYPE_FP64", 8), TensorProto.INT8: ("TYPE_INT8", 1),
+    TensorProto.UINT8: ("TYPE_UINT8", 1),
+}  # fmt: skip
 
 
 def write_repository(

@@ -1,4 +1,4 @@
-"""The building blocks of the paper's Appendix G (`sec:helper_nets`), one function per network.
+"""The building blocks of the paper's Appendix G, one function per network.
 
 Each is a formula over traced vectors (exporter.formula.trace) and cites its definition and lemma by the paper's labels. δ is
 the separation of the data: distinct values differ by at least δ; on a grid it is the grid step. docs/paper-notes.md lists
@@ -32,7 +32,7 @@ from exporter.formula.trace import (
 
 
 def maximum(x1: Node, x2: Node) -> Node:
-    """max(x1, x2) = [x2]+ - [-x2]+ + [x1 - x2]+ (defn:max_net).
+    """max(x1, x2) = [x2]+ - [-x2]+ + [x1 - x2]+ (Definition G.1).
 
     [x2]+ - [-x2]+ is x2 itself, carried: the layering writes those neurons, and only one of them where x2 >= 0.
     """
@@ -40,12 +40,12 @@ def maximum(x1: Node, x2: Node) -> Node:
 
 
 def minimum(x1: Node, x2: Node) -> Node:
-    """min(x1, x2) = x1 - [x1 - x2]+, the mirror image of defn:max_net on the same neuron."""
+    """min(x1, x2) = x1 - [x1 - x2]+, the mirror image of Definition G.1 on the same neuron."""
     return assume(x1 - relu(x1 - x2), min(x1.lo, x2.lo), min(x1.hi, x2.hi))
 
 
 def compare(x1: Node, x2: Node | Scalar, delta: Scalar) -> Node:
-    """[x1 > x2], right unless 0 < x1 - x2 < δ: [(x1 - x2)/δ]+ - [(x1 - x2 - δ)/δ]+ (defn:comparison_net)."""
+    """[x1 > x2], right unless 0 < x1 - x2 < δ: [(x1 - x2)/δ]+ - [(x1 - x2 - δ)/δ]+ (Definition G.2)."""
     return trim((x1 - x2) / delta)
 
 
@@ -59,18 +59,18 @@ def compare_saturating(x1: Node, x2: Node | Scalar, delta: Scalar) -> Node:
 
 
 def count_nonzero(x: Node, delta: Scalar, axis: int = 0) -> Node:
-    """The number of non-zero entries of x with entries in {0} ∪ [δ, ∞) (defn:non_zero_counting_net)."""
+    """The number of non-zero entries of x with entries in {0} ∪ [δ, ∞) (Definition G.4)."""
     return compare(x, 0, delta).sum(axis)
 
 
 def mask(x: Node, u: Node, l: Node, delta: Scalar) -> Node:  # noqa: E741 - the paper's letter
-    """[l <= x_i <= u] for every entry, the ends at least δ from every entry outside (defn:filtering_masking_net)."""
+    """[l <= x_i <= u] for every entry, the ends at least δ from every entry outside (Definition G.6)."""
     lower, upper = like(l, x), like(u, x)
     return compare(x, lower - delta, delta) - compare(x, upper, delta)
 
 
 def filter(x: Node, u: Node, l: Node, delta: Scalar) -> Node:  # noqa: E741 - the paper's names
-    """x_i where l <= x_i <= u, else 0, for x in [0, 1] (defn:filtering_net).
+    """x_i where l <= x_i <= u, else 0, for x in [0, 1] (Definition G.8).
 
     [rise + x]+ - [rise]+ and [fall]+ - [fall - x]+ both lie in [0, x], whatever l and u are.
     """
@@ -82,7 +82,7 @@ def filter(x: Node, u: Node, l: Node, delta: Scalar) -> Node:  # noqa: E741 - th
 
 
 def indicator_product(x: Node, s: Node, total: float = inf) -> Node:
-    """x [s = 0] for x in [0, 1] and integer s: trim(x + s) - trim(s) (defn:indicator_net).
+    """x [s = 0] for x in [0, 1] and integer s: trim(x + s) - trim(s) (Definition G.10).
 
     `total` bounds the sum of the neurons of each kind along the last axis.
     """
@@ -90,7 +90,7 @@ def indicator_product(x: Node, s: Node, total: float = inf) -> Node:
 
 
 def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
-    """y_k = 1 + sum_j [x_k > x_j], the rank of every entry (first line of defn:rank_selection_net).
+    """y_k = 1 + sum_j [x_k > x_j], the rank of every entry (first line of Definition G.12).
 
     With `ties`, equal entries are ranked by position: x_k >= x_j counts for j < k. On a grid of step δ, x >= y is
     x > y - δ, so the same neurons do it with another bias, and every rank is taken exactly once.
@@ -104,7 +104,7 @@ def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) 
 
 
 def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
-    """The entries of ranks r_1..r_p: sum_k x_k [y_k = r_i] (defn:rank_selection_net).
+    """The entries of ranks r_1..r_p: sum_k x_k [y_k = r_i] (Definition G.12).
 
     r is a vector in the network or a list of numbers; a list needs no carried neurons.
     """
@@ -128,7 +128,7 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
 
 
 def shortlist(x: Node, u: Node, l: Node, p: int, delta: Scalar) -> Node:  # noqa: E741 - the paper's letter
-    """The first p non-zero entries of x in [l, u], in order, then zeros (defn:shortlist_non-zero_net)."""
+    """The first p non-zero entries of x in [l, u], in order, then zeros (Definition G.14)."""
     half = Fraction(delta) / 2
     y = mask(x, u, maximum(l, constant(np.full(l.shape, half, dtype=object))), half)
     f = filter(x, u, l, delta)
@@ -138,7 +138,7 @@ def shortlist(x: Node, u: Node, l: Node, p: int, delta: Scalar) -> Node:  # noqa
 
 
 def rank_compute(x: Node, y: Node, e: Node, delta: Scalar, rank: Scalar | None = None) -> Node:
-    """The rank that R_k(x) has among the non-zero entries of y, a contiguous part of sorted x (defn:rank_computing_net).
+    """The rank that R_k(x) has among the non-zero entries of y, a contiguous part of sorted x (Definition G.16).
 
     e is any non-zero entry of y, and k = `rank`: the paper's d'/2 unless another is wanted.
     """
@@ -148,12 +148,12 @@ def rank_compute(x: Node, y: Node, e: Node, delta: Scalar, rank: Scalar | None =
 
 
 def rank_scale(x: Node, r: Node, b: int, delta: Scalar) -> Node:
-    """r b / |non-zero entries of x| (defn:rank_scaling_net)."""
+    """r b / |non-zero entries of x| (Definition G.18)."""
     return scale_by_count(count_nonzero(x, delta), r, b, x.shape[0])
 
 
 def scale_by_count(z: Node, r: Node, b: int, d: int) -> Node:
-    """The second layer of defn:rank_scaling_net: r b / z for a count z in 1..d, as sum_k (d b/k) (r/d) [z = k]."""
+    """The second layer of Definition G.18: r b / z for a count z in 1..d, as sum_k (d b/k) (r/d) [z = k]."""
     k = np.arange(1, d + 1)
     terms = indicator_product((r / d).spread(0, d), z.spread(0, d) - constant(k))
     weights = np.array([[Fraction(d * b, int(i)) for i in k]], dtype=object)
@@ -161,14 +161,14 @@ def scale_by_count(z: Node, r: Node, b: int, d: int) -> Node:
 
 
 def ceiling(x: Node, d: int) -> Node:
-    """⌈x⌉ for x = a/b in [-d, d] with b <= d: -d + sum_i d ([x - i]+ - [x - i - 1/d]+) (defn:ceil_net)."""
+    """⌈x⌉ for x = a/b in [-d, d] with b <= d: -d + sum_i d ([x - i]+ - [x - i - 1/d]+) (Definition G.20)."""
     i = constant(np.arange(-d, d + 1))
     steps = trim(x.spread(0, 2 * d + 1) - i, Fraction(1, d))
     return assume(steps.sum() * d - d, -float(d), d + 1.0)
 
 
 def hash_family(d: int, epsilon: float) -> tuple[int, npt.NDArray[np.int64]]:
-    """(p, table): table[a - 1, i - 1] = h_a(i) in 0..p-1, the family of const:vectorized_hashing.
+    """(p, table): table[a - 1, i - 1] = h_a(i) in 0..p-1, the family of Definition F.7.
 
     p is the smallest prime above d^ε, h_a(i) = a + sum_j a^j digit_j(i) mod p over the n = ⌈1/ε⌉ base-p digits of i.
     """
@@ -198,14 +198,14 @@ def next_prime(above: float) -> int:
 
 
 def hash(x: Node, h: npt.NDArray[np.int64], p: int) -> Node:
-    """[sum over j with h(j) = i of x_j]+ for i in [p], x >= 0 (defn:hashing_net)."""
+    """[sum over j with h(j) = i of x_j]+ for i in [p], x >= 0 (Definition G.22)."""
     d = x.shape[0]
     matrix = sp.csr_array((np.ones(d), (h, np.arange(d))), shape=(p, d))
     return relu(x.along(0, matrix))
 
 
 def block_extract(x: Node, s: Node, p: int, delta: Scalar) -> Node:
-    """The first of the q blocks of p entries that has exactly s non-zero ones, else zeros (def:extract-big-block)."""
+    """The first of the q blocks of p entries that has exactly s non-zero ones, else zeros (Definition G.24)."""
     q = x.shape[0] // p
     blocks = x.reshape(q, p)
     c = count_nonzero(blocks, delta, axis=1)
@@ -216,7 +216,7 @@ def block_extract(x: Node, s: Node, p: int, delta: Scalar) -> Node:
 
 
 def clip(m: Node) -> Node:
-    """[m]+ - [m - 1]+, the output layer of alg:medianFindingFunctionLinear."""
+    """[m]+ - [m - 1]+, the output layer of Algorithm 8."""
     return trim(m)
 
 

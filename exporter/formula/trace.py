@@ -289,7 +289,7 @@ def relu(x: Node) -> Node:
 
 
 def trim(v: Node, height: Scalar = 1, total: float = inf) -> Node:
-    """min(max(v, 0), height) = relu(v) - relu(v - height), the paper's trim (proof of lem:4-term).
+    """min(max(v, 0), height) = relu(v) - relu(v - height), the paper's trim (proof of Lemma G.11).
 
     `total` bounds the sum of the neurons of each kind along the last axis.
     """

@@ -9,15 +9,16 @@ from typing import Any, Literal
 
 import onnx
 
-from exporter.build import NOT_WITHOUT_GRID, output_error
+from exporter.build import BETWEEN, NOT_WITHOUT_GRID, output_error
 from exporter.errors import ContractError, UserError
 from exporter.files.graph import Graph
+from exporter.files.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
 from exporter.files.model_file import assembled
 from exporter.files.profiles import IMAGE_PROFILES
 from exporter.images.convolutions import Convolutions
 from exporter.images.lowering import Form, Planar, Rounding
 from exporter.images.windows import Selection, frames, window
-from exporter.options import Border, Inputs
+from exporter.options import PLAIN_INTEGERS, Border, Inputs
 from exporter.question.grid import Grid, shown
 from exporter.question.task import Task
 from exporter.readings.contract import DType
@@ -27,7 +28,6 @@ FloatType = Literal["float16", "float32", "float64"]
 MANTISSA: dict[FloatType, int] = {"float16": 11, "float32": 24, "float64": 53}
 ENDS = {"float16": (2.0**-14, 2.0**15), "float32": (2.0**-126, 2.0**126), "float64": (2.0**-126, 2.0**1022)}
 NONLINEAR = {"Relu", "Min", "Max", "Clip"}
-PIXELS = Grid(0, 255, 8)
 QUESTION = ("op", "rank", "quantile", "method", "even")
 
 
@@ -42,7 +42,8 @@ class ImageOptions:
     bits: int | None = None
     domain: tuple[float, float] | None = None
     inputs: Inputs | None = None
-    dtype: Literal["auto", "float16", "float32", "float64", "uint8"] = "auto"
+    dtype: Literal["auto", "float16", "float32", "float64", "int8", "uint8"] = "auto"
+    quantized: tuple[float, float] | None = None
     profile: str = "auto"
     batch: int | None = None
 
@@ -108,18 +109,25 @@ class ImageFilter:
     def channels(self) -> int | None:
         return (self.options.channels or 3) if self.profile == "conv" else None
 
+    @property
+    def quantised(self) -> Quantisation | None:
+        """What the integers of an int8 or uint8 file stand for, where all its nodes work in that type."""
+        return quantisation(self.dtype, self.options.quantized) if self.options.quantized else None
+
     @cached_property
     def graph(self) -> Graph:
         grid, m = self.grid, MANTISSA[self.computed]
         exact = 2.0**m * grid.step
         rounding = Rounding(grid.low, grid.high - grid.low, exact) if self.inputs == "any" else None
+        cast = self.dtype if self.dtype == "uint8" and not self.quantised else None
         form = Form(
-            profile=self.profile, dtype=self.computed, cast=self.dtype if self.dtype == "uint8" else None,
+            profile=self.profile, dtype=self.computed, cast=cast,
             window=self.options.window or (1, 1), border=self.options.border, frames=self.options.frames is not None,
             channels=self.channels, low=grid.low, high=grid.high, step=grid.step, exact=exact, rounding=rounding,
         )  # fmt: skip
         form_of = Convolutions if self.profile == "conv" else Planar
-        return form_of(self.selection, form).write(self.weights)
+        graph = form_of(self.selection, form).write(self.weights)
+        return in_integers(graph, self.quantised) if self.quantised else graph
 
     @property
     def depth(self) -> int:
@@ -164,6 +172,7 @@ class ImageFilter:
             "step": self.grid.step,
             "domain": [self.grid.lo, self.grid.hi],
             "dtype": self.dtype,
+            **({"quantized": [self.quantised.scale, self.quantised.zero_point]} if self.quantised else {}),
             "needs_precision": self.computed,
             "batch": options.batch,
             "inputs": self.inputs,
@@ -189,18 +198,17 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
     floats = IMAGE_PROFILES[profile].floats
     between = len(task.outputs[0].ranks) > 1
     for name in ("bits", "domain", "inputs"):
-        if getattr(options, name) is not None and (floats or options.dtype == "uint8"):
+        if getattr(options, name) is not None and (floats or options.dtype in INTEGERS):
             why = NOT_WITHOUT_GRID[name] if floats else "its values are 0 to 255"
             what = (
                 f"--profile {profile} takes every number as it is" if floats else "--dtype uint8 says what the data is"
             )
             other = "; --profile structured, fused and conv have a grid" if floats else ""
             raise UserError(f"{what}: {why}, so leave --{name} out{other}")
-    if between and options.dtype == "uint8":
-        raise UserError(
-            "an answer between two pixels is not uint8: take --even lower or upper, --method lower, higher or nearest, or "
-            "another --dtype"
-        )
+    if between and options.dtype in INTEGERS:
+        raise UserError(BETWEEN.format(options.dtype))
+    if options.quantized or options.dtype == "int8":
+        _check_quantised(options, profile)
     if task.may_round and (floats or options.dtype == "float16"):
         how = f"--profile {profile} only compares numbers, and" if floats else "--dtype float16 is too coarse:"
         raise UserError(
@@ -221,25 +229,37 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
         raise UserError(
             f"--border zero has zeros beyond the image, and --domain {shown(grid.lo)} {shown(grid.hi)} has none"
         )
-    every = floats or dtype == "uint8"  # whatever goes in is compared exactly
+    every = floats or dtype in INTEGERS  # whatever goes in is compared exactly
     on_grid = options.inputs == "grid" or dtype == "float16"
     select = window(*options.window, task.ranks) if options.window else frames(task.d, task.ranks)
     return ImageFilter(
         task=task, options=options, selection=select, profile=profile, dtype=dtype, grid=grid,
-        computed="float32" if dtype == "uint8" else dtype, inputs="floats" if every else "grid" if on_grid else "any",
+        computed="float32" if dtype in INTEGERS else dtype, inputs="floats" if every else "grid" if on_grid else "any",
     )  # fmt: skip
+
+
+def _check_quantised(options: ImageOptions, profile: str) -> None:
+    """Refuse an int8 filter without a scale, and a quantised one that computes more than minima and maxima."""
+    if options.quantized is None:
+        raise UserError(f"--dtype int8 needs {PLAIN_INTEGERS}")
+    quantisation(options.dtype, options.quantized)
+    if profile != "minmax":
+        raise UserError(
+            f"--profile {profile} computes differences, which 8 bits do not hold: leave --profile out, or --quantized"
+        )
 
 
 def _settled(options: ImageOptions, profile: str, halves: bool) -> tuple[Any, Grid]:
     """The type of the file and the grid on which it is exact; without a grid, one to draw test images from."""
-    if options.dtype == "uint8":
-        return "uint8", PIXELS
+    if options.dtype in INTEGERS:
+        return options.dtype, GRIDS[options.dtype]
     small = options.dtype == "float16"
     lo, hi = options.domain or (0.0, 255.0)
     grid = Grid(lo, hi, options.bits or (8 if small else Grid.bits - halves))
     widest: tuple[FloatType, ...] = ("float32",) if profile == "conv" else ("float32", "float64")
     reason = ""
-    for dtype in widest if options.dtype == "auto" else (options.dtype,):
+    types: Any = widest if options.dtype == "auto" else (options.dtype,)
+    for dtype in types:
         if IMAGE_PROFILES[profile].floats or not (reason := _misfit(grid, dtype, halves)):
             return dtype, grid
     raise ContractError(reason)
@@ -282,7 +302,8 @@ def filter_to_onnx(model: ImageFilter) -> onnx.ModelProto:
 
 # what a choice adds to the name of a file, in this order
 SUFFIXES = {
-    "border": "{}", "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "inputs": "{}-only", "dtype": "{}", "profile": "{}",
+    "border": "{}", "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "inputs": "{}-only", "dtype": "{}",
+    "quantized": "scale{0[0]}zero{0[1]}", "profile": "{}",
     "channels": "c{}", "batch": "batch{}",
 }  # fmt: skip
 

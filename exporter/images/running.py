@@ -16,11 +16,15 @@ Array = npt.NDArray[Any]
 MODES: dict[str, Any] = {"edge": "edge", "reflect": "symmetric", "zero": "constant"}  # of numpy.pad
 
 
-def windows(images: Array, window: tuple[int, int], border: str) -> Array:
-    """The pixels of every window of [n, c, h, w], as [n, c, rows, columns, pixels]; borders and origin are scipy's."""
+def windows(images: Array, window: tuple[int, int], border: str, zero: int = 0) -> Array:
+    """The pixels of every window of [n, c, h, w], as [n, c, rows, columns, pixels]; borders and origin are scipy's.
+
+    `zero` is the integer that stands for 0, beyond the image with border="zero".
+    """
     if border != "valid":
         pads = [(k // 2, k - 1 - k // 2) for k in window]
-        images = np.pad(images, [(0, 0), (0, 0), *pads], mode=MODES[border])
+        filled = {"constant_values": zero} if border == "zero" else {}
+        images = np.pad(images, [(0, 0), (0, 0), *pads], mode=MODES[border], **filled)
     seen = np.lib.stride_tricks.sliding_window_view(images, window, axis=(2, 3))
     return seen.reshape(*seen.shape[:4], -1)
 
@@ -50,7 +54,7 @@ class ImageSession:
             x, pixels = self._image(draw, h, w)
             y = self.run(x)
             if y.shape != pixels.shape[:-1]:
-                y = np.full(pixels.shape[:-1], 0 if self.dtype.kind == "u" else np.nan)
+                y = np.full(pixels.shape[:-1], 0 if self.dtype.kind in "iu" else np.nan)
             rows.append(pixels.reshape(-1, self.d))
             answers.append(y.reshape(-1, 1))
         return np.concatenate(rows), np.concatenate(answers)
@@ -68,4 +72,5 @@ class ImageSession:
             pixels = draw(c * h * w, self.d).reshape(1, c, h, w, self.d)
             return np.moveaxis(pixels[0], -1, 0), pixels
         x = draw((about["batch"] or 1) * c * h, w).reshape(-1, c, h, w)
-        return x, windows(x, tuple(about["window"]), about["border"])
+        zero = about.get("quantized", (1, 0))[1]
+        return x, windows(x, tuple(about["window"]), about["border"], zero)

@@ -19,7 +19,7 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Depth5Schedule(Schedule):
-    """`alg:depth5medianComp`: blocks of the given sizes; from each the ranks first .. last (all where it is shorter)."""
+    """Algorithm 3: blocks of the given sizes; from each the ranks first .. last (all where it is shorter)."""
 
     blocks: Blocks
     sizes: tuple[int, ...]
@@ -62,7 +62,7 @@ def lost(goal: Goal, size: int, window: Window) -> float:
 
 
 def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
-    """The number of blocks and the windows that make depth5 narrowest, or smallest (`theorem:depth_5_median_approx`)."""
+    """The number of blocks and the windows that make depth5 narrowest, or smallest (Theorem 3.2)."""
     if goal.gamma is not None or goal.schedule == "paper":
         yield paper_depth5(goal)
         return

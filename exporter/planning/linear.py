@@ -1,4 +1,4 @@
-"""The planner of linear46 and linear22: two hard rounds, two soft rounds, hashing.
+"""The planner of linear46: two hard rounds, two soft rounds, hashing.
 
 The proof. Every round has its own permutation, uniformly random and independent of the others, so whatever entries are
 live when it starts, its sample is a uniformly random subset of them. The live entries always form an interval of ranks.
@@ -17,7 +17,6 @@ from math import ceil, fsum, isqrt
 
 import numpy as np
 
-from exporter.errors import UserError
 from exporter.planning import portable, tails
 from exporter.planning.goal import Goal
 from exporter.planning.linear_layers import STYLES, LinearSchedule, Style
@@ -62,13 +61,11 @@ class Room:
 
 def room_within(d: int, width: int, cost: Style) -> Room:
     """Invert the width model; the schedule's layers check the result."""
-    room = width - cost.carried * d - SPARE
-    sample = isqrt(max(0, (width - d) // cost.pair)) - (cost.carried - 1)
-    if cost.carried == 1 and (sample + 1) * sample + d <= width:
-        sample += 1
+    room = width - 2 * d - SPARE  # two vectors of d entries are carried through rounds 2 to 4
+    sample = isqrt(max(0, (width - d) // cost.pair)) - 1
     slots = max(0, isqrt(max(0, room // cost.pair)) - 2 - (cost.pair - 1))
     entries = max(0, (room - 4 * slots) // (cost.slot * d))
-    hashed = min((width - cost.hashed * d - SPARE) // cost.count, (width - d - SPARE) // cost.extract)
+    hashed = min((width - 4 * d - SPARE) // cost.count, (width - d - SPARE) // cost.extract)
     return Room(min(sample, d), min(slots, d), entries, HashEnding.within(d, slots, hashed))
 
 
@@ -172,27 +169,16 @@ def fit(style: Style, goal: Goal, width: int, shares: Shares = COARSE) -> Linear
     events.append(Event(f"more than {room.ending.capacity} survivors", survive))
     plan = LinearSchedule(
         d=d, low=goal.low, high=goal.high, events=tuple(events), style=style, sample=sample, hard=hard, soft=tuple(soft),
-        ending=room.ending, clip=goal.depth != 21,
+        ending=room.ending,
     )  # fmt: skip
     return proven(plan, goal, width)
 
 
-def style_of(shared: bool, goal: Goal) -> Style:
-    """The style asked for, or the usual one."""
-    for style in STYLES:
-        if style.shared == shared and goal.blocks in (None, style.blocks):
-            return style
-    raise UserError(f"{goal.construction} is built from lean blocks only")
-
-
-def linear_plans(shared: bool, goal: Goal) -> Iterator[LinearSchedule]:
+def linear_plans(goal: Goal) -> Iterator[LinearSchedule]:
     """For the size the smallest of a few wider ones first; then the narrowest, to half a percent."""
     if goal.schedule == "paper":
         paper_linear46(goal)
-    depths, words = ((21, 22), "22, or 21 without the clip of its answer") if shared else ((46,), "46")
-    if goal.depth not in (None, *depths):
-        raise goal.no_depth(words)
-    style = style_of(shared, goal)
+    style = STYLES[goal.blocks or "paper"]
     coarse = partial(fit, style, goal)
     found = within(coarse, growing(goal.d, WIDEST))
     if found is None:
@@ -207,9 +193,9 @@ def linear_plans(shared: bool, goal: Goal) -> Iterator[LinearSchedule]:
     yield narrowest
 
 
-def linear_nearest(shared: bool, goal: Goal) -> str | None:
+def linear_nearest(goal: Goal) -> str | None:
     """A failure probability near the goal's for which there is a schedule."""
-    style, widest = style_of(shared, goal), int(max(growing(goal.d, WIDEST)))
+    style, widest = STYLES[goal.blocks or "paper"], int(max(growing(goal.d, WIDEST)))
     beyond = next((e for e in range(1, 301) if float(f"1e-{e}") <= goal.failure), 301)
     decades = edge(lambda e: fit(style, replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
     return f"--failure 1e-{decades} can be planned" if decades else None

@@ -1,4 +1,4 @@
-"""The schedule of linear46 and linear22, and its width model: neurons of every layer, by the style of its blocks."""
+"""The schedule of linear46 and its width model: neurons of every layer, by the style of its blocks."""
 
 from __future__ import annotations
 
@@ -19,37 +19,31 @@ from exporter.planning.schedule import (
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """Modules one after the other or in shared layers, their building blocks, and neurons per unit of work."""
+    """The building blocks of the modules, and their neurons per unit of work."""
 
-    shared: bool
     blocks: Blocks
     pair: int  # per ordered pair of a comparison of all pairs
     slot: int  # per entry and slot of shortlisting
     select: int  # per entry and rank of rank selection
     count: int  # per hashed slot while blocks are counted
     extract: int  # per hashed slot while one block is extracted
-    carried: int  # vectors of d entries carried through rounds 2 to 4
-    hashed: int  # neurons per entry beside the slots while blocks are counted
 
 
-# of the shared ones and of the others the first is the usual one
-STYLES = (
-    Style(shared=False, blocks="paper", pair=2, slot=4, select=4, count=2, extract=4, carried=2, hashed=4),
-    Style(shared=False, blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=2, hashed=4),
-    Style(shared=True, blocks="lean", pair=1, slot=1, select=2, count=1, extract=1, carried=1, hashed=1),
-)
+STYLES: dict[Blocks, Style] = {
+    "paper": Style(blocks="paper", pair=2, slot=4, select=4, count=2, extract=4),
+    "lean": Style(blocks="lean", pair=1, slot=1, select=2, count=1, extract=1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSchedule(Schedule):
-    """`alg:medianFindingFunctionLinear` and its 21-layer form, which can do without the `clip` of its answer."""
+    """The numbers of Algorithm 8."""
 
     style: Style
     sample: FirstSample
     hard: tuple[HardRound, ...]
     soft: tuple[SoftRound, ...]
     ending: HashEnding
-    clip: bool = True
 
     @property
     def rounds(self) -> tuple[HardRound | SoftRound, ...]:
@@ -62,13 +56,10 @@ class LinearSchedule(Schedule):
 
     @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
-        named = _shared_layers(self) if self.style.shared else _own_layers(self)
-        if self.clip:
-            named.append(("clip", 2 * self.outputs))
-        return tuple(PlannedLayer(*layer) for layer in named)
+        return tuple(PlannedLayer(*layer) for layer in _layers(self))
 
 
-def _own_layers(plan: LinearSchedule) -> list[tuple[str, int]]:
+def _layers(plan: LinearSchedule) -> list[tuple[str, int]]:
     d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
     paper = cost.blocks == "paper"
 
@@ -111,35 +102,6 @@ def _own_layers(plan: LinearSchedule) -> list[tuple[str, int]]:
         ("rank computing", 2 * d + 3 * n),
         ("rank selection, pairs", pairs(n) + 2 * n + 4),
         ("rank selection, select", (cost.select * outputs if paper else outputs + 1) * n + 4),
-    ]
-    return layers
-
-
-def _shared_layers(plan: LinearSchedule) -> list[tuple[str, int]]:
-    d, cost, z, outputs = plan.d, plan.style, plan.sample.size, plan.outputs
-    layers = [
-        ("round 1: pairs", cost.pair * z * (z - 1) + d),
-        ("round 1: select", cost.select * 2 * z + d),
-    ]
-    for number, taken in enumerate(plan.rounds, 2):
-        hard = isinstance(taken, HardRound)
-        m = taken.size + 2
-        used = min(d, taken.blocks * taken.block)
-        beside = 4 * taken.size if hard else taken.blocks
-        name = f"round {number}: "
-        layers += [
-            (name + "mask", 5 * d + (3 if hard else 5)),
-            (name + "shortlist, scaled ranks", cost.slot * taken.entries * used + beside + d + 7),
-            (name + "pairs", cost.pair * taken.size * (taken.size - 1) + m + d + 6),
-            (name + "select", cost.select * 2 * m + d + 3),
-        ]
-    p, q = plan.ending.prime, plan.ending.functions
-    layers += [
-        ("hashing: mask", 5 * d + 2),
-        ("hashing: collisions", q * p + d + 3),
-        ("hashing: pick", q + d + 5),
-        ("hashing: extract", cost.extract * q * p + 5),
-        ("pairs", cost.pair * p * (p - 1) + p + 5),
-        ("select", (outputs + 1) * p + 2),
+        ("clip", 2 * outputs),
     ]
     return layers

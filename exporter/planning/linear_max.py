@@ -18,7 +18,7 @@ from exporter.planning.search import proven, within
 
 @dataclass(frozen=True, kw_only=True)
 class MaxSchedule(Schedule):
-    """`alg:informalAlgoMax` and `alg:sparseToMaximumFunction`: two sparsification rounds, then hashing."""
+    """Algorithm 1 and Algorithm 2: two sparsification rounds, then hashing."""
 
     sample: FirstSample
     soft: SoftRound

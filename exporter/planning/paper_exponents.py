@@ -10,13 +10,13 @@ from exporter.errors import UserError
 from exporter.planning.goal import Goal
 from exporter.planning.portable import power
 
-# (y', z') of rounds 2 to 4 in hundredths (step 1 of alg:informalAlgo)
+# (y', z') of rounds 2 to 4 in hundredths (step 1 of Algorithm 5)
 EXPONENTS = {2: (76, 50), 3: (52, 50), 4: (28, 26)}
 LARGEST = 10**71  # of round 3; round 4 asks for 10^95.4
 
 
 def paper_linear46(goal: Goal) -> NoReturn:
-    """UserError with the first inequality of alg:sparsifyingFunctionNeuralNet that fails: one does for every d < 10^71."""
+    """UserError with the first inequality of Algorithm 6 that fails: one does for every d < 10^71."""
     d = goal.d
     if d >= LARGEST:
         raise UserError(f"no computer holds d = {d:.0e} entries")

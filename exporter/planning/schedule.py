@@ -2,9 +2,10 @@
 
     Schedule
     ├── Depth5Schedule      blocks and the window of ranks kept in each
-    ├── LinearSchedule      linear46 and linear22: FirstSample, HardRound, SoftRound ..., HashEnding
+    ├── LinearSchedule      linear46: FirstSample, HardRound, SoftRound ..., HashEnding
     ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockSample
     ├── WindowSchedule      windows of constants for uniform inputs: window4, window5, window6
+    ├── VoteSchedule        maximum of uniform inputs: a constant and hash functions
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima
 
@@ -20,6 +21,7 @@ sum, and `failure_law` says what it is a probability over:
             over the seeds, and just as well for every single file over inputs in random order.
     uniform nothing is drawn: the bound holds over inputs whose entries are independent and uniform in the domain, and for
             no others.
+    uniform-seeds   the same, on average over the seeds: one seed may do better or worse.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Literal, NamedTuple
 
 from exporter.planning.portable import outward
 
-FailureLaw = Literal["seeds", "file", "uniform"]
+FailureLaw = Literal["seeds", "file", "uniform", "uniform-seeds"]
 
 
 class Failure(NamedTuple):
@@ -119,7 +121,7 @@ class PivotRound(SoftRound):
 
 @dataclass(frozen=True)
 class HashEnding:
-    """`functions` of the hash functions of `const:vectorized_hashing` modulo `prime`, on at most `capacity` entries.
+    """`functions` of the hash functions of Definition F.7 modulo `prime`, on at most `capacity` entries.
 
     Two positions collide under at most digits - 1 of the functions a = 1 .. prime - 1, so one of more than
     (digits - 1) capacity (capacity - 1) / 2 functions is free of collisions, wherever the entries stand.
@@ -194,7 +196,7 @@ def previous_prime(n: int) -> int:
 
 
 def digits(d: int, prime: int) -> int:
-    """Digits of the positions 0 .. d - 1 in base `prime` (`defn:vector_rep_of_indices`, which counts from 1)."""
+    """Digits of the positions 0 .. d - 1 in base `prime` (Definition F.6, which counts from 1)."""
     count, reach = 1, prime
     while reach < d:
         count, reach = count + 1, reach * prime
@@ -202,7 +204,7 @@ def digits(d: int, prime: int) -> int:
 
 
 def hash_capacity(d: int, prime: int, functions: int) -> int:
-    """The largest number of entries that `functions` hash functions provably separate (`lemma:existence_of_success`).
+    """The largest number of entries that `functions` hash functions provably separate (Lemma F.9).
 
     h_a(i) - h_a(j) is a times a polynomial in a of degree digits - 1 at most, with no more roots a = 1 .. prime - 1, and
     not zero as i and j differ in a digit. One digit: every function separates all.

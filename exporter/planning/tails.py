@@ -187,7 +187,7 @@ def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int
     """P(U > t | n) for n in `live` (rows) and t = 0 .. most (columns), U = sum over blocks of max(0, live - entries).
 
     n live entries stand at uniformly random ones of `total` positions in disjoint blocks of at most `block`. Their counts
-    are negatively associated (`lemma:neg_assoc`), hence so are increasing functions of them: the moment generating
+    are negatively associated (Lemma F.3), hence so are increasing functions of them: the moment generating
     function of U is at most the product over the blocks, and Chernoff's bound follows. For t = 0 a union over the
     blocks is the better bound.
     """

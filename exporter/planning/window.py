@@ -69,9 +69,9 @@ class WindowSchedule(Schedule):
     def _ending(self) -> list[tuple[str, int]]:
         m = self.ending.size
         return [
-            ("shortlist", self.ending.entries * self.d + self.ending.more * self.ending.block + 4),
-            ("pairs", m * (m - 1) + m + 5),
-            ("select", (self.outputs + 1) * m + 2),
+            ("shortlist", self.ending.entries * self.d + self.ending.more * self.ending.block + 5),
+            ("pairs", m * (m - 1) + m + 6),
+            ("select", (self.outputs + 1) * m + 3),
         ]
 
 
@@ -100,7 +100,7 @@ class CountedWindow(WindowSchedule):
     @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
         d = self.d
-        first = [("count", 3 * d), ("mask", 5 * d + 3)]
+        first = [("count", 3 * d), ("mask", 5 * d + 5)]
         return tuple(PlannedLayer(*layer) for layer in [*first, *self._ending()])
 
 
@@ -153,13 +153,13 @@ def overflows(d: int, blocks: tails.Ints, entries: tails.Ints, more: tails.Ints,
 
 def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
     """Of the endings of at most `width` neurons a layer the smallest that leaves the failure within the goal's."""
-    d, slots = goal.d, isqrt(max(0, width - 5))
+    d, slots = goal.d, isqrt(max(0, width - 6))
     room = (goal.failure - sum(e.probability for e in window.miss)) * (1 - 1e-6)
-    entries = np.arange(1, min((width - 4) // d, slots, d) + 1, dtype=np.int64)
+    entries = np.arange(1, min((width - 5) // d, slots, d) + 1, dtype=np.int64)
     if room <= 0 or not entries.size:
         return None
     blocks = np.minimum(slots // entries, d)
-    spare = np.minimum(slots - blocks * entries, (width - 4 - entries * d) // -(-d // blocks))
+    spare = np.minimum(slots - blocks * entries, (width - 5 - entries * d) // -(-d // blocks))
     more = np.minimum(spare, blocks - 1)
     found = overflows(d, blocks, entries, more, window.one)
     able = np.flatnonzero(found <= room)

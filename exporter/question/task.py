@@ -6,7 +6,7 @@ Every question the exporter takes (median, maximum, quartiles, sorting) is a lis
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
 from typing import Literal
@@ -17,31 +17,46 @@ import numpy.typing as npt
 
 from exporter.errors import UserError
 from exporter.question.grid import shown
+from exporter.question.quantiles import METHODS
 
 Even = Literal["mean", "lower", "upper"]
-Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
+Method = Literal[
+    "linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf", "averaged_inverted_cdf", "closest_observation",
+    "interpolated_inverted_cdf", "hazen", "weibull", "median_unbiased", "normal_unbiased",
+]  # fmt: skip
+Interpolation = Literal["sum", "data", "float64"]
 OPS = ("median", "max", "min", "sort")
 MOST = 1 << 24
 
 
 @dataclass(frozen=True)
 class Output:
-    """One column: the sum of weights[i] times the entry of rank ranks[i], ranks counted from 1, ascending."""
+    """One column: the sum of weights[i] times the entry of rank ranks[i], ranks counted from 1, ascending.
+
+    `between` is what numpy computes a quantile from: the place of the lower neighbour, counted from 0, and the weight of the
+    upper one, as floats have it.
+    """
 
     name: str
     ranks: tuple[int, ...]
     weights: tuple[Fraction, ...] = (Fraction(1),)
+    between: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True)
 class Task:
-    """The outputs of one model; `label` names it in file names, `even` says how a median of even d is meant."""
+    """The outputs of one model; `label` names it in file names, `even` says how a median of even d is meant.
+
+    `interpolation` says how two ranks are mixed: by a weighted sum, or as numpy.quantile does it, operation by operation, in
+    the type of the data or, as for a list of quantiles, in float64.
+    """
 
     op: str
     d: int
     outputs: tuple[Output, ...]
     label: str
     even: Even = "mean"
+    interpolation: Interpolation = "sum"
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -57,13 +72,31 @@ class Task:
         part = np.partition(x, [r - 1 for r in self.ranks], axis=1)
         columns = []
         for out in self.outputs:
-            if out.weights == (Fraction(1, 2), Fraction(1, 2)):
+            if len(out.ranks) == 1:
+                columns.append(part[:, out.ranks[0] - 1])
+            elif self.interpolation != "sum":
+                with np.errstate(over="ignore", invalid="ignore"):
+                    columns.append(self._interpolated(out, part))
+            elif out.weights == (Fraction(1, 2), Fraction(1, 2)):
                 with np.errstate(over="ignore", invalid="ignore"):  # of the largest numbers and of infinities
                     columns.append(np.mean(part[:, [r - 1 for r in out.ranks]], axis=1))
             else:
                 terms = [part[:, r - 1] * x.dtype.type(float(w)) for r, w in zip(out.ranks, out.weights, strict=True)]
                 columns.append(np.sum(terms, axis=0, dtype=x.dtype))
         return np.stack(columns, axis=1)
+
+    def _interpolated(self, out: Output, part: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """numpy's `_lerp`: a Python float leaves the type of the data as it is, one of numpy's does not."""
+        low, high, t = part[:, out.ranks[0] - 1], part[:, out.ranks[1] - 1], float(out.weights[1])
+        number = np.float64 if self.interpolation == "float64" else float
+        return high - (high - low) * number(1 - t) if t >= 0.5 else low + (high - low) * number(t)
+
+    def as_numpy(self, wide: bool = False) -> Task:
+        """The same quantiles by the ranks and weights that numpy's floats have; `wide`: mixed in float64."""
+        if self.op != "quantile" or self.interpolation != "sum":
+            return self
+        outputs = tuple(_placed(out.name, out.between) for out in self.outputs if out.between)
+        return replace(self, outputs=outputs, interpolation="float64" if wide else "data")
 
 
 def median(d: int, even: Even = "mean") -> Task:
@@ -105,22 +138,23 @@ def quantile(d: int, quantiles: Sequence[float], method: Method = "linear") -> T
     for q in quantiles:
         if not 0 <= q <= 1:
             raise UserError(f"quantile {shown(q)} is out of range: it must be between 0 and 1")
-        near = Fraction(q).limit_denominator(10**12)  # 1/3 is meant by the float 0.333...
-        at = (near if float(near) == q else Fraction(q)) * (d - 1)
-        low, part = floor(at), at - floor(at)
-        if method == "lower" or part == 0:
-            weights = {low: Fraction(1)}
-        elif method == "higher":
-            weights = {low + 1: Fraction(1)}
-        elif method == "midpoint":
-            weights = {low: Fraction(1, 2), low + 1: Fraction(1, 2)}
-        elif method == "nearest":  # numpy rounds a half to the even rank
-            weights = {low + (part > Fraction(1, 2) or (part == Fraction(1, 2) and low % 2 == 1)): Fraction(1)}
+        name, between = f"q{shown(q)}", METHODS[method](d, q)
+        if method == "linear":  # the same in rational numbers: what a network with a grid is built for
+            near = Fraction(q).limit_denominator(10**12)  # 1/3 is meant by the float 0.333...
+            at = (near if float(near) == q else Fraction(q)) * (d - 1)
+            outputs.append(replace(_placed(name, (floor(at), at - floor(at))), between=between))
         else:
-            weights = {low: 1 - part, low + 1: part}
-        outputs.append(Output(f"q{shown(q)}", tuple(k + 1 for k in weights), tuple(weights.values())))
+            outputs.append(_placed(name, between))
     label = f"q{_joined(quantiles)}" + ("" if method == "linear" else f"-{method}")
     return Task("quantile", d, tuple(outputs), label)
+
+
+def _placed(name: str, between: tuple[int, float | Fraction]) -> Output:
+    """The output of a quantile: one entry, or two neighbours."""
+    low, t = between
+    if t in (0, 1):
+        return Output(name, (low + 1 + int(t),), between=(low, float(t)))
+    return Output(name, (low + 1, low + 2), (1 - Fraction(t), Fraction(t)), (low, float(t)))
 
 
 def _joined(numbers: Sequence[float]) -> str:

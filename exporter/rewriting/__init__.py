@@ -1,1 +1,7 @@
-"""Order statistics inside a model of yours: TopK and its relatives in an ONNX graph become networks of this project."""
+"""Order statistics inside a model of yours: TopK and its relatives in an ONNX graph become networks of this project.
+
+The constants are here because `python -m exporter rewrite --help` names them and runs without the extra `rewrite`.
+"""
+
+OPERATORS = ("TopK", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin")
+LONGEST = 16384  # entries of an axis whose indices are found by default

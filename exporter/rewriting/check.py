@@ -41,6 +41,7 @@ class Compared:
     name: str
     equal: bool
     difference: float
+    fused: bool = False  # onnxruntime's own fusions make the difference: equal while the replaced tensors are outputs
 
 
 def external_files(proto: onnx.ModelProto) -> list[str]:
@@ -57,10 +58,8 @@ def external_files(proto: onnx.ModelProto) -> list[str]:
 
 
 @contextmanager
-def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Any]]:
-    """The models in onnxruntime, from a folder of their own that also holds their external data (linked, or copied)."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
+def placed(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Path]]:
+    """The models as files in a folder of their own, which also holds their external data (linked, or copied)."""
     with tempfile.TemporaryDirectory() as name:
         there = Path(name)
         for file in external_files(protos[0]):
@@ -69,17 +68,32 @@ def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[A
                 os.link(folder / file, there / file)
             except OSError:
                 shutil.copyfile(folder / file, there / file)
-        loaded = []
-        for i, proto in enumerate(protos):
-            path = there / f"model{i}.onnx"
+        paths = [there / f"model{i}.onnx" for i in range(len(protos))]
+        for path, proto in zip(paths, protos, strict=True):
             path.write_bytes(proto.SerializeToString())
+        yield paths
+
+
+def quiet() -> Any:
+    """Options of a session that logs nothing."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+@contextmanager
+def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Any]]:
+    """The models in onnxruntime, with the options of a default session; the first is the model as it was."""
+    with placed(protos, folder) as paths:
+        loaded = []
+        for i, path in enumerate(paths):
             try:
                 with running("the rewritten model" if i else "the model"):
-                    loaded.append(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+                    loaded.append(ort.InferenceSession(path, quiet(), providers=["CPUExecutionProvider"]))
             except UserError as error:
                 if i:
                     raise
-                told = str(error).replace(name, "")
+                told = str(error).replace(str(path.parent), "")
                 raise Unchecked(f"{told}; compare both models where the old one runs") from None
         yield loaded
 
@@ -93,25 +107,27 @@ def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     return copy
 
 
-def feeds(session: Any, calibration: Feed | None, domain: Sequence[float] | None = None, seed: int = 0) -> list[Feed]:
-    """Random inputs, with ties, without and over a wide range, and the calibration data.
+def feeds(
+    session: Any, calibration: Sequence[Feed] = (), domain: Sequence[float] | None = None, seed: int = 0
+) -> list[Feed]:
+    """The calibration data, then random inputs: with ties, without and over a wide range.
 
     Where a range is given, or that of calibration data is known, the random ones stay within.
     """
     rng = np.random.default_rng(seed)
-    out = [dict(calibration)] if calibration else []
+    out = list(calibration)
     for draw in range(DRAWS):
         free: dict[str, int] = {}
-        feed = {}
+        drawn = {}
         for source in session.get_inputs():
             if source.type not in KINDS:
                 return out  # a type that is not drawn: strings, sequences
             shape = [n if isinstance(n, int) else free.setdefault(n or "", FREE + draw) for n in source.shape]
             kind = np.dtype(KINDS[source.type])
-            known = calibration[source.name] if calibration else domain
-            ends = (np.nan, np.nan) if known is None else (float(np.min(known)), float(np.max(known)))
-            feed[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
-        out.append(feed)
+            known = [end(feed[source.name]) for feed in calibration for end in (np.min, np.max)] or domain
+            ends = (np.nan, np.nan) if known is None else (float(min(known)), float(max(known)))
+            drawn[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
+        out.append(drawn)
     return out
 
 
@@ -132,8 +148,8 @@ def _drawn(rng: np.random.Generator, kind: Any, shape: list[int], draw: int, end
     return rng.integers(lo, max(lo, hi), shape, endpoint=True) if draw % 3 == 2 else np.clip(small, lo, max(lo, hi))
 
 
-def calibration_data(path: Path, session: Any) -> Feed:
-    """The arrays of an .npz file, by the names of the model's inputs."""
+def calibration_data(path: Path, session: Any) -> list[Feed]:
+    """The arrays of an .npz file, by the names of the model's inputs, in batches of the length that the model takes."""
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in file.files}
@@ -144,17 +160,32 @@ def calibration_data(path: Path, session: Any) -> Feed:
     wanted = [i.name for i in session.get_inputs()]
     if sorted(data) != sorted(wanted):
         raise UserError(f"{path} holds {', '.join(data) or 'nothing'}, and the model's inputs are {', '.join(wanted)}")
+    batches: dict[str, int] = {}  # the length of a batch, for inputs that hold several
     for source in session.get_inputs():
         kind, given = KINDS.get(source.type), data[source.name].dtype
         if kind is not None and given != kind:
             raise UserError(f"{path}: {source.name} is {given}, and the model takes {np.dtype(kind)}")
         shape, dims = data[source.name].shape, source.shape or data[source.name].shape  # [] where nothing is known
-        if len(shape) != len(dims) or any(isinstance(d, int) and d != n for n, d in zip(shape, dims, strict=True)):
-            free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
+        free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
+        off = len(shape) != len(dims) or [
+            axis for axis, (n, d) in enumerate(zip(shape, dims, strict=True)) if isinstance(d, int) and d != n
+        ]
+        if off == [0] and shape[0] and shape[0] % dims[0] == 0:
+            batches[source.name] = dims[0]
+        elif off:
             raise UserError(f"{path}: {source.name} has the shape {list(shape)}, and the model takes [{free}]")
         if data[source.name].size == 0:
             raise UserError(f"{path}: {source.name} is empty, so nothing can be measured")
-    return data
+    counts = {len(data[name]) // length for name, length in batches.items()}
+    if len(counts) > 1:
+        raise UserError(f"{path}: its arrays hold different numbers of batches: {', '.join(map(str, sorted(counts)))}")
+    return [
+        {
+            name: array[i * batches[name] : (i + 1) * batches[name]] if name in batches else array
+            for name, array in data.items()
+        }
+        for i in range(*counts or {1})
+    ]
 
 
 def run(session: Any, feed: Feed, names: Sequence[str]) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """The nodes that take the place of a request.
 
-    minmax       Max and Min along the axis, where it is; indices by Greater and Equal
+    minmax       Max and Min along the axis, where the axis is; with indices, the nodes of exporter.rewriting.select
     the others   the axis moved to the end, rows of d numbers, our network in that profile, and back
 
-Indices come from the ranks that all-pairs comparison knows: entry i stands at the place of so many entries before it, of
-equal ones those with a lower index, as the ONNX specification of TopK has it; d^2 comparisons a vector. Of a single
-extremum the first entry that equals it is meant, which takes d comparisons. A NaN may give any index, but always one of
-the axis.
+The other profiles find indices by comparing all pairs: entry i stands at the place of so many entries before it, of equal
+entries those with a lower index. That takes d^2 neurons. A NaN may give any index of the axis.
 """
 
 from __future__ import annotations
@@ -36,29 +34,34 @@ from exporter.options import Options
 from exporter.question.grid import Grid
 from exporter.question.task import rank
 from exporter.readings.contract import MANTISSA, DType, structured_bits
-from exporter.rewriting.find import NARROW, Request, Unfit
+from exporter.rewriting import LONGEST
+from exporter.rewriting.find import NARROW, CannotReplace, Request
+from exporter.rewriting.select import Rows, method
 
-INDICES_UP_TO = 128  # entries of which all pairs are compared: d^2 numbers a vector are held at once; docs/rewrite.md
+ENTRIES = 2**23  # k times d, at most, by default
+PAIRS = 128  # entries whose pairs a Relu network compares by default
+LARGEST = 2**31 - 1  # bytes of a protobuf message
 NATIVE = {
     "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
     "bfloat16": TensorProto.BFLOAT16, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int16": TensorProto.INT16,
     "uint16": TensorProto.UINT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
 }  # fmt: skip
-COMPARED = (
-    "float32",
-    "float64",
-    "int32",
-    "int64",
-)  # types in which runtimes have Max and Min; others are cast to float32
+COMPARED = ("float32", "float64", "int32", "int64")  # runtimes have Max and Min of these; others are cast to float32
 
 
 @dataclass(frozen=True)
-class Way:
-    """How requests are met: a profile, the bits of its grid, how long an axis may be for indices."""
+class Policy:
+    """How requests are met.
+
+    `indices` is the longest axis whose indices are found, None for the default limits. `reductions` says whether ReduceMax,
+    ReduceMin and ArgMax may be among the new nodes. `opset` is that of the model.
+    """
 
     profile: str = "minmax"
     bits: int | None = None
-    indices_up_to: int = INDICES_UP_TO
+    indices: int | None = None
+    reductions: bool = True
+    opset: int = 18
 
     @property
     def floats(self) -> bool:
@@ -67,7 +70,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Emission:
-    """New nodes and constants, the tensors that replace the outputs, and what is promised of them."""
+    """New nodes and constants, the tensors that replace the outputs, and how exact they are."""
 
     graph: Graph
     values: str | None
@@ -76,23 +79,76 @@ class Emission:
     error: float = 0.0  # how far a value may be off, for data inside the domain
 
 
-def opset_needed(request: Request, way: Way) -> int:
+@dataclass(frozen=True)
+class Estimate:
+    """What a request will take, before it is built: about so many bytes of the file, so many operations for each vector."""
+
+    bytes: int
+    operations: int
+
+    def __str__(self) -> str:
+        return f"about {self.bytes / 1e6:.2g} MB of file, {self.operations:.2g} operations for each vector"
+
+
+def opset_needed(request: Request, policy: Policy) -> int:
     """The opset whose operators the new nodes are written in."""
-    if not way.floats or (request.indices and request.k > 1):
+    if not policy.floats or (request.indices and request.op == "TopK"):
         return 13
     return 12 if request.dtype in ("int32", "int64") else 11 if request.indices else 10
 
 
-def emit(request: Request, way: Way, x: str, prefix: str, domain: tuple[float, float] | None) -> Emission:
-    """The nodes for a request, or Unfit with the reason and the remedy."""
-    if request.indices and request.k > 1 and request.d > way.indices_up_to:
-        raise Unfit(
-            f"its indices need all pairs of {request.d} entries compared",
-            f"--indices {request.d} allows that: {request.d**2:,} numbers are then held for each vector",
+def estimate(request: Request, policy: Policy) -> Estimate:
+    """Fitted to files that were written; docs/rewrite.md has some."""
+    d, k = request.d, max(request.read) + 1
+    levels = max(d - 1, 1).bit_length()
+    stages = levels * (levels + 1) // 2
+    network = Estimate(1200 * stages + 80 * d, d * stages)
+    if not policy.floats:
+        pairs = d * d if request.indices else 0
+        return Estimate(8 * network.bytes + 4 * pairs, 4 * network.operations + 4 * pairs)
+    if not (request.indices and request.op == "TopK"):
+        return network
+    match method(d, k, policy.reductions):
+        case "rounds":
+            return Estimate(600 * k + 8 * d + 8000, 4 * k * d)
+        case "pairs":
+            return Estimate(8 * d + 8000, 6 * d * d + 3 * k * d)
+        case _:
+            return Estimate(network.bytes + 24 * d + 16 * k + 16000, network.operations + 4 * k * d + 6 * k * k)
+
+
+def emit(request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None) -> Emission:
+    """The nodes for a request, or CannotReplace with the reason and the remedy."""
+    _check_size(request, policy)
+    if not policy.floats:
+        return _Network(request, policy, x, prefix, domain).emission()
+    if request.indices and request.op == "TopK" and (request.k > 1 or policy.reductions):
+        return _Selected(request, policy, x, prefix).emission()
+    return _Compared(request, x, prefix).emission()
+
+
+def _check_size(request: Request, policy: Policy) -> None:
+    d, k = request.d, max(request.read) + 1
+    size = estimate(request, policy)
+    if size.bytes > LARGEST:
+        raise CannotReplace(
+            f"the new nodes would take about {size.bytes / 1e9:.1f} GB, and a file holds at most 2 GB",
+            "shorten the axis, or reduce it in parts: the largest k of the largest k of each part",
         )
-    if way.floats:
-        return _Compared(request, x, prefix).emission()
-    return _Rows(request, way, x, prefix, domain).emission()
+    if not request.indices or request.k == 1:
+        return
+    most = policy.indices or (LONGEST if policy.floats else PAIRS)
+    if d > most:
+        held = f"{k * d if policy.floats else d * d:,}"
+        raise CannotReplace(
+            f"its indices are wanted for an axis of {d} entries, and the limit is {most}",
+            f"--indices {d} allows that: up to {held} numbers are then held for each vector",
+        )
+    if policy.floats and policy.indices is None and k * d > ENTRIES:
+        raise CannotReplace(
+            f"its indices would hold {k} x {d} numbers for each vector, and the limit is {ENTRIES:,}",
+            f"--indices {d} allows that",
+        )
 
 
 class _Emitter:
@@ -120,13 +176,63 @@ class _Emitter:
         self.graph.initializers[first.name] = first
         return self.graph.add("Gather", [name, first.name], axis=self.request.axis)
 
-    def filled(self, name: str, axis: int) -> str:
+    def filled(self, name: str, axis: int, read: Sequence[int] | None = None) -> str:
         """All k positions along the axis, from those that are read: what nothing reads may hold anything."""
-        read = self.request.read
+        read = self.request.read if read is None else read
         if len(read) == self.request.k:
             return name
         place = [max((i for i, p in enumerate(read) if p <= at), default=0) for at in range(self.request.k)]
         return self.graph.add("Gather", [name, self.graph.constant(place, np.int64)], axis=axis)
+
+    def back(self, rows: str, moved: str) -> str:
+        """Rows of answers as the tensor that is expected, the axis where it was."""
+        request, g = self.request, self.graph
+        others = [n for axis, n in enumerate(request.dims) if axis != request.axis]
+        if others.count(None) <= 1 and 0 not in others:
+            shape = g.shape([*(-1 if n is None else n for n in others), request.k])
+        else:
+            ends = [g.shape([end]) for end in (0, self.rank - 1, 0, 1)]
+            head = g.add("Slice", [g.add("Shape", [moved]), *ends])
+            shape = g.add("Concat", [head, g.shape([request.k])], axis=0)
+        return self.dropped(self.moved(g.add("Reshape", [rows, shape]), self.rank - 1, request.axis))
+
+
+class _Selected(_Emitter):
+    """TopK with indices, on rows of d numbers (exporter.rewriting.select)."""
+
+    def __init__(self, request: Request, policy: Policy, x: str, prefix: str) -> None:
+        self.dtype = request.dtype if request.dtype in COMPARED else "float32"
+        super().__init__(request, x, prefix, self.dtype)
+        self.graph.once = True
+        self.policy = policy
+
+    def emission(self) -> Emission:
+        request, g, read = self.request, self.graph, self.request.read
+        k = max(read) + 1
+        moved = self.moved(self.cast(self.x, request.dtype, self.dtype), request.axis, self.rank - 1)
+        rows = g.add("Reshape", [moved, g.shape([-1, request.d])]) if self.rank != 2 else moved
+        nodes = Rows(g, rows, request.d, largest=request.largest, opset=self.policy.opset)
+        wanted = request.values is not None
+        chosen = method(request.d, k, self.policy.reductions)
+        value: str | None
+        if chosen == "rounds":
+            value, index = nodes.rounds(k)
+            read = tuple(range(k))
+        elif chosen == "pairs":
+            value, index = nodes.pairs(read, values=wanted)
+        else:
+            value, index = nodes.threshold(k, read, values=wanted)
+        index = self.back(self.filled(index, 1, read), moved)
+        if value is not None and wanted:
+            value = self.cast(self.back(self.filled(value, 1, read), moved), self.dtype, request.dtype)
+        compared = sum(node.op_type in ("Max", "Min") for node in g.nodes)
+        became = {
+            "rounds": f"{k} rounds of {'ReduceMax and ArgMax' if request.largest else 'ReduceMin and ArgMin'}",
+            "pairs": "all pairs compared",
+            "threshold": f"a threshold by {compared} Max and Min, and {k} one-hot rows",
+        }
+        g.prune([name for name in (value, index) if name])
+        return Emission(g, value if wanted else None, index, became[chosen])
 
 
 class _Compared(_Emitter):
@@ -146,13 +252,11 @@ class _Compared(_Emitter):
             out = self.filled(self.chosen(self.t, request.ranks(request.read)), self.axis)
             values = self.cast(self.dropped(self.moved(out, self.axis, request.axis)), self.dtype, request.dtype)
         if request.indices:
-            found = self.first() if request.k == 1 else self.filled(self.placed(), self.axis)
-            out = self.dropped(self.moved(found, self.axis, request.axis))
+            out = self.dropped(self.moved(self.first(), self.axis, request.axis))
             indices = self.graph.add("Cast", [out], to=TensorProto.INT64)
         parts = [f"{self.compared} Max and Min"] if self.compared or not request.indices else []
         if request.indices:
-            first = f"the {'last' if request.last else 'first'} entry that equals it"
-            parts.append(first if request.k == 1 else "all pairs compared")
+            parts.append(f"the {'last' if request.last else 'first'} entry that equals it")
         return Emission(self.graph, values, indices, " and ".join(parts))
 
     def chosen(self, t: str, wanted: Sequence[int]) -> str:
@@ -179,39 +283,18 @@ class _Compared(_Emitter):
         other = self.graph.constant(0 if last else d - 1, np.float32)
         return self.chosen(self.graph.add("Where", [equal, index, other]), [d if last else 1])
 
-    def placed(self) -> str:
-        """The index of the entry at every position that is read.
 
-        With A_ij = [j > i and x_j comes before x_i], entry i stands at place sum_j A_ij + #{j < i} - sum_j A_ji.
-        """
-        g, d, a = self.graph, self.request.d, self.axis
-        rows, columns = (self._unsqueezed(self.t, at) for at in (a + 1, a))
-        before = g.add("Greater" if self.request.largest else "Less", [columns, rows])
-        later = g.constant(np.triu(np.ones((d, d)), 1).reshape(d, d, *[1] * (self.rank - 1 - a)), np.float32)
-        pairs = g.add("Mul", [g.add("Cast", [before], to=TensorProto.FLOAT), later])
-        behind, ahead = (self._summed(pairs, at) for at in (a + 1, a))
-        place = g.add("Sub", [g.add("Add", [behind, self.along(np.arange(d))]), ahead])
-        wanted = g.constant(np.reshape(self.request.read, (-1, *[1] * (self.rank - a))), np.float32)
-        hit = g.add("Cast", [g.add("Equal", [self._unsqueezed(place, a), wanted])], to=TensorProto.FLOAT)
-        found = self._summed(g.add("Mul", [hit, self.along(np.arange(d))]), a + 1)
-        return g.add("Min", [found, g.constant(d - 1, np.float32)])
-
-    def _unsqueezed(self, name: str, axis: int) -> str:
-        return self.graph.add("Unsqueeze", [name, self.graph.shape([axis])])
-
-    def _summed(self, name: str, axis: int) -> str:
-        return self.graph.add("ReduceSum", [name, self.graph.shape([axis])], keepdims=0)
-
-
-class _Rows(_Emitter):
+class _Network(_Emitter):
     """Rows of d numbers through one of our networks, in a profile with a grid."""
 
-    def __init__(self, request: Request, way: Way, x: str, prefix: str, domain: tuple[float, float] | None) -> None:
+    def __init__(
+        self, request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None
+    ) -> None:
         super().__init__(request, x, prefix, "float32")
-        self.way = way
+        self.policy = policy
         low, high, bits = NARROW.get(request.dtype, (None, None, 24))
         if domain is None and low is None:
-            raise Unfit(
+            raise CannotReplace(
                 f"the range of its {request.dtype} data is unknown",
                 "give --domain LO HI or --calibrate DATA.npz, or take --profile minmax, which needs none",
             )
@@ -219,11 +302,13 @@ class _Rows(_Emitter):
         if lo == hi:
             lo, hi = lo - 1, hi + 1  # one value only
         try:
-            self.grid = Grid(lo, hi, way.bits or bits)
+            self.grid = Grid(lo, hi, policy.bits or bits)
         except UserError as error:
-            raise Unfit(str(error), "take another --domain or --bits, or --profile minmax, which needs none") from None
+            raise CannotReplace(
+                str(error), "take another --domain or --bits, or --profile minmax, which needs none"
+            ) from None
         if request.dtype.startswith(("int", "uint")) and self.grid.step > 1:
-            raise Unfit(
+            raise CannotReplace(
                 f"whole numbers of [{lo:g}, {hi:g}] would be rounded to steps of {self.grid.step:g}",
                 "take more --bits (24 at most in float32), or --profile minmax, which takes them as they are",
             )
@@ -242,19 +327,19 @@ class _Rows(_Emitter):
                 if order != list(range(len(order))):
                     back = np.argsort(order).tolist()
                     out = g.add("Gather", [out, g.constant(back, np.int64)], axis=1)
-                values = self.back(self.cast(out, built.dtype, request.dtype), moved)
+                values = self.back(self.cast(self.filled(out, 1), built.dtype, request.dtype), moved)
                 # rounding back to a narrower float moves a value no further than the grid did
                 error = (built.off_grid_error or 0.0) * (1 + (built.dtype != request.dtype))
                 became.append(
-                    f"{built.options.construction} {self.way.profile} {built.dtype}, depth {built.network.depth}"
+                    f"{built.options.construction} {self.policy.profile} {built.dtype}, depth {built.network.depth}"
                 )
             if request.indices:
                 net, dtype = self.index_network
                 out = self.embedded(net, dtype, rows, "i_")
-                indices = g.add("Cast", [self.back(out, moved)], to=TensorProto.INT64)
-                became.append(f"all pairs {self.way.profile} {dtype}, depth {net.depth}")
+                indices = g.add("Cast", [self.back(self.filled(out, 1), moved)], to=TensorProto.INT64)
+                became.append(f"all pairs {self.policy.profile} {dtype}, depth {net.depth}")
         except UserError as error_:
-            raise Unfit(str(error_), "take fewer --bits, or --profile minmax, which needs no grid") from None
+            raise CannotReplace(str(error_), "take fewer --bits, or --profile minmax, which needs no grid") from None
         lo, hi = self.grid.lo, self.grid.hi
         return Emission(g, values, indices, f"{' and '.join(became)}, {self.grid.bits} bits on [{lo:g}, {hi:g}]", error)
 
@@ -263,7 +348,7 @@ class _Rows(_Emitter):
         request = self.request
         few = len(request.read) <= 16 and request.d > 64
         dtype: Any = "float64" if request.dtype == "float64" else "auto"
-        return Options(default("median" if few else "sort"), grid=self.grid, dtype=dtype, profile=self.way.profile)
+        return Options(default("median" if few else "sort"), grid=self.grid, dtype=dtype, profile=self.policy.profile)
 
     @cached_property
     def index_network(self) -> tuple[Network, DType]:
@@ -277,15 +362,15 @@ class _Rows(_Emitter):
             x = vector(request.d, grid.low, grid.high)
             u = guarded(grid, x, MANTISSA[dtype])
             net = network(x, places(u, request, delta))
-            if structured_bits(net, grid.step).exact_in(dtype) and not PROFILES[self.way.profile].merged:
+            if structured_bits(net, grid.step).exact_in(dtype) and not PROFILES[self.policy.profile].merged:
                 return net, dtype
         raise UserError(
-            f"indices of {request.d} entries at {grid.bits} bits would not be exact in profile {self.way.profile}"
+            f"indices of {request.d} entries at {grid.bits} bits would not be exact in profile {self.policy.profile}"
         )
 
     def embedded(self, net: Network, dtype: DType, rows: str, part: str) -> str:
         """The nodes of a network between ours, under names of their own."""
-        made = PROFILES[self.way.profile].write(net, dtype)
+        made = PROFILES[self.policy.profile].write(net, dtype)
         names = {"x": self.cast(rows, self.request.dtype, dtype), "": ""}
 
         def name(old: str) -> str:
@@ -302,19 +387,6 @@ class _Rows(_Emitter):
             node.name = node.output[0]
             self.graph.nodes.append(node)
         return name("y")
-
-    def back(self, rows: str, moved: str) -> str:
-        """Rows of answers as the tensor that is expected, the axis where it was."""
-        request, g = self.request, self.graph
-        rows = self.filled(rows, 1)
-        others = [n for axis, n in enumerate(request.dims) if axis != request.axis]
-        if others.count(None) <= 1 and 0 not in others:
-            shape = g.shape([*(-1 if n is None else n for n in others), request.k])
-        else:
-            ends = [g.shape([end]) for end in (0, self.rank - 1, 0, 1)]
-            head = g.add("Slice", [g.add("Shape", [moved]), *ends])
-            shape = g.add("Concat", [head, g.shape([request.k])], axis=0)
-        return self.dropped(self.moved(g.add("Reshape", [rows, shape]), self.rank - 1, request.axis))
 
 
 def places(u: Node, request: Request, delta: Fraction) -> Node:

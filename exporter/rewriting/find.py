@@ -14,7 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-OPERATORS = ("TopK", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin")
+from exporter.rewriting import OPERATORS
+
+DEFAULT = ("TopK",)  # compilers have the others
 TYPES = {
     "FLOAT": "float32", "DOUBLE": "float64", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "INT8": "int8",
     "UINT8": "uint8", "INT16": "int16", "UINT16": "uint16", "INT32": "int32", "INT64": "int64",
@@ -73,7 +75,7 @@ class Left:
     remedy: str
 
 
-class Unfit(Exception):
+class CannotReplace(Exception):
     """(reason, remedy): a node cannot be replaced."""
 
 
@@ -121,56 +123,70 @@ def called(node: ir.Node) -> str:
 def _request(node: ir.Node, model: ir.Model, types: Types) -> Request | Left:
     try:
         if node.graph is not model.graph:
-            raise Unfit(
+            raise CannotReplace(
                 "it stands inside the body of an If, Loop or Scan", "export the model without control flow there"
             )
         source = node.inputs[0]
         kind, dims = types.get(source.name or "", (0, None)) if source else (0, None)
         dtype = TYPES.get(ir.DataType(kind).name)
         if dtype is None:
-            raise Unfit(
+            raise CannotReplace(
                 f"its input is of type {ir.DataType(kind).name.lower()}",
                 "cast it to a float or an int32 before the node",
             )
         if dims is None:
-            raise Unfit("the rank of its input is unknown", "give the model's inputs shapes, then export it again")
+            raise CannotReplace(
+                "the rank of its input is unknown", "give the model's inputs shapes, then export it again"
+            )
         shaped = _topk if node.op_type == "TopK" else _extremum
         return shaped(node, model, dims, dtype, types)
-    except Unfit as reason:
+    except CannotReplace as reason:
         return Left(called(node), node.op_type, reason.args[0], reason.args[1])
 
 
-def _axis(dims: Dims, axis: int) -> int:
+def _fixing(model: ir.Model) -> str:
+    """How the free axes of the model's inputs become lengths; other lengths depend on the data."""
+    tool = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
+    for source in model.graph.inputs:
+        for dim in source.shape or ():
+            if not isinstance(dim, int):
+                named = f"--dim_param {dim.value}" if dim.value else f"--input_name {source.name} --input_shape N,N,..."
+                return f"fix the free axes of the inputs, {tool} {named}{' --dim_value N' * bool(dim.value)} OLD NEW"
+    return "the length depends on the data: pad the tensor to a fixed length in the source of the model"
+
+
+def _axis(dims: Dims, axis: int, model: ir.Model) -> int:
     at = axis + len(dims) if axis < 0 else axis
     if not 0 <= at < len(dims):
-        raise Unfit(f"its axis {axis} is not one of a tensor of {len(dims)} axes", "mend the model")
-    if not dims[at]:
-        raise Unfit(
-            f"the length of axis {axis} is {'0' if dims[at] == 0 else 'unknown'}",
-            "fix that axis when the model is exported, or by python -m onnxruntime.tools.make_dynamic_shape_fixed",
-        )
+        raise CannotReplace(f"its axis {axis} is not one of a tensor of {len(dims)} axes", "mend the model")
+    if dims[at] == 0:
+        raise CannotReplace(f"the length of axis {axis} is 0", "leave it: there is nothing to compute")
+    if dims[at] is None:
+        raise CannotReplace(f"the length of axis {axis} is unknown", _fixing(model))
     return at
 
 
 def _topk(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) -> Request:
-    axis = _axis(dims, node.attributes.get_int("axis", -1))
+    axis = _axis(dims, node.attributes.get_int("axis", -1), model)
     values, indices = (_read(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
     given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else _constant(node.inputs[1])
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
-        raise Unfit("k is an input of the model", "make it a constant: an initializer that is not among the inputs")
+        raise CannotReplace(
+            "k is an input of the model", "make it a constant: an initializer that is not among the inputs"
+        )
     if given is not None and np.size(given) != 1:
-        raise Unfit(f"k holds {np.size(given)} numbers, and not one", "mend the model")
+        raise CannotReplace(f"k holds {np.size(given)} numbers, and not one", "mend the model")
     k = int(np.ravel(given)[0]) if given is not None else None
     for output in node.outputs:
         made = types.get(output.name or "", (0, None))[1]
         k = made[axis] if k is None and made and len(made) == len(dims) else k
     if k is None:
-        raise Unfit("k is not a constant", "make it one: a number in the source, not a tensor that is computed")
+        raise CannotReplace("k is computed, and not from constants", _fixing(model))
     if not 1 <= k <= dims[axis]:  # type: ignore[operator]
-        raise Unfit(f"k = {k} of {dims[axis]} entries", "mend the model")
+        raise CannotReplace(f"k = {k} of {dims[axis]} entries", "mend the model")
     read = {p for v in node.outputs if _read(v) for p in positions_read(v, axis, k, len(dims))}
     if not read:
-        raise Unfit("nothing reads it", "leave it: a runtime drops it")
+        raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
     return Request(
         called(node), "TopK", axis, dims, dtype, k=k, largest=bool(node.attributes.get_int("largest", 1)), values=values,
         indices=indices, read=tuple(sorted(read)), ordered=bool(node.attributes.get_int("sorted", 1)),
@@ -186,20 +202,22 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
         axes = node.attributes.get_ints("axes", ())
     if axes is not None and len(axes) == 0:
         if node.attributes.get_int("noop_with_empty_axes", 0):
-            raise Unfit("it has no axes and so does nothing (noop_with_empty_axes)", "leave it: a runtime drops it")
+            raise CannotReplace(
+                "it has no axes and so does nothing (noop_with_empty_axes)", "leave it: a runtime drops it"
+            )
         axes = range(len(dims))
     if axes is None:
-        raise Unfit("its axes are not a constant", "make them one")
+        raise CannotReplace("its axes are computed, and not from constants", _fixing(model))
     if len(dims) == 0:
-        raise Unfit("its input is one number, so that it does nothing", "leave it: a runtime drops it")
+        raise CannotReplace("its input is one number, so that it does nothing", "leave it: a runtime drops it")
     if len(axes) != 1:
-        raise Unfit(f"it goes over {len(axes)} axes", "write it as one node for each axis")
+        raise CannotReplace(f"it goes over {len(axes)} axes", "write it as one node for each axis")
     out = _read(node.outputs[0])
     if out is None:
-        raise Unfit("nothing reads it", "leave it: a runtime drops it")
+        raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
     is_value = node.op_type.startswith("Reduce")
     return Request(
-        called(node), node.op_type, _axis(dims, int(axes[0])), dims, dtype, k=1, largest=node.op_type.endswith("Max"),
+        called(node), node.op_type, _axis(dims, int(axes[0]), model), dims, dtype, k=1, largest=node.op_type.endswith("Max"),
         values=out if is_value else None, indices=None if is_value else out, read=(0,),
         keep=bool(node.attributes.get_int("keepdims", 1)), last=bool(node.attributes.get_int("select_last_index", 0)),
     )  # fmt: skip

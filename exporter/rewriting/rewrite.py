@@ -9,7 +9,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from exporter.files.model_file import reading
 from exporter.files.profiles import PROFILES
 from exporter.files.quantisation import EXCLUDE, listed
 from exporter.options import checked, in_python, nearest
-from exporter.question.grid import at_most, shown
+from exporter.question.grid import shown
+from exporter.rewriting import OPERATORS
 from exporter.rewriting.check import (
     Compared,
     Feed,
@@ -39,112 +39,15 @@ from exporter.rewriting.check import (
     sessions,
     watched,
 )
-from exporter.rewriting.emit import INDICES_UP_TO, Emission, Way, emit, opset_needed
-from exporter.rewriting.find import OPERATORS, Left, Request, Unfit, find, inferred
+from exporter.rewriting.emit import LARGEST, Emission, Policy, emit, estimate, opset_needed
+from exporter.rewriting.find import DEFAULT, CannotReplace, Left, Request, find, inferred
+from exporter.rewriting.fold import folded, told
+from exporter.rewriting.report import Replaced, Rewritten
 
-LARGEST = 2**31 - 1  # bytes of a protobuf message
 TOO_LARGE = (
     "is larger than 2 GB, which no protobuf message may be: save it with its data beside it, "
     "onnx.save(model, path, save_as_external_data=True)"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replaced:
-    """A node that was replaced: what it was and became, and what the check found on its outputs."""
-
-    node: str
-    was: str
-    became: str
-    nodes: int
-    error: float
-    domain: tuple[float, float] | None = None
-    seen: tuple[float, float] | None = None  # the range of the data in the check
-    ordered: bool = True  # in an order that the node promises
-    outputs: list[Compared] = field(default_factory=list)
-
-    @property
-    def left_range(self) -> bool:
-        return bool(self.domain and self.seen and (self.seen[0] < self.domain[0] or self.seen[1] > self.domain[1]))
-
-    @property
-    def right(self) -> bool:
-        """Equal, or as near as promised."""
-        return not self.left_range and all(c.equal or c.difference <= self.error for c in self.outputs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rewritten:
-    """The outcome: `ok` if nothing is left, and every replaced node was seen to be as right as promised.
-
-    Without a check, because none was wanted, only what is left counts.
-    """
-
-    file: str
-    profile: str
-    replaced: list[Replaced]
-    left: list[Left]
-    nodes: tuple[int, int]
-    opset: tuple[int, int]
-    outputs: list[Compared]
-    checked: int  # inputs that both models were run on
-    unchecked: str = ""  # why nothing was checked, though it should have been
-    model: onnx.ModelProto = field(repr=False, compare=False)
-
-    @property
-    def status(self) -> int:
-        """The exit status: 1 if something is left or differs, 3 if nothing could be checked, else 0."""
-        if self.left or not all(r.right for r in self.replaced):
-            return 1
-        same = all(r.ordered and all(c.equal for c in r.outputs) for r in self.replaced)
-        if same and not all(c.equal for c in self.outputs):
-            return 1
-        return 3 if self.unchecked else 0
-
-    @property
-    def ok(self) -> bool:
-        return self.status == 0
-
-    def as_dict(self) -> dict[str, Any]:
-        found = {name: value for name, value in vars(self).items() if name != "model"}
-        lists: dict[str, list[Any]] = {"replaced": self.replaced, "left": self.left, "outputs": self.outputs}
-        listed = {name: [asdict(each) for each in some] for name, some in lists.items()}
-        return found | listed | {"ok": self.ok, "status": self.status}
-
-    def lines(self) -> list[str]:
-        """The same for people."""
-        out = []
-        for r in self.replaced:
-            out.append(f"replaced {r.was}\n    by {r.became}, {r.nodes} nodes{_told(r.outputs, r.error)}")
-            if r.left_range and r.domain and r.seen:
-                (lo, hi), (least, most) = r.domain, r.seen
-                out.append(
-                    f"    in the check its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}]"
-                    ", and is clamped there: take a wider --domain, --calibrate with data of yours, or --profile minmax"
-                )
-        out += [f"left {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.left]
-        if self.opset[0] != self.opset[1]:
-            out.append(f"opset raised from {self.opset[0]} to {self.opset[1]}, which the new nodes need")
-        out.append(
-            f"{len(self.replaced)} replaced, {len(self.left)} left, {self.nodes[0]} nodes became {self.nodes[1]}"
-        )
-        if self.checked:
-            out += [f"output {c.name}{_told([c], 0.0)}" for c in self.outputs]
-            out.append(f"checked on {self.checked} inputs in onnxruntime")
-        elif self.unchecked:
-            out.append(f"NOTHING WAS CHECKED: {self.unchecked}")
-        else:
-            out.append("not checked, as asked" if self.replaced else "nothing is replaced, so nothing is written")
-        return out
-
-
-def _told(found: Sequence[Compared], error: float) -> str:
-    if not found:
-        return ""
-    if all(c.equal for c in found):
-        return ": equal bit for bit"
-    allowed = f" (at most {at_most(error)} is promised)" if error else ""
-    return f": largest difference {max(c.difference for c in found):.3g}{allowed}"
 
 
 def rewrite(
@@ -155,42 +58,61 @@ def rewrite(
     calibrate: Path | str | None = None,
     bits: int | None = None,
     profile: str | None = None,
-    only: Sequence[str] = OPERATORS,
-    indices: int = INDICES_UP_TO,
+    only: Sequence[str] | None = None,
+    also: Sequence[str] = (),
+    indices: int | None = None,
     check: bool = True,
     progress: Callable[[str], None] = lambda stage: None,
+    announce: Callable[[str], None] = lambda line: None,
     spelled: bool = True,
 ) -> Rewritten:
-    """Replace order statistics in the ONNX file `model` and write `out`; without `out` nothing is written.
+    """Replace TopK in the ONNX file `model` and write `out`; without `out` nothing is written.
 
-    The options are those of `python -m exporter rewrite --help`; `spelled`: messages name them as Python does.
+    The options are those of `python -m exporter rewrite --help`. `announce` gets the estimate of each new part before the
+    part is built. `spelled`: messages name the options as Python does.
     """
     try:
+        operators = _operators(only, also)
+        policy = _policy(domain, calibrate, bits, profile, indices)
+        if {"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"} & {*operators}:
+            policy = dataclasses.replace(policy, reductions=False)
         return _rewrite(
-            Path(model), Path(out) if out else None, _way(domain, calibrate, bits, profile, indices), domain=domain,
-            calibrate=Path(calibrate) if calibrate else None, only=tuple(only), check=check, progress=progress,
+            Path(model), Path(out) if out else None, policy, domain=domain,
+            calibrate=Path(calibrate) if calibrate else None, only=operators, check=check, progress=progress,
+            announce=announce,
         )  # fmt: skip
     except UserError as error:
         raise type(error)(in_python(str(error)) if spelled else str(error)) from None
 
 
-def _way(domain: Any, calibrate: Any, bits: int | None, profile: str | None, indices: int) -> Way:
+def _operators(only: Sequence[str] | None, also: Sequence[str]) -> tuple[str, ...]:
+    """The operators that are replaced."""
+    for option, given in (("only", only or ()), ("also", also)):
+        for name in given:
+            if name not in OPERATORS:
+                raise UserError(f"--{option} takes {', '.join(OPERATORS)}, not {name!r}{nearest(name, OPERATORS)}")
+    return tuple(dict.fromkeys([*(DEFAULT if only is None else only), *also]))
+
+
+def _policy(domain: Any, calibrate: Any, bits: int | None, profile: str | None, indices: int | None) -> Policy:
     if profile is not None and profile not in PROFILES:
         raise UserError(f"--profile must be one of {', '.join(PROFILES)}, not {profile!r}{nearest(profile, PROFILES)}")
     if domain is not None and calibrate is not None:
         raise UserError("--domain and --calibrate both say what range the data has: give one of them")
-    way = Way(profile or ("structured" if domain is not None or calibrate is not None else "minmax"), bits, indices)
+    policy = Policy(
+        profile or ("structured" if domain is not None or calibrate is not None else "minmax"), bits, indices
+    )
     for name, value in (("domain", domain), ("bits", bits)):
         if value is not None:
             checked(name, value)
-            if way.floats:
+            if policy.floats:
                 remedy = "leave it out, or take --profile structured"
                 raise UserError(
-                    f"--profile {way.profile} takes every number as it is: --{name} changes nothing; {remedy}"
+                    f"--profile {policy.profile} takes every number as it is: --{name} changes nothing; {remedy}"
                 )
     if domain is not None and not domain[0] < domain[1]:
         raise UserError(f"the domain must be two finite numbers LO < HI, not {shown(domain[0])} {shown(domain[1])}")
-    return way
+    return policy
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -213,31 +135,31 @@ def load(path: Path) -> onnx.ModelProto:
 
 
 def _rewrite(
-    path: Path, out: Path | None, way: Way, *, domain: Any, calibrate: Path | None, only: tuple[str, ...], check: bool,
-    progress: Callable[[str], None],
+    path: Path, out: Path | None, policy: Policy, *, domain: Any, calibrate: Path | None, only: tuple[str, ...], check: bool,
+    progress: Callable[[str], None], announce: Callable[[str], None],
 ) -> Rewritten:  # fmt: skip
     progress("reading")
-    if unknown := [op for op in only if op not in OPERATORS]:
-        raise UserError(f"--only takes {', '.join(OPERATORS)}, not {unknown[0]!r}{nearest(unknown[0], OPERATORS)}")
     before = load(path)
     if out is not None and out.is_dir():
         raise UserError(f"{out} is a directory: name a file in it")
-    proto, opset = _raised(before, way, only, path.parent)
-    model, types = _model(proto, path.parent), inferred(proto)
-    found = list(find(model, types, only))
+    proto, opset = _raised(before, policy, only, path.parent)
+    policy = dataclasses.replace(policy, opset=opset[1])
+    model, found = _found(proto, path.parent, only)
     if not found:
-        raise UserError(f"{path} has none of {', '.join(only)} inside: there is nothing to replace")
+        others = sorted({n.op_type for n in model.graph.all_nodes()} & {*OPERATORS})
+        hint = f"; --also {others[0]} replaces {others[0]}" if others else ""
+        raise UserError(f"{path} has no {' or '.join(only)}: there is nothing to replace{hint}")
     wanted = [r for _, r in found if isinstance(r, Request)]
     sources = {id(node): node.inputs[0].name or "" for node, r in found if isinstance(r, Request) and node.inputs[0]}
-    calibration: Feed | None = None
+    calibration: list[Feed] = []
     measured: dict[str, tuple[float, float]] = {}
     if calibrate is not None:
         progress("calibrating")
         names = sorted(set(sources.values()))
         with sessions([watched(before, names)], path.parent) as (session,):
             calibration = calibration_data(calibrate, session)
-            computed = run(session, calibration, [n for n in names if n not in calibration])
-            measured = ranges([computed | calibration], names)
+            computed = [n for n in names if n not in calibration[0]]
+            measured = ranges([run(session, feed, computed) | feed for feed in calibration], names)
     replaced, left, requests = [], [r for _, r in found if isinstance(r, Left)], []
     ours: list[str] = []
     taken = _names(model)
@@ -248,9 +170,10 @@ def _rewrite(
         its_domain = tuple(domain) if domain is not None else measured.get(x)
         try:
             if its_domain and not np.isfinite(its_domain).all():
-                raise Unfit("its calibration data is not finite", "take --profile minmax, which needs no range")
-            emission = emit(request, way, x, _prefix(request, taken), None if way.floats else its_domain)
-        except Unfit as reason:
+                raise CannotReplace("its calibration data is not finite", "take --profile minmax, which needs no range")
+            announce(f"{request.about()}: {estimate(request, policy)}")
+            emission = emit(request, policy, x, _prefix(request, taken), None if policy.floats else its_domain)
+        except CannotReplace as reason:
             left.append(Left(request.node, request.op, reason.args[0], reason.args[1]))
             continue
         progress(f"replacing {request.node}")
@@ -263,7 +186,7 @@ def _rewrite(
                 became=emission.became,
                 nodes=len(emission.graph.nodes),
                 error=emission.error,
-                domain=None if way.floats else its_domain,
+                domain=None if policy.floats else its_domain,
                 ordered=request.ordered,
             )
         )
@@ -292,7 +215,7 @@ def _rewrite(
         progress("writing")
         _write(after, path, out)
     return Rewritten(
-        file=path.name, profile=way.profile, replaced=replaced, left=left, nodes=counts, opset=opset, outputs=outputs,
+        file=path.name, profile=policy.profile, replaced=replaced, left=left, nodes=counts, opset=opset, outputs=outputs,
         checked=times, unchecked=unchecked, model=after,
     )  # fmt: skip
 
@@ -304,13 +227,24 @@ def _model(proto: onnx.ModelProto, folder: Path) -> ir.Model:
     return model
 
 
+def _found(
+    proto: onnx.ModelProto, folder: Path, only: tuple[str, ...]
+) -> tuple[ir.Model, list[tuple[ir.Node, Request | Left]]]:
+    """The model for editing and its nodes of interest; constants are folded if a node would be left otherwise."""
+    model, types = _model(proto, folder), inferred(proto)
+    found = list(find(model, types, only))
+    if any(isinstance(each, Left) for _, each in found):
+        found = list(find(model, told(model, types, folded(proto, folder)), only))
+    return model, found
+
+
 def _raised(
-    proto: onnx.ModelProto, way: Way, only: tuple[str, ...], folder: Path
+    proto: onnx.ModelProto, policy: Policy, only: tuple[str, ...], folder: Path
 ) -> tuple[onnx.ModelProto, tuple[int, int]]:
     """The model in an opset that has the operators we write; the model as it is where that one is new enough."""
     now = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    asked = [r for _, r in find(_model(proto, folder), inferred(proto), only) if isinstance(r, Request)]
-    need = max((opset_needed(r, way) for r in asked), default=0)
+    asked = [r for _, r in _found(proto, folder, only)[1] if isinstance(r, Request)]
+    need = max((opset_needed(r, policy) for r in asked), default=0)
     if now >= need:
         return proto, (now, now)
     try:
@@ -398,34 +332,45 @@ def _nodes(graph: ir.Graph, ours: Graph) -> dict[str, ir.Value]:
 
 def _checked(
     before: onnx.ModelProto, after: onnx.ModelProto, folder: Path, requests: list[tuple[Request, str]],
-    replaced: list[Replaced], *, calibration: Feed | None, domain: Sequence[float] | None,
+    replaced: list[Replaced], *, calibration: list[Feed], domain: Sequence[float] | None,
 ) -> tuple[list[Compared], int, list[Replaced]]:  # fmt: skip
+    """Every output of the file as it is written, and every replaced tensor, which is made an output for that."""
     names = [name for r, _ in requests for name in (r.values, r.indices) if name]
     outputs = [o.name for o in before.graph.output]
     sources = sorted({x for _, x in requests})
     with sessions([watched(before, [*names, *sources]), watched(after, names)], folder) as (old, new):
         inputs = feeds(old, calibration, domain)
         made = {i.name for i in old.get_inputs()}
-        pairs = []
-        for feed in inputs:
-            asked = list(dict.fromkeys([*outputs, *names, *(s for s in sources if s not in made)]))
+        asked = list(dict.fromkeys([*outputs, *names]))
+        taken, pairs = [], []
+        for place, feed in enumerate(inputs):
             try:
-                a = run(old, feed, asked)
+                a = run(old, feed, [*asked, *(s for s in sources if s not in made and s not in asked)])
             except UserError:
-                if calibration and feed.keys() == calibration.keys() and all(feed[n] is calibration[n] for n in feed):
+                if place < len(calibration):
                     raise
                 continue  # not every random input is one that a model takes
-            pairs.append((a | feed, run(new, feed, list(dict.fromkeys([*outputs, *names])))))
-    seen = ranges([a for a, _ in pairs], sources) if pairs else {}
+            taken.append(feed)
+            pairs.append((a | feed, run(new, feed, asked)))
+    if not pairs:
+        return [], 0, replaced
+    with sessions([before, after], folder) as (old, new):
+        written = [(run(old, feed, outputs), run(new, feed, outputs)) for feed in taken]
+    seen = ranges([a for a, _ in pairs], sources)
     results = []
     for one, (request, x) in zip(replaced, requests, strict=True):
         found = [
             compared(name, [(a[name], b[name]) for a, b in pairs], request)
             for name in (request.values, request.indices)
-            if name and pairs
+            if name
         ]
         results.append(dataclasses.replace(one, seen=seen.get(x), outputs=found))
-    return [compared(n, [(a[n], b[n]) for a, b in pairs]) for n in outputs if pairs], len(pairs), results
+    ends = []
+    for name in outputs:
+        end = compared(name, [(a[name], b[name]) for a, b in written])
+        unfused = end.equal or compared(name, [(a[name], b[name]) for a, b in pairs]).equal
+        ends.append(dataclasses.replace(end, fused=unfused and not end.equal))
+    return ends, len(pairs), results
 
 
 def _write(proto: onnx.ModelProto, source: Path, out: Path) -> None:

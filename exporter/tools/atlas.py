@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from exporter.build import build, to_onnx, trace
 from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
-from exporter.errors import UserError
+from exporter.errors import UserError, install
 from exporter.files.manifest import replace_file, writable
 from exporter.files.session import Session
 from exporter.options import Options, checked
+from exporter.progress import Progress
 from exporter.question import task as tasks
 from exporter.question.families import UNITS
 from exporter.readings.accounting import Accounting, accounting
@@ -50,8 +50,7 @@ ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
 SOURCES = ("build.py", "options.py", "question", "formula", "planning", "constructions", "readings", "files")
 TABLE = "atlas.csv"
 NO_MATPLOTLIB = (
-    "matplotlib is not installed; pip install 'onnx-median[plot]', and then "
-    "python -m exporter atlas --plots-only --out {} draws them"
+    f"matplotlib is not installed: {install('plot')}; then python -m exporter atlas --plots-only --out {{}} draws them"
 )
 
 
@@ -167,12 +166,9 @@ def atlas(
     effort = Effort(trials, 1e-3 if failure is None else checked("failure", failure), float(seconds))
     table, made_by = out / TABLE, sources()
     rows = {(r["construction"], r["d"]): r for r in (read_table(table) if table.exists() else [])}
-    with (
-        writable(out),
-        tqdm([Cell(n, d) for d in sorted(ds) for n in chosen], desc="atlas", unit="cell", disable=None) as bar,
-    ):
-        for cell in bar:
-            bar.set_postfix_str(f"{cell.construction} d = {cell.d}")
+    with writable(out):
+        for cell in (bar := Progress([Cell(n, d) for d in sorted(ds) for n in chosen], "atlas", "cell")):
+            bar.stage(f"{cell.construction} d = {cell.d}")
             before = rows.get((cell.construction, cell.d))
             if before and any(before[ASKED + what] != value for what, value in asdict(effort).items()):
                 before = None

@@ -90,9 +90,9 @@ def _depth_bound(outputs: list[Output], d: int, depth: int) -> dict[str, Any]:
 
 
 def _width_bound(outputs: list[Output], d: int, depth: int, width: int) -> dict[str, Any]:
-    """theorem:max_hierarchy for the maximum, theorem:exact_median for any rank, as far as its proof reaches."""
+    """Theorem 4.1 for the maximum, Theorem 4.2 for any rank, as far as its proof reaches."""
     m = max(maximum_within(o, d) for o in outputs)
-    label = "theorem:max_hierarchy" if m == d else "theorem:exact_median"
+    label = "Theorem 4.1" if m == d else "Theorem 4.2"
     needed = exact_width(m, depth)
     if needed is not None:
         within = "" if m == d else f", within which is the maximum of {m} numbers,"
@@ -111,7 +111,7 @@ def _width_bound(outputs: list[Output], d: int, depth: int, width: int) -> dict[
 def _first_layer_bound(
     outputs: list[Output], d: int, first: int, witness: dict[str, Any] | None, span: float
 ) -> dict[str, Any]:
-    """theorem:all_depth_lower_width_bounds; a witness also where the layer is wide but its rank is below d."""
+    """Theorem 4.9; a witness also where the layer is wide but its rank is below d."""
     errors = [e for o in outputs if (e := narrow_error(o, d)) is not None] if first < d else []
     if errors:
         says = (
@@ -122,7 +122,7 @@ def _first_layer_bound(
     else:
         says = f"{first} numbers leave the first affine map for {d} inputs, which rules nothing out"
     return {
-        "label": "theorem:all_depth_lower_width_bounds", "says": says, "holds": bool(errors or witness),
+        "label": "Theorem 4.9", "says": says, "holds": bool(errors or witness),
         "rules_out": "exact and accurate" if errors else "exact",
         "mean_squared_error_at_least": round_down(max(errors) * span * span) if errors else None,
     }  # fmt: skip
@@ -132,9 +132,7 @@ def _silent(depth: int) -> list[dict[str, Any]]:
     """The corollaries whose constants the paper does not give: they prove nothing about one file."""
     if depth not in (2, 3):
         return []
-    label, widths = {2: ("cor:depth2_lower_bounds", "every width"), 3: ("cor:depth3_lower_bounds", "width d²/20")}[
-        depth
-    ]
+    label, widths = {2: ("Corollary 4.6", "every width"), 3: ("Corollary 4.8", "width d²/20")}[depth]
     says = f"bounds the mean squared error at depth {depth} and {widths} from some d on and up to a constant, both not given"
     return [{"label": label, "says": says, "holds": False, "rules_out": None}]
 

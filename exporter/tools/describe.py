@@ -1,4 +1,4 @@
-"""What a file says of itself, and what its graph proves."""
+"""The description that a file carries, and the profile that its graph proves."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 from exporter.errors import UserError
 from exporter.files.model_file import decode, load
 from exporter.files.profiles import IMAGE_PROFILES, PROFILES, prove_profile
-from exporter.question.grid import shown
 from exporter.readings.promise import (
     TIES,
     beyond_the_grid,
     depth,
+    domain_of,
     kind_of_promise,
-    promise,
+    promise_sentence,
+    statistic,
     uniform_only,
     without_grid,
 )
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """The description in the file's metadata, its size, its operators and the profile that its graph proves."""
+    """The description in the metadata of a file, with the file's size, operators and proven profile."""
     proto = load(path)
     report = prove_profile(proto)
     about = decode(proto)
     if about and about["profile"] not in {**PROFILES, **IMAGE_PROFILES}:
-        raise UserError(f"{path} says it is {about['profile']!r}, which is no profile of ours")
+        raise UserError(f"{path} has the unknown profile {about['profile']!r} in its description")
     if about and (reason := report.reasons.get(about["profile"])):
         raise UserError(f"{path} says it is {about['profile']}, but its graph is not: {reason}")
     inputs = [i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}]
@@ -45,25 +46,25 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def describe_lines(about: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The same as lines of text."""
     d = about["description"]
-    lines = [f"{about['file']}: {about['bytes'] / 1024:.1f} kB, {'ours' if d else 'not one of ours'}"]
+    lines = [f"{about['file']}: {about['bytes'] / 1024:.1f} kB, {'' if d else 'not '}written by onnx-median"]
     if d:
-        outputs = ", ".join(
-            o["name"] + ("" if len(o["ranks"]) == 1 else f" = {o['weights']} of ranks {o['ranks']}")
-            for o in d["outputs"][:8]
-        )
-        lines += [
-            f"  computes     {d['op']} of {_numbers(d)}: {outputs}",
-            f"  construction {d['construction']} ({d['theorem']})",
-            *([_origin(d["reduced_from"])] if "reduced_from" in d else []),
-            f"  contract     {promise(d)}: {_grid(d)}{d['dtype']}",
-            f"  other data   {beyond_the_grid(d)}",
-            *([f"  ties         {TIES[d['ties']]}"] if "ties" in d and not _uniform(d) else []),
-            *_network(d),
-        ]
+        rows = {
+            "computes": statistic(d) + _outputs(d),
+            "construction": f"{d['construction']} ({d['theorem']})",
+            "reduced from": _origin(d),
+            "data": _data(d),
+            "promise": promise_sentence(d),
+            "other data": beyond_the_grid(d),
+            "ties": "" if _uniform(d) else TIES.get(d.get("ties", ""), ""),
+            "depth": depth(d),
+            "network": _network(d),
+            "widths": _widths(d["widths"]) if "widths" in d else "",
+        }
+        lines += [f"  {name:12} {text}" for name, text in rows.items() if text]
     ops = ", ".join(f"{n} {op}" for op, n in about["ops"].items())
-    proved = about["proved_profile"] or f"no profile of ours: {'; '.join(about['why_not_stricter'].values())}"
+    proved = about["proved_profile"] or f"no known profile: {'; '.join(about['why_not_stricter'].values())}"
     return [
         *lines,
         f"  input        {about['inputs']}   output {about['outputs']}   opset {about['opset']}",
@@ -72,37 +73,40 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
     ]
 
 
+def _outputs(d: dict[str, Any]) -> str:
+    """The ranks that the first outputs combine, where an output is not a single rank."""
+    mixed = [o for o in d["outputs"][:8] if len(o["ranks"]) > 1]
+    return "".join(f"; {o['name']} = {o['weights']} of ranks {o['ranks']}" for o in mixed) + (
+        f"; border {d['border']}" if d.get("window") else ""
+    )
+
+
 def _uniform(d: dict[str, Any]) -> bool:
-    """Whether only uniform inputs are spoken of, which have as few equal entries as they have."""
+    """Whether the promise is for uniform inputs alone: ties are then part of its failure bound."""
     return uniform_only(d) or (kind_of_promise(d) == "mse" and d["ties"] != "distinct")
 
 
-def _numbers(d: dict[str, Any]) -> str:
-    if d.get("window"):
-        return f"every window of {d['window'][0]} x {d['window'][1]} pixels, border {d['border']}"
-    return f"{d['d']} frames" if d.get("frames") else f"{d['d']} numbers"
-
-
-def _network(d: dict[str, Any]) -> list[str]:
+def _network(d: dict[str, Any]) -> str:
     if "comparators" in d:
-        count = f"{d['comparators']} comparators a pixel, for {d['operations']} minima and maxima"
-        return [f"  network      {count}; depth {d['depth']}"]
+        return f"{d['comparators']} comparators per pixel: {d['operations']} minima and maxima"
     weights = f", {d['nnz']} weights, largest {d['max_weight']:g}" if d["nnz"] is not None else ""
-    return [
-        f"  network      {depth(d)}, width {d['width']}, size {d['size']}{weights}",
-        f"  widths       {_widths(d['widths'])}",
-    ]
+    return f"width {d['width']}, size {d['size']}{weights}"
 
 
-def _grid(d: dict[str, Any]) -> str:
-    if without_grid(d):
-        return ""
-    where = f"[{shown(d['domain'][0])}, {shown(d['domain'][1])}], "
-    return where if d["epsilon"] is not None else f"{d['bits']} bits on {where}step {d['step']:g}, "
+def _data(d: dict[str, Any]) -> str:
+    """The domain, the grid in it and the dtype."""
+    if "quantized" in d:
+        scale, zero_point = d["quantized"]
+        return f"{d['dtype']} with scale {scale:g} and zero point {zero_point}"
+    if without_grid(d) or d["dtype"] == "uint8":
+        return f"{domain_of(d)}, {d['dtype']}" if d["dtype"] != "uint8" else "uint8"
+    grid = "" if d["epsilon"] is not None else f"grid of {d['bits']} bits, step {d['step']:g}, "
+    return f"{domain_of(d)}, {grid}{d['dtype']}"
 
 
-def _origin(source: dict[str, Any]) -> str:
-    return f"  reduced from {source['file']}, rank {source['rank']} of {source['d']} (--mode {source['mode']})"
+def _origin(d: dict[str, Any]) -> str:
+    source = d.get("reduced_from")
+    return f"{source['file']}, rank {source['rank']} of {source['d']} (--mode {source['mode']})" if source else ""
 
 
 def _widths(widths: list[int]) -> str:

@@ -39,15 +39,15 @@ def maximum_within(out: Output, d: int) -> int:
 
 
 def least_m(depth: int) -> int | None:
-    """The smallest m at which theorem:max_hierarchy speaks of a depth: 3 <= depth <= log2 log2 m; None where none fits."""
+    """The smallest m at which Theorem 4.1 speaks of a depth: 3 <= depth <= log2 log2 m; None where none fits."""
     return 2 ** (2**depth) if 3 <= depth <= 5 else None
 
 
 def exact_width(m: int, depth: int) -> float | None:
-    """The width that the exact maximum of m numbers takes at a depth, by theorem:max_hierarchy; None where it is silent.
+    """The width that the exact maximum of m numbers takes at a depth, by Theorem 4.1; None where it is silent.
 
-    theorem:exact_median states d^(1 + e)/40 from log2 log2 d >= depth on. Its proof fixes inputs until m numbers are left
-    and applies theorem:max_hierarchy to these m, so what it proves is m^(1 + e)/10, and that from log2 log2 m >= depth on:
+    Theorem 4.2 states d^(1 + e)/40 from log2 log2 d >= depth on. Its proof fixes inputs until m numbers are left
+    and applies Theorem 4.1 to these m, so what it proves is m^(1 + e)/10, and that from log2 log2 m >= depth on:
     for the median of d = 2m - 1 numbers and depth 3 that is d >= 511, not 256.
     """
     start = least_m(depth)
@@ -59,7 +59,7 @@ def exact_width(m: int, depth: int) -> float | None:
 def narrow_error(out: Output, d: int) -> float | None:
     """A mean squared error that every network has on [0, 1]^d whose first affine map has rank below d; rounded down.
 
-    theorem:all_depth_lower_width_bounds, with a proof that allows kernel vectors v of any signs. Let a = |v_i| be the
+    Theorem 4.9, with a proof that allows kernel vectors v of any signs. Let a = |v_i| be the
     largest entry, v_i = a after a change of sign, and h > 0, τ = ha. For one rank k, choose k - 1 of the other entries:
 
         p_i = c + h v_i t            c = τ + s

@@ -1,7 +1,7 @@
 """Section 4 as transformations of a file: a network for a rank becomes one for the maximum, of the same depth and width.
 
-    exact   (theorem:exact_median)             the entries above the rank are fixed to 1: rank k of d is the maximum of k
-    l2      (theorem:depthany_lower_bounds)    they are fixed to random values in [1/2, 1], all entries permuted, the free
+    exact   (Theorem 4.2)             the entries above the rank are fixed to 1: rank k of d is the maximum of k
+    l2      (Theorem 4.3)    they are fixed to random values in [1/2, 1], all entries permuted, the free
                                                ones halved and the answer doubled
 
 A rank k below the middle is rank d + 1 - k of 1 - x, which fixes entries to 0 (or to [0, 1/2]): the maximum of d + 1 - k.

@@ -13,14 +13,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
-
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.files.manifest import write
 from exporter.library import file_name
 from exporter.options import Options
+from exporter.progress import Progress
 from exporter.question.grid import Grid
 from exporter.question.task import Task, extremum, median
 from exporter.tools.properties import write_properties
@@ -50,7 +49,7 @@ def reference_models() -> Iterator[tuple[Task, Options]]:
 def write_reference(out: Path) -> list[str]:
     """Write the models, their manifest and properties; returns why others were left out."""
     skipped = []
-    for task, options in tqdm(list(reference_models()), desc="reference models", disable=None, leave=False):
+    for task, options in Progress(reference_models(), "writing reference models", "model"):
         name = file_name(task, options)
         try:
             model = build(task, options)

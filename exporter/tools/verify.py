@@ -25,26 +25,28 @@ from exporter.readings.promise import (
     beyond_the_grid,
     interpolates,
     kind_of_promise,
-    promise,
+    percent,
+    promise_sentence,
     uniform_only,
     without_grid,
 )
 
-# families in random order, on which a failure bound must show; the others repeat one order, which fails always or never
+# Families in random order, for which a failure bound holds. The others repeat one order, which always fails or never does.
 RANDOM = {
     "exact": {"uniform", "grid", "ties", "two-values", "8-bit", "clustered", "range-ends", *OFF_GRID},
     "capacity": {"uniform", "grid", "off-grid"},
 }
 EVEN = {"uniform", "grid", "off-grid"}  # entries independent and uniform in the domain
-CHANCE = 1e-9  # of calling a true failure bound broken by bad luck, on one family
+CHANCE = 1e-9  # the probability of calling a true failure bound broken, for one family
+LABELS = {"outside": "outside the domain (compared with clamped data)"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyResult:
-    """One row of the table: what came out, what was promised of it (empty: nothing), and whether that is so.
+    """One row of the table: the measured errors, the promise for this family (empty: none) and whether it was kept.
 
-    Errors are against the exact answer for the data, off the grid clamped to the domain; `exact` is the share of answers
-    that are bit for bit numpy's, in the dtype of the file; `wrong` the share further off than a right answer can be.
+    Errors are differences from numpy's answer for the data, clamped to the domain in the family `outside`. `exact` is the
+    share of answers that equal numpy's bit for bit, in the dtype of the file. `wrong` is the share beyond the promise.
     """
 
     family: str
@@ -59,9 +61,9 @@ class FamilyResult:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a file returned on every family, and what follows for its contract: kept if every promised row is, and one is.
+    """The results of all families. The contract is kept if a promise is made and every promise is kept.
 
-    A file that promises nothing is measured against numpy: `kept` then says whether every answer was exact.
+    A file without a promise is compared with numpy: `kept` then says whether every answer was exact.
     """
 
     file: str
@@ -87,7 +89,7 @@ class Verification:
 
     @property
     def conclusion(self) -> str:
-        """The one sentence that follows from the table."""
+        """The result in one sentence."""
         if not self.promises:
             return f"no promise is stated; exact on {self.exact_rows} of {len(self.families)} families"
         if not self.kept:
@@ -101,19 +103,20 @@ class Verification:
 
 
 def task_of(description: dict[str, Any], d: int) -> Task:
-    """The question a file says it answers; a file without a description is taken for a median."""
+    """The task in a file's description; a file without a description is treated as a median."""
     if not description:
         return median(d)
     outputs = tuple(
         Output(o["name"], tuple(o["ranks"]), tuple(Fraction(w) for w in o["weights"])) for o in description["outputs"]
     )
-    return Task(description["op"], d, outputs, description["op"], description["even"])
+    how = description.get("interpolation", "sum")
+    return Task(description["op"], d, outputs, description["op"], description["even"], how)
 
 
 def verify(
     path: Path, trials: int = 100, seed: int = 0, progress: Callable[[Iterator[str]], Iterator[str]] = iter
 ) -> Verification:
-    """Run every family and compare with numpy on the data itself, clamped to the domain."""
+    """Run every family and compare with numpy on the same data, clamped to the domain in the family `outside`."""
     if trials < 1:
         raise UserError(f"--trials must be 1 or more, not {trials}")
     session = ImageSession(path) if _of_images(path) else Session(path)
@@ -122,7 +125,7 @@ def verify(
     grid = Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
     rng = np.random.default_rng(seed)
     results, breaches = [], []
-    # a foreign file has no domain that it could clamp to
+    # the family `outside` needs a description with a domain
     names = [
         *UNITS,
         *(name for name in OFF_GRID if session.dtype.itemsize >= 4 and (about or name != "outside")),
@@ -145,13 +148,13 @@ def verify(
         p = len(task.outputs)
         columns = p + 2 * len(task.ranks) * bool(about.get("certificate"))
         if got.shape[1] < p or (about and got.shape[1] != columns):
-            raise UserError(f"{path}: it returns {got.shape[1]} columns where {columns} are needed")
+            raise UserError(f"{path} returns {got.shape[1]} columns where {columns} are needed")
         results.append(_result(about, task, grid, name, x, got[:, :p]))
         if results[-1].kept is False:
             breaches.append(f"{name}: {_measured(about, results[-1])}, promised: {results[-1].promise}")
         if about.get("certificate") and (name in UNITS or about.get("off_grid_error") is not None):
             breaches += _false_certificates(about, task, grid, name, x, got)
-    contract = f"{promise(about)}; other data: {beyond_the_grid(about)}" if about else "none stated"
+    contract = f"{promise_sentence(about)} Other data: {beyond_the_grid(about)}" if about else "no promise stated"
     return Verification(path.name, contract, results, breaches)
 
 
@@ -163,12 +166,12 @@ def _of_images(path: Path) -> bool:
 def _result(
     about: dict[str, Any], task: Task, grid: Grid, family: str, x: npt.NDArray[Any], value: npt.NDArray[Any]
 ) -> FamilyResult:
-    """One row: the answers compared, and held to what the file promises of such data."""
+    """One row: the answers compared with numpy's, and with the file's promise for such data."""
     kind, on_grid = kind_of_promise(about), family in UNITS or without_grid(about)
     clamped = x if on_grid or family != "outside" else np.clip(x, *np.array([grid.lo, grid.hi]).astype(x.dtype))
     truth = task.answers(clamped)
     exact = ((value == truth) | (np.isnan(value) & np.isnan(truth))).all(axis=1)
-    whole = on_grid or not about  # the ends of the grid are those of the domain, rounded: they may lie outside
+    whole = on_grid or not about  # the ends of the grid are the rounded ends of the domain, and may lie outside of it
     ranks = _ranks(task, x.astype(np.float64) if whole else np.clip(x.astype(np.float64), grid.lo, grid.hi))
     error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
     allowed = about.get("grid_error" if on_grid else "off_grid_error")
@@ -186,8 +189,8 @@ def _result(
         if kind != "rate":
             promised, kept = right, not wrong.any()
         elif family in (EVEN if uniform_only(about) else RANDOM[about.get("ties", "capacity")]):
-            seeds = " on average over seeds" * (about.get("failure_law") == "seeds")
-            promised = f"{right} but for {at_most(about['failure_bound'])}{seeds}"
+            seeds = " on average over seeds" * (about.get("failure_law") in ("seeds", "uniform-seeds"))
+            promised = f"{right} except for {percent(about['failure_bound'])}{seeds}"
             kept = bool(bdtrc(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
     return FamilyResult(
         family=family, trials=len(x), exact=float(exact.mean()), wrong=float(wrong.mean()), max_error=float(error.max()),
@@ -223,7 +226,7 @@ def _beyond(
     error: npt.NDArray[np.float64],
     allowed: float,
 ) -> npt.NDArray[np.bool_]:
-    """The rows with an error above the allowed one; where float64 cannot tell, rational numbers do."""
+    """The rows with an error above the allowed one, decided by rational numbers where float64 is too coarse."""
     largest = np.max([np.abs(r) for r in ranks.values()], axis=0)[:, None]
     unclear = np.isfinite(error) & (np.abs(error - allowed) <= 2.0**-50 * (largest + allowed))
     beyond = error > allowed
@@ -239,9 +242,8 @@ def _false_certificates(
 ) -> list[str]:
     """A certificate (counts below and not above the value of a rank) must hold exactly where the value is right.
 
-    It counts what the network sees: data off the grid is rounded and clamped first. An output of two ranks may be right
-    though one of them is not: errors cancel in it, or its rounding swallows them. The certificate then does not hold, and
-    need not: all that it must not do is to hold for a wrong one.
+    The counts are of the data after rounding and clamping. An output of two ranks may be right although one rank is wrong,
+    because errors cancel or are rounded away. The certificate need not hold then; it must never hold for a wrong output.
     """
     seen = x if family in UNITS else grid.rounded(x)
     value, counts = got[:, : len(task.outputs)], got[:, len(task.outputs) :].reshape(len(x), len(task.ranks), 2)
@@ -254,4 +256,4 @@ def _false_certificates(
         right = (value == task.answers(seen)).all(axis=1)
     lucky = bool(about.get("failure_bound")) and any(len(o.ranks) > 1 for o in task.outputs)
     wrong = int((proved & ~right if lucky else proved != right).sum())
-    return [f"{family}: {wrong} certificates do not tell right from wrong"] if wrong else []
+    return [f"{family}: {wrong} certificates hold for a wrong answer or fail for a right one"] if wrong else []

@@ -2,7 +2,7 @@
 
 >>> from service.client import Client
 >>> with Client("http://127.0.0.1:8000") as client:
-...     client.median([[3, 1, 2], [4, 1]]).medians
+...     client.median([[3, 1, 2], [4, 1]]).values
 array([2. , 2.5])
 """
 
@@ -12,16 +12,21 @@ import os
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+from service import require_service
+
+require_service()  # before the imports that need the extra
 
 import httpx
 import numpy as np
 import numpy.typing as npt
 
-from service.requests.formats import FORMATS
-from service.retries import LOST, Retries, may_pass, retry_after
+from service.client.retries import LOST, Retries, may_pass, retry_after
+from service.serving.formats import FORMATS
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
 DURATION = re.compile(r"(\w+);dur=([\d.]+)")
@@ -37,31 +42,28 @@ class ServiceError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Medians:
-    """The medians and how they came about. Raw and npy answers carry the largest error bound only, for all vectors."""
+class ServiceAnswer:
+    """`values` has the median of each vector, or a row of quantiles or ranks for each. `names` are those of the columns of a
+    pandas object. `error_bound` comes with `grid`, one number for all vectors in formats other than json; the fields from
+    `models` to `total_ms` come with `details`."""
 
-    medians: Vector
-    models: list[str]
-    certified: int
-    error_bound: npt.NDArray[np.float64]
-    fallback: int
-    batch_size: int
-    queue_ms: float
-    inference_ms: float
-    total_ms: float
+    values: Vector
     attempts: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class Quantiles(Medians):
-    """The same for quantiles or ranks: `quantiles` has a row for each vector."""
+    names: list[Any] | None = None
+    error_bound: npt.NDArray[np.float64] | None = None
+    models: list[str] = field(default_factory=list)
+    fallback: int = 0
+    batch_size: int = 0
+    queue_ms: float = 0.0
+    inference_ms: float = 0.0
+    total_ms: float = 0.0
 
     @property
-    def quantiles(self) -> Vector:
-        return self.medians
+    def medians(self) -> Vector:
+        """An older name of `values`."""
+        return self.values
 
-
-Told = TypeVar("Told", bound=Medians)
+    quantiles = medians
 
 
 class Client:
@@ -104,12 +106,24 @@ class Client:
         model: str | None = None,
         construction: str | None = None,
         even: str | None = None,
-        exact: bool = False,
+        grid: bool = False,
+        details: bool = False,
         nan: str | None = None,
-    ) -> Medians:
-        """Medians of vectors, sent in one of the formats; all but json want them of one length, float32 or float64."""
-        chosen = {"model": model, "construction": construction, "even": even, "exact": exact or None, "nan": nan}
-        return self._answer("/median", Medians, vectors, format, chosen)
+    ) -> ServiceAnswer:
+        """numpy's medians of vectors, sent in one of the formats; all but json want them of one length, float32 or float64.
+        A pandas Series is one vector, a DataFrame one for each column.
+
+        `grid` asks for the numbers of the network instead, with their error bounds; `details` for how they came about.
+        """
+        chosen = {
+            "model": model,
+            "construction": construction,
+            "even": even,
+            "grid": grid or None,
+            "details": details or None,
+            "nan": nan,
+        }
+        return self._answer("/median", vectors, format, chosen)
 
     def quantile(
         self,
@@ -121,19 +135,27 @@ class Client:
         format: str = "json",
         model: str | None = None,
         construction: str | None = None,
-        exact: bool = False,
+        grid: bool = False,
+        details: bool = False,
         nan: str | None = None,
-    ) -> Quantiles:
+    ) -> ServiceAnswer:
         """Quantiles of vectors, as numpy.quantile has them, or ranks, which count from 1, the smallest value."""
         wanted = {"quantiles": quantiles, "ranks": ranks}
         listed = {name: np.asarray(some).tolist() for name, some in wanted.items() if some is not None}
-        chosen = {"model": model, "construction": construction, "exact": exact or None, "nan": nan, "method": method}
-        return self._answer("/quantile", Quantiles, vectors, format, {**listed, **chosen})
+        chosen = {
+            "model": model,
+            "construction": construction,
+            "method": method,
+            "grid": grid or None,
+            "details": details or None,
+            "nan": nan,
+        }
+        return self._answer("/quantile", vectors, format, {**listed, **chosen})
 
-    def _answer(self, path: str, kind: type[Told], vectors: Any, format: str, chosen: dict[str, Any]) -> Told:
+    def _answer(self, path: str, vectors: Any, format: str, chosen: dict[str, Any]) -> ServiceAnswer:
         options = {name: value for name, value in chosen.items() if value is not None}
         form = FORMATS[format]
-        vectors = np.atleast_2d(vectors) if isinstance(vectors, np.ndarray) else list(vectors)
+        vectors, names = _vectors(vectors)
         body, query = form.pack(vectors, options)
         content = {"content": body, "params": query, "headers": {"Content-Type": form.media_type}}
         response, attempts = self._ask("POST", path, **content)
@@ -142,11 +164,11 @@ class Client:
         try:
             told = form.unpack(response.content, query)
             parts = _from_headers(response.headers, told, shape) if form.bare else _from_json(told)
-            answer = kind(*parts, attempts)  # type: ignore[call-arg]  # as many as there are fields
+            answer = ServiceAnswer(attempts=attempts, names=names, **parts)
         except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
             raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
-        if answer.medians.shape != shape:
-            raise ServiceError(f"{shape} answers were asked for, {answer.medians.shape} came")
+        if answer.values.shape != shape:
+            raise ServiceError(f"{shape} answers were asked for, {answer.values.shape} came")
         return answer
 
     def models(self) -> list[dict[str, Any]]:
@@ -178,6 +200,30 @@ class Client:
             time.sleep(pause)
 
 
+def _vectors(given: Any) -> tuple[Any, list[Any] | None]:
+    """Vectors as arrays or lists, and the names of a pandas object's columns. What is missing there is NaN."""
+    if hasattr(given, "to_numpy"):
+        columns = [given[name] for name in given.columns] if hasattr(given, "columns") else [given]
+        names = list(given.columns) if hasattr(given, "columns") else [given.name]
+        return [_column(each) for each in columns], names
+    return (np.atleast_2d(given) if isinstance(given, np.ndarray) else list(given)), None
+
+
+def _column(series: Any) -> Vector:
+    """A pandas column as floats: its own float32, or float64. Text, dates and integers beyond 2^53 are refused."""
+    try:
+        values: Vector = series.to_numpy(
+            dtype="f4" if str(series.dtype).lower() == "float32" else "f8", na_value=np.nan
+        )
+    except (TypeError, ValueError) as error:
+        raise ServiceError(f"the column {series.name!r} is not numbers: {error}") from None
+    if str(series.dtype).lower() in ("int64", "uint64") and (np.abs(values) >= 2.0**53).any():
+        raise ServiceError(f"the column {series.name!r} has integers of 2^53 or more, which float64 cannot hold")
+    if str(series.dtype).startswith(("datetime", "timedelta")):
+        raise ServiceError(f"the column {series.name!r} has times, not numbers")
+    return values
+
+
 def _refusal(response: httpx.Response, tries: str) -> ServiceError:
     try:
         problem = response.json()
@@ -188,25 +234,20 @@ def _refusal(response: httpx.Response, tries: str) -> ServiceError:
     return ServiceError(f"{said}{tries}", response.status_code, problem)
 
 
-def _from_json(content: dict[str, Any]) -> tuple[Any, ...]:
+def _from_json(content: dict[str, Any]) -> dict[str, Any]:
     (told,) = (content[name] for name in ("medians", "quantiles", "ranks") if name in content)
-    bound, models = np.array(content["error_bound"]), np.ravel(content["models"]).tolist()
-    counts = (int(np.sum(content[name])) for name in ("certified", "fallback"))
-    certified, fallback = counts
-    timings = content["timings"].values()
-    return np.array(told, np.float64), models, certified, bound, fallback, content["batch_size"], *timings
+    parts: dict[str, Any] = {name: content[name] for name in ("models", "fallback", "batch_size") if name in content}
+    if "error_bound" in content:
+        parts["error_bound"] = np.array(content["error_bound"])
+    return {"values": np.array(told, np.float64), **parts, **content.get("timings", {})}
 
 
-def _from_headers(headers: httpx.Headers, told: Vector, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    timing = {name: float(value) for name, value in DURATION.findall(headers["Server-Timing"])}
-    return (
-        np.reshape(told, shape),
-        headers["X-Median-Models"].split(","),
-        int(headers["X-Median-Certified"]),
-        np.full(shape, float(headers["X-Median-Error-Bound"])),
-        int(headers["X-Median-Fallback"]),
-        int(headers["X-Median-Batch-Size"]),
-        timing["queue"],
-        timing["inference"],
-        timing["total"],
-    )
+def _from_headers(headers: httpx.Headers, told: Vector, shape: tuple[int, ...]) -> dict[str, Any]:
+    parts: dict[str, Any] = {"values": np.reshape(told, shape)}
+    if "X-Median-Error-Bound" in headers:
+        parts["error_bound"] = np.full(shape, float(headers["X-Median-Error-Bound"]))
+    if "X-Median-Models" in headers:
+        parts["models"] = list(map(unquote, headers["X-Median-Models"].split(",")))
+        parts |= {name: int(headers[f"X-Median-{name.replace('_', '-')}"]) for name in ("fallback", "batch_size")}
+        parts |= {f"{name}_ms": float(value) for name, value in DURATION.findall(headers["Server-Timing"])}
+    return parts

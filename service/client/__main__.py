@@ -18,9 +18,9 @@ from tqdm import tqdm
 from exporter.question.families import FAMILIES
 from service.client import Client, ServiceError, Vector
 from service.client.comparison import compare, plot
-from service.numbers_file import read_numbers
-from service.requests.formats import FORMATS
-from service.retries import Retries
+from service.client.numbers_file import read_numbers
+from service.client.retries import Retries
+from service.serving.formats import FORMATS
 
 AT_ONCE = 1024  # vectors of a file in one request
 
@@ -40,7 +40,7 @@ def answers(client: Client, chosen: argparse.Namespace) -> list[str]:
     columns = next(csv.reader([chosen.columns]), []) if chosen.columns else None
     names, vectors = _read(chosen, columns)
     options = {"format": chosen.format, "model": chosen.model, "construction": chosen.construction}
-    options |= {"exact": chosen.exact, "nan": chosen.nan}
+    options |= {"grid": chosen.grid, "nan": chosen.nan}
     lines: list[str] = []
     at = 0
     with tqdm(total=len(vectors), unit=" vectors", disable=None) as progress:
@@ -77,7 +77,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--format", choices=sorted(FORMATS), default="json", help="[%(default)s]")
     parser.add_argument("--model", help="name of the model; the service chooses when left out")
     parser.add_argument("--construction", help="construction of the model")
-    parser.add_argument("--exact", action="store_true", help="ask for answers bit-equal to numpy.median")
+    parser.add_argument("--grid", action="store_true", help="ask for the numbers of the network instead of numpy's")
+    parser.add_argument("--exact", action="store_true", help=argparse.SUPPRESS)  # the default; accepted for a release
     parser.add_argument("--family", choices=sorted(FAMILIES), default="uniform", help="kind of vectors [%(default)s]")
     parser.add_argument(
         "--in", dest="file", type=Path, metavar="FILE",
@@ -103,11 +104,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     printing = chosen.file is not None and not chosen.compare
     if not printing and (chosen.quantiles or chosen.ranks or chosen.method or chosen.nan):
         parser.error("--quantiles, --ranks, --method and --nan go with --in, without --compare")
+    if not printing and chosen.grid:
+        parser.error("--grid goes with --in, without --compare: a comparison reports the numbers of the network anyway")
     return chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 when every answer is within its bound, 1 when one is not, 2 when there was no comparison."""
+    """Exit status 0 when every answer is numpy's and every number of a network within its bound, 1 when one is not, 2 when
+    there was no comparison."""
     chosen = parse(arguments)
     try:
         if chosen.file is not None and not chosen.compare:
@@ -120,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rng = np.random.default_rng(chosen.seed)
             vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
         with Client(chosen.url, retries=chosen.retries) as client:
-            options = {"model": chosen.model, "construction": chosen.construction, "exact": chosen.exact}
+            options = {"model": chosen.model, "construction": chosen.construction}
             report, samples = compare(
                 client, vectors, source=source, format=chosen.format, concurrency=chosen.concurrency, **options
             )
@@ -135,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (httpx.InvalidURL, OSError, ValueError, MemoryError) as error:  # of --url, --in, --out, --plot, --n and --d
         print(f"service.client: {error}", file=sys.stderr)
         return 2
-    return 1 if report.beyond_bound else 0
+    return 1 if report.differ_from_numpy or report.beyond_bound else 0
 
 
 if __name__ == "__main__":

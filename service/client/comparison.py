@@ -1,4 +1,4 @@
-"""The answers of a service held against numpy.median: counts, latencies, errors, and a picture of them."""
+"""A service compared with numpy.median: its answers, the numbers of its networks, latencies, and a picture of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from service.client import Client, Medians, ServiceError, Vector
+from exporter.errors import install
+from service.client import Client, ServiceAnswer, ServiceError, Vector
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Report:
-    """The comparison of one run."""
+    """The comparison of one run: the service's answers, then the numbers of its networks (`grid`) and their errors."""
 
     url: str
     source: str
@@ -40,6 +42,7 @@ class Report:
     lengths: list[int]
     models: list[str]
     differ_from_numpy: int
+    grid_differ_from_numpy: int
     beyond_bound: int
     largest_error: float
     mean_squared_error: float
@@ -56,10 +59,11 @@ class Report:
         lines = [
             ("vectors", f"{self.vectors} of length {low if low == high else f'{low} to {high}'}, {self.source}"),
             ("model", ", ".join(self.models)),
-            ("differ from numpy.median", str(self.differ_from_numpy)),
-            ("beyond the reported bound", str(self.beyond_bound)),
-            ("largest error", f"{self.largest_error:.3g}"),
-            ("mean squared error", f"{self.mean_squared_error:.3g}"),
+            ("answers that differ from numpy.median", str(self.differ_from_numpy)),
+            ("numbers of the network that differ", str(self.grid_differ_from_numpy)),
+            ("  beyond their error bound", str(self.beyond_bound)),
+            ("  largest error", f"{self.largest_error:.3g}"),
+            ("  mean squared error", f"{self.mean_squared_error:.3g}"),
             ("answered by an exact model instead", str(self.fallback)),
             ("requests sent again", str(self.sent_again)),
             ("throughput", f"{self.vectors_per_second:.0f} vectors/s"),
@@ -78,7 +82,7 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What was measured, one entry a vector."""
+    """What was measured, one entry a vector; errors and bounds are those of the network's numbers."""
 
     service_ms: list[float]
     inference_ms: list[float]
@@ -90,29 +94,36 @@ class Samples:
 def compare(
     client: Client, vectors: Sequence[Vector], *, source: str, format: str, concurrency: int, **options: Any
 ) -> tuple[Report, Samples]:
-    """Send every vector as a request of its own, `concurrency` at a time, and hold the answers against numpy.median."""
+    """Ask for the answer to every vector and for the network's number, a request each, and compare both with numpy.median.
+
+    `concurrency` requests are sent at a time; the times are those of the requests for answers.
+    """
     numpy_ms, expected = [], []
     for vector in vectors:
         started = time.perf_counter()
         expected.append(np.median(vector))
         numpy_ms.append((time.perf_counter() - started) * 1e3)
 
-    def ask(vector: Vector) -> tuple[float, Medians]:
+    def ask(vector: Vector, grid: bool = False) -> tuple[float, ServiceAnswer]:
         started = time.perf_counter()
-        answer = client.median([vector], format=format, **options)
+        answer = client.median([vector], format=format, grid=grid, details=True, **options)
         return (time.perf_counter() - started) * 1e3, answer
 
     started = time.perf_counter()
     with ThreadPoolExecutor(concurrency) as pool:
         progress = tqdm(pool.map(ask, vectors), total=len(vectors), unit=" vectors", disable=None)
         answered = list(progress)
-    seconds = time.perf_counter() - started
-    got = np.array([answer.medians[0] for _, answer in answered], np.float64)
+        seconds = time.perf_counter() - started
+        of_networks = [answer for _, answer in pool.map(partial(ask, grid=True), vectors)]
+    got, grid = (
+        np.array([answer.medians[0] for answer in some], np.float64)
+        for some in ([answer for _, answer in answered], of_networks)
+    )
     want = np.array(expected, np.float64)
     with np.errstate(over="ignore"):
-        errors = np.abs(got - want)
+        errors = np.abs(grid - want)
         squared = float(np.mean(errors**2))
-    bounds = np.array([answer.error_bound[0] for _, answer in answered])
+    bounds = np.array([0.0 if answer.error_bound is None else answer.error_bound[0] for answer in of_networks])
     lengths = [len(vector) for vector in vectors]
     samples = Samples(
         [ms for ms, _ in answered], [answer.inference_ms for _, answer in answered], numpy_ms, errors, bounds
@@ -125,6 +136,7 @@ def compare(
         lengths=[min(lengths), max(lengths)],
         models=sorted({name for _, answer in answered for name in answer.models}),
         differ_from_numpy=int(np.count_nonzero(got != want)),
+        grid_differ_from_numpy=int(np.count_nonzero(grid != want)),
         beyond_bound=int(np.count_nonzero(errors > bounds)),
         largest_error=float(errors.max()),
         mean_squared_error=squared,
@@ -143,7 +155,7 @@ def plot(report: Report, samples: Samples, path: Path) -> None:
     try:
         import matplotlib as mpl  # noqa: PLC0415, an optional part
     except ImportError:
-        raise ServiceError("--plot needs matplotlib: pip install 'onnx-median[plot]'") from None
+        raise ServiceError(f"--plot needs matplotlib: {install('plot')}") from None
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
@@ -160,7 +172,7 @@ def plot(report: Report, samples: Samples, path: Path) -> None:
         left.step(ordered, share, where="post", color=colour, linewidth=1.8, label=label)
     left.set(xscale="log", xlabel="milliseconds a vector", ylabel="% of vectors answered within", ylim=(0, 102))
     _error_panel(right, report, samples)
-    for axes, title in ((left, "Latency"), (right, "Error against numpy.median")):
+    for axes, title in ((left, "Latency"), (right, "Error of the network's numbers")):
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=44)
         axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2, frameon=False, fontsize=8.5)
         axes.grid(alpha=0.25)
@@ -178,11 +190,13 @@ def _error_panel(axes: Any, report: Report, samples: Samples) -> None:
     bounds = np.sort(samples.bounds[samples.bounds > 0])[::-1]
     axes.set(xlabel="vectors, largest error first", ylabel="error", xlim=(0, len(order) + 1))
     if not len(wrong) and not len(bounds):
-        axes.text(0.5, 0.5, "every answer is equal to numpy.median", ha="center", transform=axes.transAxes)
+        axes.text(
+            0.5, 0.5, "every number of the network is equal to numpy.median", ha="center", transform=axes.transAxes
+        )
     if len(bounds):
         axes.plot(order[: len(bounds)], bounds, color="#888888", linewidth=1.6, label="reported bound")
     equal = report.vectors - len(wrong)
-    label = f"error ({equal} of {report.vectors} answers are equal)"
+    label = f"error ({equal} of {report.vectors} are equal)"
     axes.plot(order[: len(wrong)], wrong, ".", color="#b03a3a", markersize=4, label=label)
     shown = np.concatenate([wrong, bounds])
     if len(shown):

@@ -20,9 +20,9 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from exporter.files.graph import TRIMS
-from service.compute.opening import session_options
 from service.errors import ProblemError
-from service.scaling import Floats
+from service.models.sessions import session_options
+from service.statistics.scaling import Floats
 
 MOST = 1 << 22  # numbers in all tensors of a network that is shown
 NEURONS = frozenset({"Relu", "ReduceMax", *TRIMS})

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from service.compute.entries import Description, contract
-from service.compute.registry import LoadedModel
 from service.errors import BadInputError, ProblemError
-from service.layout import Target, median_target
-from service.scaling import FedGrid
+from service.models.entries import Description, contract
+from service.models.registry import LoadedModel
+from service.statistics.layout import Target, median_target
+from service.statistics.scaling import FedGrid
 
 PAGE = Path(__file__).resolve().parents[1] / "page"
 SPECIMENS = PAGE / "specimens.zip"

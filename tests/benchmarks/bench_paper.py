@@ -180,7 +180,7 @@ def counted(options: Options, d: int) -> Cell:
     return Cell(f"width-{options.construction}-d{d}", measure)
 
 
-EXPONENTS = {"depth5": 1.75, "linear46": 1.1, "linear22": 1.1, "compact": 1.2}
+EXPONENTS = {"depth5": 1.75, "linear46": 1.1, "compact": 1.2}
 ASKED = {"compact": 9}  # compact at its claimed depth; left free it may turn deeper as d grows
 
 
@@ -193,8 +193,6 @@ def cells() -> Iterator[Cell]:
     yield network(Options("depth5"), 2048, 5, 0.2 * 2 * 2048)
     yield network(Options("linear46"), 2048, 46, 40, families=both)
     yield network(Options("linear46", blocks="lean"), 2048, 46, 20, families=both)
-    yield network(Options("linear22"), 2048, 22, 16)
-    yield network(Options("linear22", failure=1e-6), 2048, 22, 32)
     yield network(asked("compact"), 2048, 9, 28)
     yield network(asked("compact", 1e-6), 2048, 9, 40)
     yield network(Options("linear46"), 65536, 46, 48, least=0.99, trials=100)

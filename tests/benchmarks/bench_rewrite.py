@@ -25,8 +25,9 @@ import onnxruntime as ort
 from onnx import helper
 from tqdm import tqdm
 
-from exporter.rewriting.find import OPERATORS
-from exporter.rewriting.rewrite import Rewritten, rewrite
+from exporter.rewriting import OPERATORS
+from exporter.rewriting.report import Rewritten
+from exporter.rewriting.rewrite import rewrite
 from tests.exporter.rewriting.patterns import patterns
 
 
@@ -77,7 +78,7 @@ def main() -> int:
         path = Path(folder) / "model.onnx"
         for name, proto in tqdm(chosen.items(), disable=None, leave=False):
             path.write_bytes(proto.SerializeToString())
-            found = rewrite(path)
+            found = rewrite(path, also=OPERATORS)
             before, after = timed([proto, found.model], args.rounds, args.batch)
             was = "; ".join(r.was.replace(f" {r.node}:", ":") for r in found.replaced)
             became = "; ".join(r.became for r in found.replaced)

@@ -1,12 +1,10 @@
 """The exact median and the 0.1 % and 99.9 % quantiles of one column of float32, against duckdb in the same run.
 
-    python tests/benchmarks/bench_vector.py --entries 10000000 100000000 1000000000 [--family normal ...] [--kill --out DIR]
+    python tests/benchmarks/bench_vector.py --entries 10000000 100000000 1000000000 [--family normal ...] [--out DIR]
 
 Needs duckdb and psutil (`make scale` has them). An odd number of entries is written, N + 1, so that all three quantiles are
 entries and no mixing hides a difference; all answers are compared with a full sort by numpy, in 4 bytes an entry of memory.
 Every family of every length is a cell: with --out DIR it is kept in DIR/CELL.json when it is done, and not measured again.
-
-With --kill the three quantiles are asked for once more, and one of our workers is killed in the middle of each pass.
 
 Exit status 1 where an answer differs, a process of ours holds more than 1 GB, or beyond 10^9 entries the median takes more
 than twice duckdb's time or a tenth of its memory. It writes 4 bytes an entry, and removes them; with --data DIR they stay
@@ -17,21 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measuring import ROOT, Measured, batch, line, ours, peer
+from measuring import Measured, line, ours, peer
 
 from exporter.files.manifest import replace_file
 
@@ -109,36 +103,7 @@ def quantiles_in(folder: Path) -> list[float]:
     return [answers(folder)[f"q{q:g}"] for q in QUANTILES]
 
 
-def killed(command: list[str], out: Path) -> int:
-    """Run ours, and kill one of its workers with SIGKILL in the middle of each pass; how many were."""
-    process, kills = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL), 0
-
-    def passes() -> int:
-        try:
-            return len(json.loads((out / "_work" / "search.json").read_text())["passes"])
-        except FileNotFoundError:  # not yet, or no longer
-            return 0 if not kills else -1
-
-    while process.poll() is None:
-        time.sleep(0.01)
-        try:  # workers are forked from a process of ours that does nothing else
-            working = [each for one in psutil.Process(process.pid).children() for each in one.children()]
-            if not working or passes() != kills:
-                continue
-            began = working[0].cpu_times().user
-            while working[0].cpu_times().user < began + 0.1:
-                time.sleep(0.01)
-            if passes() == kills:
-                working[0].kill()
-                kills += 1
-        except psutil.NoSuchProcess:
-            continue
-    if process.returncode:
-        sys.exit(f"{' '.join(command)[:300]}\nended with status {process.returncode}")
-    return kills
-
-
-def measure(folder: Path, data: Path, family: str, entries: int, workers: int, kill: bool) -> dict[str, Any]:
+def measure(folder: Path, data: Path, family: str, entries: int, workers: int) -> dict[str, Any]:
     """A cell: ours and duckdb one after the other, ours on a single entry for what it takes to start, and the full sort."""
     paths = sorted(data.glob("*.parquet"))
     for path in paths:  # both find the files in the system's cache
@@ -157,15 +122,11 @@ def measure(folder: Path, data: Path, family: str, entries: int, workers: int, k
         "duckdb three": peer(duckdb(data, f"quantile_cont(x, {list(QUANTILES)})", workers)),
     }
     found = [answers(folder / "median")["median"], *quantiles_in(folder / "three")]
-    after: dict[str, Any] = {}
-    if kill:
-        command = batch("--input", data, *quantiles, *asked, folder / "killed")
-        after = {"kills": killed(command, folder / "killed"), "found": quantiles_in(folder / "killed")}
     x = sorted_entries(paths, entries)
     expected = [float(x[round(q * (entries - 1))]) for q in (0.5, *QUANTILES)]
     return {
         "family": family, "entries": entries, "files": len(paths), "bytes": sum(each.stat().st_size for each in paths),
-        "found": found, "expected": expected, "killed": after, "runs": {name: asdict(each) for name, each in runs.items()},
+        "found": found, "expected": expected, "runs": {name: asdict(each) for name, each in runs.items()},
     }  # fmt: skip
 
 
@@ -179,24 +140,13 @@ def show(cell: dict[str, Any]) -> bool:
         mine, theirs = runs[name], runs[f"duckdb {name}"]
         line(f"ours, {title}", mine)
         line(f"duckdb, {title}", theirs, mine)
-        for row in mine.printed.splitlines():
-            if row.startswith("pass"):
-                print(f"    {row}")
-        works = " + ".join(
-            f"{float(work) / entries * 1e9:.1f}" for work in re.findall(r"([0-9.]+) s of work", mine.printed)
-        )
         clock, processor = (1e9 / entries * each for each in (mine.seconds, mine.processor))
         rest = 1e9 / entries * (mine.processor - start.processor)
         print(
-            f"    ns an entry: {clock:.1f} of the clock, {processor:.1f} of processors, {rest:.1f} of them beyond start; "
-            f"{works} in the passes"
+            f"    ns an entry: {clock:.1f} of the clock, {processor:.1f} of processors, {rest:.1f} of them beyond start"
         )
     same = cell["found"] == cell["expected"]
     print(f"    {'equal to' if same else 'DIFFERS FROM'} a full sort: {cell['found'][1:]}")
-    if after := cell["killed"]:
-        unchanged = after["found"] == cell["expected"][1:]
-        same &= unchanged and after["kills"] >= 2
-        print(f"    {after['kills']} workers killed, one in each pass: {'' if unchanged else 'NOT '}the same answers")
     mine, theirs = runs["median"], runs["duckdb median"]
     within = max(mine.each, runs["three"].each) <= MEMORY
     if entries >= FROM:
@@ -211,7 +161,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, nargs="+", default=[10**7])
     parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--kill", action="store_true", help="once more, and kill a worker in the middle of each pass")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="keep finished cells there, and do not measure them again"
@@ -234,7 +183,7 @@ def main() -> int:
                     write(folder / "new", family, odd).rename(data)
                 if args.only_write:
                     continue
-                cell = measure(folder, data, family, odd, args.workers, args.kill)
+                cell = measure(folder, data, family, odd, args.workers)
             finally:
                 shutil.rmtree(folder)
             if kept:

@@ -62,7 +62,7 @@ def _looked_at(process: Any, processor: float) -> tuple[float, float, float]:
 
 def batch(*arguments: Any) -> list[str]:
     """The command that tables are answered with."""
-    return [sys.executable, "-m", "service.batch", "--quiet", *map(str, arguments)]
+    return [sys.executable, "-m", "service.tables", "--quiet", *map(str, arguments)]
 
 
 def ours(*arguments: Any) -> Measured:

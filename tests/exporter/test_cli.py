@@ -17,9 +17,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import exporter
-from exporter.cli import main
-from exporter.commands import COMMANDS
+from exporter.cli import VERBS, main
+from exporter.console import main as console
 from exporter.constructions import CONSTRUCTIONS
+from exporter.errors import install
+from exporter.options import OPTIONS
 
 DESCRIPTION = {
     "construction", "theorem", "op", "d", "ranks", "bits", "dtype", "domain", "exact_on_grid", "depth", "width", "size",
@@ -147,10 +149,11 @@ def test_describe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", str(path)]) == 0
     text = capsys.readouterr().out
     for part in (
-        "depth 6 (3 of the construction, 3 that round and clamp the data)",
+        "3 + 3 (rounding and clamping)",
         "55, 20",
-        "exact on the grid",
-        "at most 0.001954 off (0.5 steps)",
+        "Exact on the grid.",
+        "[0, 1], grid of 8 bits",
+        "at most 0.001954 (0.5 grid steps) from",
         "Clip",
         "proved       fused",
     ):
@@ -229,10 +232,10 @@ def foreign(path: Path, op: str = "TopK", d: int = 5) -> Path:
 def test_foreign_files_are_described_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = foreign(tmp_path / "topk.onnx")
     assert main(["describe", str(path)]) == 0
-    assert "not one of ours" in capsys.readouterr().out
+    assert "not written by onnx-median" in capsys.readouterr().out
     assert main(["verify", str(path), "--trials", "20", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["contract"] == "none stated"
+    assert result["contract"] == "no promise stated"
     assert all(f["exact"] == 1 for f in result["families"])
 
 
@@ -263,28 +266,76 @@ def test_exporting_again_replaces_the_entry(tmp_path: Path) -> None:
 
 def shown_help(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     with pytest.raises(SystemExit) as caught:
-        main([*args, "--help"])
+        main([*args] if "--help-all" in args else [*args, "--help"])
     assert caught.value.code == 0
     return capsys.readouterr().out
 
 
-def test_help_lists_the_commands_and_constructions(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [line.split() for line in shown_help(capsys).splitlines() if line.startswith("  ")]
-    for name in [*COMMANDS, *CONSTRUCTIONS]:
-        assert [line for line in lines if line[0] == name and len(line) > 4], name
+def test_rewrite_explains_itself_without_its_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in sys.modules if n.startswith(("onnx_ir", "exporter.rewriting."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    assert "--calibrate" in shown_help(capsys, "rewrite")
+    assert main(["rewrite", str(foreign(tmp_path / "topk.onnx")), "--out", str(tmp_path / "new.onnx")]) == 2
+    assert capsys.readouterr().err == f"error: rewrite needs onnx_ir: {install('rewrite')}\n"
+    assert not (tmp_path / "new.onnx").exists()
 
 
+def test_help_is_one_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 80 columns and 40 lines; it lists every command."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for args in ((), ("export",), ("filter",)):
+        lines = shown_help(capsys, *args).splitlines()
+        assert len(lines) <= 40
+        assert max(map(len, lines)) <= 80
+    listed = [line.split()[0] for line in shown_help(capsys).splitlines() if re.match(r"  \w", line)]
+    assert set(listed) > set(VERBS)
+
+
+def test_help_all_lists_every_option_with_its_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    export, images = (shown_help(capsys, verb, "--help-all") for verb in ("export", "filter"))
+    for option in OPTIONS.values():
+        text = images if option.group == "image" else export
+        (about,) = re.findall(rf"^  --{option.name} (.*?)(?=^  -|^$)", text, re.MULTILINE | re.DOTALL)
+        assert f"(default: {option.default})" in about
+    for title in ("what is computed:", "your data:", "the file:", "research:"):
+        assert title in export.splitlines()
+    assert "--window" not in export
+    assert "--failure" not in images
+    for name in CONSTRUCTIONS:
+        assert re.search(rf"^  {name} +\w", export, re.MULTILINE), name
+    assert shown_help(capsys, "--help-all") == export.replace("exporter export --d D", "exporter --d D")
+
+
+@pytest.mark.parametrize(
+    ("verb", "old"),
+    [
+        (["export", "--d", "5", "--construction", "batcher"], ["--d", "5", "--construction", "batcher"]),
+        (["filter", "--window", "3x3", "--dtype", "uint8"], ["--window", "3x3", "--dtype", "uint8"]),
+        (["filter", "--frames", "3"], ["export", "--frames", "3"]),
+    ],
+)
+def test_a_verb_writes_what_the_options_alone_write(verb: list[str], old: list[str], tmp_path: Path) -> None:
+    for entry, words in (("a", verb), ("b", old)):
+        assert main([*words, "--out", str(tmp_path / entry)]) == 0
+    assert console([*verb, "--out", str(tmp_path / "c")]) == 0
+    found = [{path.name: path.read_bytes() for path in (tmp_path / entry).iterdir()} for entry in "abc"]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 2
+
+
+ALL_OF_25 = {
+    f"median-{name}-d25" for name in ("radix", "depth3", "batcher", "depth5", "linear46", "linear18", "compact")
+}
 EXAMPLES = {
-    "": {
-        "median-batcher-d25-b8-from0to255-dense",
-        "q0.25-0.5-0.75-radix-d101",
-        "median-window5x5-uint8",
-        "median-frames9",
-    }
-    | {
-        f"median-{name}-d25"
-        for name in ("radix", "depth3", "batcher", "depth5", "linear46", "linear22", "linear18", "compact")
-    },
+    "": {"median-radix-d25", "median-window5x5"},
+    "--help-all": {"median-batcher-d25-b8-from0to255-dense", "q0.25-0.5-0.75-radix-d101"} | ALL_OF_25,
+    "filter": {"median-window5x5-uint8", "median-frames9"},
     "describe": {"median-batcher-d9"},
     "verify": {"median-batcher-d9"},
     "audit": {"median-depth3-d9-dense"},
@@ -299,20 +350,17 @@ EXAMPLES = {
 def test_examples_of_the_help_run(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They write what they say, the 5 x 5 filter one small file."""
+    """They write what they say."""
     monkeypatch.chdir(tmp_path)
     text = shown_help(capsys, *command.split())
     examples = [
         line.split()[3:] for line in text.partition("example")[2].splitlines() if line.startswith("  python -m")
     ]
     assert examples
-    for number, line in enumerate(examples):
+    for line in examples:
         assert main(line) == 0, line
-        if command == "" and number == 0:
-            (pixels,) = Path("models").glob("*.onnx")
-            assert pixels.stat().st_size < 100_000
     assert {path.stem for path in Path("models").glob("*.onnx")} == EXAMPLES[command]
-    assert Path("repository/median-radix-d25/config.pbtxt").exists() == (command == "")
+    assert Path("repository/median-radix-d25/config.pbtxt").exists() == (command == "--help-all")
     for name in re.findall(r"models/\S+\.onnx", text):
         assert Path(name).exists() or "NAME" in name, name
 
@@ -321,9 +369,11 @@ def test_the_pixel_filter_of_the_help_is_a_median_filter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = next(line for line in shown_help(capsys).splitlines() if line.startswith("  python -m") and "255" in line)
+    text = shown_help(capsys, "--help-all")
+    first = next(line for line in text.splitlines() if line.startswith("  python -m") and "255" in line)
     assert main(first.split()[3:]) == 0
     (path,) = Path("models").glob("*.onnx")
+    assert path.stat().st_size < 100_000
     assert {node.op_type for node in onnx.load(path).graph.node} == {"Gemm", "Relu"}
     x = np.random.default_rng(0).integers(0, 256, (500, 25)).astype(np.float32)
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -55,9 +55,16 @@ BAD = {
     "trials twice": (["verify", "file.onnx", "--trials", "8", "--trials=9"], "--trials is given twice"),
     "unknown option": (["--d", "5", "--frobnicate"], "unrecognized arguments"),
     "mistyped option": (["--d", "5", "--bist", "8"], "did you mean '--bits'?"),
+    "a mistyped verb": (["exprot", "--d", "5"], "unknown command 'exprot': did you mean 'export'?"),
+    "a filter of nothing": (["filter"], "required: --window or --frames (python -m exporter filter --help"),
+    "a filter of vectors": (["filter", "--window", "3x3", "--d", "5"], "leave --d out"),
+    "a filter of vectors alone": (["filter", "--d", "5"], "required: --window or --frames"),
+    "a filter with an option of vectors": (["filter", "--frames", "3", "--radix", "4"], "image filters do not use --radix"),
+    "a bad option of export": (["export", "--d", "5", "--bist", "8"], "(python -m exporter export --help explains"),
     "mistyped command": (["descrbe", "file.onnx"], "unknown command 'descrbe': did you mean 'describe'?"),
     "no command like it": (
-        ["frobnicate"], "the commands are describe, verify, audit, reduce, frontier, theorem, rewrite, tune and atlas",
+        ["frobnicate"],
+        "the commands are export, filter, describe, verify, audit, reduce, frontier, theorem, rewrite, tune and atlas",
     ),
     "a file and no command": (["file.onnx"], "a command comes first, as in python -m exporter describe file.onnx"),
     "a command that is late": (["--d", "5", "verify"], "a command comes first, as in python -m exporter verify FILE"),
@@ -157,7 +164,7 @@ def test_a_graph_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["verify", str(path)]) == 2
     assert "onnxruntime does not run it" in one_line(capsys)
     with pytest.raises(UserError, match="onnxruntime does not run it"):
-        load(path)(range(32))
+        load(path)([0.5] * 32)
 
 
 def damage_shape(path: Path) -> None:
@@ -236,7 +243,7 @@ def test_a_manifest_that_is_not_ours_is_not_touched(
     path.write_text(text, encoding="latin-1")
     before = path.read_bytes()
     assert main(["--d", "3", "--construction", "batcher", "--out", str(tmp_path)]) == 2
-    assert "is not a manifest of ours" in one_line(capsys)
+    assert "is not a manifest of onnx-median" in one_line(capsys)
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json"], "no file without an entry"
 
@@ -325,7 +332,7 @@ def test_a_damaged_description(
         ("depth", "3", "depth = 3, of layers of"), ("width", "1", "width = 1, of layers"), ("size", "7", "size = 7, of"),
         ("guard_layers", "99", "guard_layers = 99 at depth"), ("batch", "7", "batch = 7, and the graph takes any number"),
         ("op", "max", "op = max, of ranks [3] of 5"), ("certificate", "true", "1 columns where 3 are needed"),
-        ("profile", "tidy", "says it is 'tidy', which is no profile of ours"),
+        ("profile", "tidy", "has the unknown profile 'tidy'"),
     ],
 )  # fmt: skip
 def test_a_description_that_contradicts_itself(

@@ -78,9 +78,10 @@ def test_every_question(tmp_path: Path) -> None:
     x = np.random.default_rng(1).random((50, 9), dtype=np.float32)
     assert (exporter.median(9)(x) == np.median(x, axis=1)).all()
     assert (exporter.maximum(9)(x) == x.max(axis=1)).all()
-    assert (exporter.minimum(9)(x) == np.float32(np.rint(x.min(axis=1) * 2**24) / 2**24)).all()
-    assert np.abs(exporter.sort(9)(x) - np.sort(x, axis=1)).max() <= 2.0**-25
-    assert np.abs(exporter.rank(9, [1, 5])(x) - np.sort(x, axis=1)[:, [0, 4]]).max() <= 2.0**-25
+    assert (exporter.minimum(9)(x) == x.min(axis=1)).all()
+    assert (exporter.sort(9)(x) == np.sort(x, axis=1)).all()
+    assert (exporter.rank(9, [1, 5])(x) == np.sort(x, axis=1)[:, [0, 4]]).all()
+    assert np.abs(exporter.sort(9, construction="radix")(x) - np.sort(x, axis=1)).max() <= 2.0**-25
     saved = exporter.median(9, construction="depth3", batch=4).save(tmp_path / "new" / "m.onnx")
     assert (exporter.load(saved)(x) == np.median(x, axis=1)).all()
     first = ort.InferenceSession(saved).run(None, {"x": x[:4].astype(exporter.load(saved).dtype)})[0]
@@ -104,12 +105,12 @@ def test_weights_of_a_net_and_of_its_file_are_the_same(tmp_path: Path) -> None:
         (lambda: exporter.median(9, construction="radx"), "radix"),
         (lambda: exporter.median(9, bits=99), "bits"),
         (lambda: exporter.median(9, profile="fussed"), "fused"),
-        (lambda: exporter.median(9, colour=1), "colour"),
+        (lambda: exporter.median(9, colour=1), "colour"),  # type: ignore[call-arg]
         (lambda: exporter.rank(9, 10), "rank 10"),
         (lambda: exporter.quantile(9, 1.5), "between 0 and 1"),
         (lambda: exporter.median(9)([1.0, 2.0]), "takes 9 numbers"),
-        (lambda: exporter.median(3)([0.1, np.nan, 0.2]), "finite"),
-        (lambda: exporter.median(3)([0.1, 1e300, 0.2]), "finite in float32"),
+        (lambda: exporter.median(3)([0.1, np.nan, 0.2]), "1 of 3 values are NaN"),
+        (lambda: exporter.median(3, dtype="float32")([0.5, 1e300, 0.2]), "2 of 3 values are not exact in float32"),
         (lambda: exporter.median(3)(["a", "b", "c"]), "vectors of numbers"),
         (lambda: exporter.median(3)([[0.1], [0.1, 0.2]]), "different lengths"),
         (lambda: exporter.load("nowhere.onnx"), "no such file"),
@@ -118,9 +119,9 @@ def test_weights_of_a_net_and_of_its_file_are_the_same(tmp_path: Path) -> None:
         (lambda: exporter.median(3).save(ROOT), "is a directory: name a file in it"),
         (lambda: exporter.rank(9, None), "rank must be a whole number, not None"),  # type: ignore[arg-type]
         (lambda: exporter.quantile(9, None), "quantile must be a number, not None"),  # type: ignore[arg-type]
-        (lambda: exporter.rank(9, 2, rank=3), "leave rank out"),
-        (lambda: exporter.maximum(9, op="min"), "leave op out"),
-        (lambda: exporter.median(9, quantile=0.1), "leave quantile out"),
+        (lambda: exporter.rank(9, 2, rank=3), "leave rank out"),  # type: ignore[call-arg]
+        (lambda: exporter.maximum(9, op="min"), "leave op out"),  # type: ignore[call-arg]
+        (lambda: exporter.median(9, quantile=0.1), "leave quantile out"),  # type: ignore[call-arg]
         (lambda: exporter.export_model(9, out=ROOT / "README.md"), "README.md: it is a file, not a directory"),
     ],
 )

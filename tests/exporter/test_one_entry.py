@@ -53,9 +53,9 @@ def run(tmp_path: Path, *arguments: str) -> str:
 
 
 def test_everything_finds_them(tmp_path: Path) -> None:
-    text = " ".join(run(tmp_path, "--help").split())
+    text = " ".join(run(tmp_path, "--help-all").split())
     assert "bubble sort, one comparator a layer" in text
-    assert "plain: as structured, by another name, for a test" in text
+    assert "plain as structured, by another name, for a test" in text
     assert "[bubble, " in text or ", bubble]" in text, "who takes --seed"
     run(tmp_path, "--d", "5", "--construction", "bubble", "--seed", "3", "--profile", "plain", "--out", "out")
     file = "out/median-bubble-d5-plain-seed3.onnx"

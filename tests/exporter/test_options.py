@@ -31,16 +31,11 @@ SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"d": 256, "rank": 20, "blocks": "lean"},
         {"d": 300, "rank": [60, 61], "failure": 1e-6},
     ],
-    ("linear22", "objective"): [{"d": 20}, {"d": 20, "failure": 1e-6}, {"d": 256, "rank": 20}],
-    ("linear22", "blocks"): [{"blocks": "paper"}],
-    ("linear22", "depth"): [{"depth": 21}],
     ("window5", "objective"): [{"d": 20, "failure": 1e-2}],
     ("window6", "objective"): [{"d": 20, "failure": 1e-2}],
     ("tree-max", "depth"): [{"depth": 5}],
     ("tree-max", "width"): [{"width": 300}],
-    **{
-        (name, "width"): [{"width": 64}] for name in ("linear46", "linear22", "linear18", "linear-max")
-    },  # refused: too narrow
+    **{(name, "width"): [{"width": 64}] for name in ("linear46", "linear18", "linear-max")},  # refused: too narrow
 }
 
 
@@ -115,7 +110,7 @@ def test_the_options_of_few_are_the_ones_tried_here() -> None:
         ("depth5", {"gamma": 0.1, "schedule": "tuned"}, "gamma"),
         ("linear46", {"schedule": "paper", "blocks": "lean"}, "blocks"),
         ("linear46", {"schedule": "paper", "width": 9000}, "width"),
-        ("linear22", {"width": 2000, "objective": "size"}, "objective"),
+        ("linear46", {"width": 2000, "objective": "size"}, "objective"),
         ("tree-max", {"op": "max", "depth": 5, "width": 800}, "width"),
         ("depth3", {"d": 3, "epsilon": 0.5, "bits": 24}, "bits"),
     ],
@@ -162,7 +157,7 @@ BAD = [
     ({"quantile": 0.5, "method": "nearby"}, "method must be one of linear, lower, higher, midpoint, nearest"),
     ({"profile": "fussed"}, "not 'fussed': did you mean 'fused'?"),
     ({"dtype": "float16"}, "dtype='float16' is of image filters: it needs a window or frames"),
-    ({"dtype": "half"}, "dtype must be one of auto, float32, float64, float16, uint8, not 'half'"),
+    ({"dtype": "half"}, "dtype must be one of auto, float32, float64, int8, uint8, float16, not 'half'"),
     ({"profile": "conv"}, "profile='conv' is of image filters: it needs a window or frames"),
     ({"border": "edge"}, "border is of image filters: it needs a window or frames"),
     ({"op": "mode"}, "op must be one of median, max, min, sort"),
@@ -175,7 +170,8 @@ BAD = [
     ({"radix": 3}, "radix must be a power of two from 2 to 256, not 3"),
     ({"radix": 16, "bits": 2}, "2 bits have 4 values"),
     ({"construction": "magic"}, "unknown construction 'magic': choose from radix"),
-    ({"construction": "lineer22"}, "did you mean 'linear22'?"),
+    ({"construction": "lineer18"}, "did you mean 'linear18'?"),
+    ({"construction": "linear22"}, "use linear18"),
     ({"construction": "depth5", "seed": -1}, "seed must be 0 or more, not -1"),
     ({"construction": "depth5", "failure": float("nan")}, "failure must be a probability above 0 and below 1"),
     ({"construction": "depth5", "failure": 1}, "failure must be a probability"),
@@ -258,7 +254,7 @@ def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None
     ]
     for i, (given, words) in enumerate(cases):
         path = export_model(out=tmp_path / f"{i}", **given)
-        named = [] if "--construction" in words else ["--construction", "radix"]
+        named = [] if "--construction" in words else ["--construction", "batcher", "--profile", "minmax"]
         assert main([*words.split(), *named, "--out", str(tmp_path / f"{i}-cli")]) == 0
         assert (tmp_path / f"{i}-cli" / path.name).read_bytes() == path.read_bytes()
 
@@ -276,7 +272,7 @@ def test_without_names_an_option_is_for_those_that_take_it(tmp_path: Path, capsy
     assert main(["--d", "16", "--failure", "0.2", "--tune", "latency", "--out", str(tmp_path)]) == 0
     assert {p.stem for p in tmp_path.glob("*.onnx")} == {
         "median-radix-d16-latency", "median-depth3-d16", "median-batcher-d16",
-        *(f"median-{name}-d16-p0.2" for name in ("depth5", "linear46", "linear22", "linear18", "compact")),
+        *(f"median-{name}-d16-p0.2" for name in ("depth5", "linear46", "linear18", "compact")),
     }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def table() -> list[str]:
     for b in BLOCKS.values():
         counted = accounting(b.network())
         rows.append(
-            f"| {b.name} | `{b.label}` | {b.layers} / {counted.depth - 1} | {b.width_text} = {b.width} / {counted.width} "
+            f"| {b.name} | {b.label} | {b.layers} / {counted.depth - 1} | {b.width_text} = {b.width} / {counted.width} "
             f"| {b.weight_text} = {b.weight} / {counted.max_weight:g} |"
         )
     return rows
@@ -57,7 +57,7 @@ def test_the_table_is_what_is_built() -> None:
 
 def test_every_block_has_an_entry() -> None:
     text = NOTES.read_text(encoding="utf-8")
-    assert [b.label for b in BLOCKS.values() if f"`{b.label}`" not in text] == []
+    assert [b.label for b in BLOCKS.values() if f"({b.label})" not in text] == []
 
 
 def test_weights_of_one_are_larger_than_a_small_slope() -> None:
@@ -154,7 +154,7 @@ def test_rank_scaling_needs_a_non_zero_entry() -> None:
 
 
 def test_selecting_rank_k_by_the_definition_of_the_paper() -> None:
-    """The formula of defn:rank_selection_net written out neuron by neuron gives the same as rank_select."""
+    """The formula of Definition G.12 written out neuron by neuron gives the same as rank_select."""
     x = [F(k, 8) for k in (5, 1, 7, 3)]
 
     def literal(v: Node) -> Node:
@@ -187,7 +187,7 @@ def test_the_rounds_of_the_paper_need_a_large_d() -> None:
 
 @pytest.mark.parametrize("d", [2.0**11, 2.0**100])
 def test_the_constant_of_the_hash_width_is_6_to_the_16(d: float) -> None:
-    epsilon, gamma = 0.16 + 4 * log(6) / log(d), 0.18  # y' of what is left, and γ, in step 1 of alg:informalAlgo
+    epsilon, gamma = 0.16 + 4 * log(6) / log(d), 0.18  # y' of what is left, and γ, in step 1 of Algorithm 5
     assert d ** (4 * epsilon + 2 * gamma) == pytest.approx(6**16 * d, rel=1e-9)
     assert 2.8e12 < 6**16 < 2.9e12
 
@@ -211,7 +211,7 @@ def test_soft_rounds_leave_the_ceiling_idle_and_offsets_make_weights_large() -> 
 
 
 def test_the_maximum_of_padded_numbers_has_rank_d_not_r() -> None:
-    """The proof of theorem:exact_median pads d numbers with r - 1 ones; ranks are ascending (Section 2)."""
+    """The proof of Theorem 4.2 pads d numbers with r - 1 ones; ranks are ascending (Section 2)."""
     x, r = np.array([0.2, 0.7, 0.4, 0.1, 0.6]), 3
     padded = np.sort(np.r_[x, np.ones(r - 1)])
     assert padded[len(x) - 1] == x.max() != padded[r - 1]
@@ -257,7 +257,7 @@ def test_the_determinant_of_the_width_proof_is_0_for_two_numbers() -> None:
 
 
 def test_the_exact_median_bound_starts_at_511() -> None:
-    """theorem:max_hierarchy speaks from 256 numbers on, and the median of d holds the maximum of (d + 1)/2."""
+    """Theorem 4.1 speaks from 256 numbers on, and the median of d holds the maximum of (d + 1)/2."""
     speaks = [d for d in range(200, 600) if exact_width(maximum_within(median(d).outputs[0], d), 3)]
     assert speaks[0] == 511
     assert log2(log2(256)) == 3
@@ -265,14 +265,14 @@ def test_the_exact_median_bound_starts_at_511() -> None:
 
 def test_every_repair_of_section_4_is_listed() -> None:
     text = NOTES.read_text(encoding="utf-8")
-    labels = ["max_hierarchy", "exact_median", "depthany_lower_bounds", "all_depth_lower_width_bounds"]
-    assert all(f"`theorem:{label}`" in text for label in labels)
+    labels = ["4.1", "4.2", "4.3", "4.9"]
+    assert all(f"Theorem {label} |" in text for label in labels)
     assert "against med" in text
 
 
 def test_the_second_tail_of_the_inverse_process_is_at_most_the_first() -> None:
-    """2 exp(-R/4) <= 2 exp(-L/6) wherever R >= L, where the proof of lem:inverse-process says at least."""
+    """2 exp(-R/4) <= 2 exp(-L/6) wherever R >= L, where the proof of Lemma F.4 says at least."""
     for low in range(1, 30):
         for high in range(low, 40):
             assert 2 * exp(-high / 4) <= 2 * exp(-low / 6)
-    assert "lem:inverse-process" in NOTES.read_text(encoding="utf-8")
+    assert "Lemma F.4" in NOTES.read_text(encoding="utf-8")

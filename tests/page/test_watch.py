@@ -18,7 +18,6 @@ SCENES = {
     "depth3": ("16", "All pairs, compared at once"),
     "depth5": ("64", "How 64 entries become 54"),
     "linear46": ("256", "How 256 entries become"),
-    "linear22": ("256", "How 256 entries become"),
     "compact": ("2048", "How 2,048 entries become"),
     "window5": ("256", ""),
     "window6": ("256", ""),

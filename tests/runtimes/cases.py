@@ -112,7 +112,7 @@ class RewrittenCase(Case):
         before, after = out / "before.onnx", out / f"{self.what}-{self.d}-{self.profile}.onnx"
         before.write_bytes(self.before().SerializeToString())
         more: dict[str, Any] = {} if self.profile == "minmax" else {"domain": (0, 1), "bits": self.bits}
-        assert rewrite(before, after, profile=self.profile, **more).ok
+        assert rewrite(before, after, profile=self.profile, also=["ReduceMax", "ArgMax"], **more).ok
         return after
 
     def before(self) -> onnx.ModelProto:

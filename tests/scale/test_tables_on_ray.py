@@ -1,10 +1,10 @@
-"""Tables on a Ray cluster of several nodes, simulated on this machine: the same answers, also when nodes die."""
+"""Tables on a Ray cluster of several nodes, simulated on this machine: the same answers, also when a node is lost."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,14 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from service.batch import grouping  # noqa: E402
-from service.batch.engines import RayEngine  # noqa: E402
-from service.batch.run import run  # noqa: E402
-from tests.service.batch.killing import Doomed, Kills  # noqa: E402
-from tests.service.batch.tables import answers, batch, options  # noqa: E402
+from service.tables import medians, run  # noqa: E402
+from service.tables import ray as on_ray  # noqa: E402
+from service.tables.types import TableError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
-# what can be asked, and how often the workers run for it
-SHAPES = {("--column", "v"): 1, ("--column", "x", "--quantile", "0.001", "0.5"): 2, ("--column", "x", "--by", "k"): 2}
-
-
-@pytest.fixture(autouse=True)
-def partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several of a small table, so that all nodes have groups to answer."""
-    monkeypatch.setattr(grouping, "PARTITION", 500)
+SHAPES: list[dict[str, Any]] = [
+    {"columns": "v"}, {"columns": "x", "q": [0.001, 0.5]}, {"columns": "x", "by": "k"}, {"columns": "x", "by": ["s", "k"]},
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -55,67 +48,80 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         n = 4000
         lists = pa.FixedSizeListArray.from_arrays(rng.normal(size=n * 9).astype(np.float32), 9)
         table = {"k": rng.integers(0, 200, n), "x": rng.normal(size=n).astype(np.float32), "v": lists}
+        table["s"] = pa.array(np.array(["a", "b", "ä"])[rng.integers(0, 3, n)])
         pq.write_table(pa.table(table), folder / f"{i}.parquet", row_group_size=250)
     return folder
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_both_engines_answer_alike(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
-    run(options("--input", data, *shape, "--engine", "ray", "--out", tmp_path / "ray"))
-    batch("--input", data, *shape, "--out", tmp_path / "here")
-    assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
+def test_both_engines_answer_alike(
+    cluster: Any, data: Path, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_ray, "PARTITION", 2000)
+    assert medians(data, **shape, engine="ray", memory="1MB") == medians(data, **shape)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_killed_actor_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
-    workers = Kills(RayEngine(2), tmp_path)
-    run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
-    assert workers.runs == SHAPES[shape]
-    assert (tmp_path / f"killed in run {workers.runs}").exists()
-    batch("--input", data, *shape, "--out", tmp_path / "here")
-    assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
+@pytest.mark.parametrize("shape", SHAPES[:3])
+def test_a_lost_node_changes_nothing(
+    cluster: Any, data: Path, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A node is removed while a task waits on it; Ray runs the task elsewhere."""
+    monkeypatch.setattr(on_ray, "PARTITION", 2000)
+    node = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    monkeypatch.setattr(run, "PART", 500)
+    name, mark = "_spread" if "by" in shape else "_call", tmp_path / "reached"
+    task, doomed = getattr(on_ray, name), node.node_id
 
+    def waits(*given: Any) -> Any:
+        if ray.get_runtime_context().get_node_id() == doomed:
+            mark.touch()
+            time.sleep(600)
+        while not mark.exists():
+            time.sleep(0.02)
+        return task(*given)
 
-class Loses(RayEngine):
-    """Loses a node in every pass, while it works there; all processors of the cluster are in use."""
-
-    def __init__(self, cluster: Any, folder: Path) -> None:
-        self.cluster, self.folder, self.runs = cluster, folder, 0
-        super().__init__(0)
-
-    def run(self, task: Any, items: Sequence[Any]) -> Iterator[Any]:
-        node = self.cluster.add_node(num_cpus=1)
-        while True:  # until it is counted, and one that was lost before is not
-            there = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
-            if node.node_id in there and self.workers == len(there):
-                break
-            time.sleep(0.05)
-        self.runs += 1
-        mark = self.folder / f"lost in run {self.runs}"
-        lost = threading.Thread(target=self.lose, args=(node, mark))
-        lost.start()
-        yield from super().run(Doomed(task, node.node_id, mark), items)
-        lost.join()
-
-    def lose(self, node: Any, mark: Path) -> None:
+    def lose() -> None:
         while not mark.exists():
             time.sleep(0.05)
-        self.cluster.remove_node(node, allow_graceful=False)
+        cluster.remove_node(node, allow_graceful=False)
 
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_lost_node_changes_nothing(cluster: Any, data: Path, tmp_path: Path, shape: tuple[str, ...]) -> None:
-    workers = Loses(cluster, tmp_path)
-    run(options("--input", data, *shape, "--out", tmp_path / "ray"), workers)
-    assert workers.runs == SHAPES[shape]
-    assert (tmp_path / f"lost in run {workers.runs}").exists()
-    batch("--input", data, *shape, "--out", tmp_path / "here")
-    assert answers(tmp_path / "ray").equals(answers(tmp_path / "here"))
+    monkeypatch.setattr(on_ray, name, waits)
+    losing = threading.Thread(target=lose)
+    losing.start()
+    found = medians(data, **shape, engine="ray", memory="1MB")
+    losing.join()
+    assert found == medians(data, **shape)
 
 
 def test_errors_come_through(cluster: Any, tmp_path: Path) -> None:
-    from service.batch.inputs import TableError
+    pq.write_table(pa.table({"x": [1.0, None], "k": [1, 2]}), tmp_path / "t.parquet")
+    for by in ((), "k"):
+        with pytest.raises(TableError, match="column 'x': 1 values are null"):
+            medians(tmp_path / "t.parquet", columns="x", by=by, engine="ray")
+    with pytest.raises(TableError, match="give a path"):
+        medians({"x": [1.0]}, engine="ray")
 
-    pq.write_table(pa.table({"x": [1.0, None]}), tmp_path / "t.parquet")
-    with pytest.raises(TableError, match=r"t\.parquet, column 'x', row group 0: a null"):
-        run(options("--input", tmp_path / "t.parquet", "--column", "x", "--engine", "ray", "--out", tmp_path / "o"))
+
+def test_an_aggregation_for_ray_data(cluster: Any, data: Path) -> None:
+    """Ray's own Quantile rounds otherwise than numpy; values that repeat are counted."""
+    from service.tables.ray import ExactQuantile
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    table = pq.read_table(data)
+    x, k = table["x"].to_numpy(), table["k"].to_numpy()
+    few = np.round(x * 2).astype(np.int64)
+    rows = pa.table({"x": x, "k": k, "few": few, "hole": pa.array(x, mask=k > 100)})
+    dataset = ray.data.from_arrow([rows.slice(i, 3000) for i in range(0, len(rows), 3000)])
+    exact = [
+        ExactQuantile("x"),
+        ExactQuantile("x", q=0.9, method="hazen", alias_name="high"),
+        ExactQuantile("few", q=0.3),
+    ]
+    found = dataset.aggregate(*exact, ExactQuantile("hole"))
+    assert found == {
+        "median(x)": np.median(x), "high": np.quantile(x, [0.9], method="hazen")[0], "q0.3(few)": np.quantile(few, [0.3])[0],
+        "median(hole)": np.median(x[k <= 100]),
+    }  # fmt: skip
+    groups = {row["k"]: row["median(x)"] for row in dataset.groupby("k").aggregate(ExactQuantile("x")).take_all()}
+    assert groups == {key: np.median(x[k == key]) for key in np.unique(k).tolist()}

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import numpy as np
 
-from service.http.schemas import MedianAnswer, Problem
-from service.requests.formats import FORMATS
+from service.serving.formats import FORMATS
+from service.serving.schemas import MedianAnswer, Problem
 
 JSON, NPY, RAW = ({"Content-Type": FORMATS[name].media_type} for name in ("json", "npy", "raw"))
 

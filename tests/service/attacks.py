@@ -83,7 +83,7 @@ ATTACKS: dict[str, Attack] = {
     "half of it": Attack(fill(b'{"vectors": [', b"[1,2,3,4,5,6,7,8,9,10],")),
     "npy of bytes": Attack(npy(lambda size: (size // 32, 32), "u1"), NPY),
     "npy of one vector": Attack(npy(lambda size: (size,), "u1"), NPY),
-    "raw of short vectors": Attack(fill(b"", b"\0"), RAW, "/median?d=1"),
+    "raw of short vectors": Attack(fill(b"", b"\0"), RAW, "/median?dtype=float32&d=1"),
     "v2: opening brackets": Attack(fill(infer(b""), b"["), path=V2),
     "v2: empty arrays": Attack(fill(infer(b"["), b"[],"), path=V2),
     "v2: numbers": Attack(fill(infer(b"["), b"1,", b"1]}]}"), path=V2),

@@ -20,8 +20,8 @@ import pytest
 
 from exporter.library import export_model
 from service.app import create_app
-from service.http.gateway import Gateway
-from service.settings import Settings
+from service.process.settings import Settings
+from service.serving.gateway import Gateway
 
 EXPORTED = [("batcher", 25), ("batcher", 64), ("batcher", 65)]
 

@@ -11,8 +11,8 @@ import numpy as np
 import uvicorn
 from uvicorn.server import ServerState
 
-from service.http.gateway import Gateway
-from service.http.short_way import ShortWayProtocol
+from service.serving.gateway import Gateway
+from service.serving.limits import LimitedProtocol
 
 D = 25
 STATES: WeakKeyDictionary[Gateway, ServerState] = WeakKeyDictionary()  # as a server has one for all connections
@@ -73,17 +73,15 @@ class Connection:
     """One connection; those to the same application know of each other."""
 
     def __init__(self, gateway: Gateway) -> None:
-        config = uvicorn.Config(gateway, http=ShortWayProtocol, log_config=None, lifespan="off")
+        config = uvicorn.Config(gateway, http=LimitedProtocol, log_config=None, lifespan="off")
         config.load()
-        self.protocol = ShortWayProtocol(config, STATES.setdefault(gateway, ServerState()), {})
+        self.protocol = LimitedProtocol(config, STATES.setdefault(gateway, ServerState()), {})
         self.wire = Wire()
         self.protocol.connection_made(self.wire)
 
-    def send(self, *pieces: bytes) -> bool:
-        """Whether what was sent is on the short way, or answered there."""
+    def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             self.protocol.data_received(piece)
-        return self.protocol.pending is not None or bool(self.wire.written)
 
     async def answer(self) -> bytes:
         async with asyncio.timeout(20):
@@ -98,7 +96,7 @@ class Connection:
         return await self.answer()
 
 
-def request(vector: Any, head: str = "", path: str = f"/median?d={D}") -> bytes:
+def request(vector: Any, head: str = "", path: str = f"/median?dtype=float32&d={D}") -> bytes:
     body = np.asarray(vector, "<f4").tobytes()
     lines = (
         f"POST {path} HTTP/1.1\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(body)}\r\n{head}\r\n"

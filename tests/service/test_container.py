@@ -152,6 +152,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_holds_only_what_serving_needs(image: Path) -> None:
     copied = [text.split()[-1] for text in STAGES[1].all("COPY")]
     files = [path for name in copied for path in (image / name[1:]).rglob("*") if not path.is_dir()]
@@ -195,6 +196,7 @@ def started(image: Path, folder: Path, **settings: str) -> Iterator[tuple[httpx.
         log.append(process.communicate(timeout=30)[1])
 
 
+@pytest.mark.slow
 def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> None:
     with started(image, tmp_path) as (client, log):
         answer = client.post("/median", json={"vectors": [[3, 1, 2], [0.5] * 2048]}).json()
@@ -204,6 +206,7 @@ def test_the_steps_build_an_image_that_serves(image: Path, tmp_path: Path) -> No
     assert b"building a model" not in log[0]  # they are built in
 
 
+@pytest.mark.slow
 def test_it_builds_models_for_longer_vectors_where_it_can_write(image: Path, tmp_path: Path) -> None:
     """A models folder that is read-only: what is built lies in the scratch folder, and is what is built elsewhere."""
     scratch = tmp_path / "scratch"

@@ -20,12 +20,11 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service import scaling
 from service.__main__ import port_is_free
 from service.client import Client, ServiceError
 from service.client import __main__ as program
-from service.compute import registry
-from service.settings import Settings
+from service.models import registry
+from service.process.settings import Settings
 from tests.service.conftest import InProcess, Server, until
 
 Serve = Callable[..., Server]
@@ -168,35 +167,6 @@ def test_a_shortage_during_a_reload_costs_no_model(serve: Serve, models: Path) -
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert http.get("/readyz").status_code == 200
     server.stop()
-
-
-@pytest.mark.parametrize("part", ["_frame", "_element"])
-def test_many_small_vectors_leave_turns_to_others(
-    connect: Connect, models: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    """A body of 16 kB with 4096 vectors, and how many of them are worked on in one turn of the loop."""
-    service = connect(models, max_batch=16)
-    turn, most, done = 0, 0, 0
-    work = getattr(scaling, part)
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal done, most
-        if threading.get_ident() == service.thread.ident:
-            done += 1
-            most = max(most, done)
-        return work(*arguments)
-
-    def tick() -> None:
-        nonlocal turn, done
-        turn, done = turn + 1, 0
-        service.loop.call_soon(tick)
-
-    monkeypatch.setattr(scaling, part, counted)
-    service.loop.call_soon_threadsafe(tick)
-    answer = service.post("/median", json={"vectors": [[i % 9] for i in range(4096)], "exact": True})
-    assert answer.json()["medians"] == [i % 9 for i in range(4096)]
-    assert turn
-    assert most <= 512
 
 
 def test_a_model_with_a_loop_is_left_out(models: Path, tmp_path: Path) -> None:

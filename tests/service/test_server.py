@@ -18,17 +18,16 @@ import pytest
 from scipy import ndimage
 
 from exporter.library import export_model
-from service import building
-from service.compute import registry
-from service.settings import Settings
+from service.models import building, registry
+from service.process.settings import Settings
 from tests.service import toy_models
 from tests.service.conftest import Server, until
 
 Serve = Callable[..., Server]
 
 
-def ask(server: Server, vector: list[float]) -> httpx.Response:
-    return httpx.post(server.url + "/median", json={"vector": vector})
+def ask(server: Server, vector: list[float], **options: bool) -> httpx.Response:
+    return httpx.post(server.url + "/median", json={"vector": vector, **options})
 
 
 def test_options_come_from_flags_and_environment(serve: Serve, models: Path) -> None:
@@ -144,7 +143,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(models: Path) -> No
 
 
 def test_nothing_to_serve_is_no_start(tmp_path: Path) -> None:
-    assert "no model to serve" in failed("--models", str(tmp_path / "missing"), "--no-build")
+    assert "no model to serve" in failed("--models", str(tmp_path / "missing"), "--no-build", "--port", "0")
 
 
 def test_filters_for_images_alone_are_served(serve: Serve, tmp_path: Path) -> None:
@@ -254,13 +253,13 @@ def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path)
     until(lambda: server.said("serving") == 2)
     for _ in range(40):
         assert ask(server, [1, 2, 3]).status_code == 200
-    text = httpx.get(server.url + "/metrics").text
-    assert 'median_requests_total{route="/median",status="200"} 40.0' in text
+    counted = 'median_requests_total{route="/median",status="200"} 40.0'
+    until(lambda: counted in httpx.get(server.url + "/metrics").text)  # a request is counted after its answer is sent
     toy_models.write(tmp_path, "second", toy_models.description(5))
     assert len(httpx.post(server.url + "/models/reload").json()["models"]) == 2
     until(lambda: server.said("models loaded") == 3)  # the worker that was asked, and then both when they look
     for _ in range(20):
-        assert ask(server, [1, 2, 3, 4, 5]).json()["models"] == ["second"]
+        assert ask(server, [1, 2, 3, 4, 5], details=True).json()["models"] == ["second"]
     server.stop()
     assert not psutil.wait_procs(children, timeout=10)[1]
 

@@ -39,7 +39,7 @@ function promise(about, exact) {
   if (exact) return 'Right on every input of its grid: ties, any order, any distribution.'
   if (about.failure_bound == null) return 'It promises no failure bound; every answer is proven by counting all the same.'
   if (about.failure_bound === 0) return 'Never misses a rank, and rounds its answer by the stated error.'
-  const over = { file: 'of all inputs in random order', uniform: 'of uniform inputs, for which alone it is made' }[about.failure_law] ?? 'of the seeds, on average over inputs'
+  const over = { file: 'of all inputs in random order', uniform: 'of uniform inputs, for which alone it is made', 'uniform-seeds': 'of uniform inputs, for which alone it is made, on average over seeds' }[about.failure_law] ?? 'of the seeds, on average over inputs'
   return `Right but for ${short(about.failure_bound, 3)} ${over}; what it misses an exact model answers.`
 }
 

@@ -16,7 +16,7 @@ from exporter.question import task as tasks
 from tests.running import run
 
 
-def sort_by(stages: list[list[tuple[int, int]]], x: np.ndarray) -> np.ndarray:
+def sort_by(stages: list[Stage], x: np.ndarray) -> np.ndarray:
     y = x.copy()
     for stage in stages:
         for i, j in stage:
@@ -88,13 +88,29 @@ def test_no_comparator_of_a_list_can_be_left_out(lists: dict[int, str], d: int) 
 def test_what_is_taken_from_the_lists(d: int) -> None:
     """The median and all of d wires, with the last wires of a list left out and what no rank depends on."""
     middle = sorted({(d - 1) // 2, d // 2})
-    for wanted in (middle, list(range(d))):
+    for wanted in (middle, middle[:1], middle[-1:], list(range(d))):
         stages, _ = shallowest(d, [k + 1 for k in wanted])
         assert places_right(stages, d, wanted)
-        ours, batchers = (sum(map(len, s)) for s in (stages, pruned(merge_exchange(d), set(wanted))[0]))
+        ours, batchers = (sum(map(len, s)) for s in (stages, pruned(merge_exchange(d), set(wanted), d)[0]))
         assert ours <= batchers + 2 * (len(wanted) > 2)  # some sorters pay for their stages with a comparator or two
         if d >= 9:
             assert len(stages) < len(merge_exchange(d))
+
+
+@pytest.mark.parametrize("d", range(2, 33))
+def test_every_rank_has_a_network_that_finds_it(d: int) -> None:
+    """Comparators are monotone: inputs with just enough ones for rank k and with one less decide. 1000 of each are tried."""
+    rng = np.random.default_rng(d)
+    for k in range(d):
+        x = np.zeros((2000, d), dtype=np.int64)
+        x[:1000, : d - k] = x[1000:, : d - k - 1] = 1
+        x = rng.permuted(x, axis=1)
+        stages, _ = shallowest(d, [k + 1])
+        for stage in stages:
+            a, b = x[:, stage[:, 0]], x[:, stage[:, 1]]
+            x[:, stage[:, 0]], x[:, stage[:, 1]] = a & b, a | b
+        assert x[:1000, k].all(), k
+        assert not x[1000:, k].any(), k
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 17, 64, 100, 2048])
@@ -113,7 +129,7 @@ def test_pruning_keeps_the_wanted_ranks(d: int) -> None:
     x = np.random.default_rng(0).integers(0, 5, (300, d))
     whole = sum(map(len, merge_exchange(d)))
     for k in range(d):
-        kept, _ = pruned(merge_exchange(d), {k})
+        kept, _ = pruned(merge_exchange(d), {k}, d)
         assert sum(map(len, kept)) < whole
         assert np.array_equal(sort_by(kept, x)[:, k], np.sort(x, axis=1)[:, k])
 

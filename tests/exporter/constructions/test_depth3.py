@@ -30,7 +30,7 @@ def test_depth_and_width(d: int, ranks: str) -> None:
 
 
 def test_sorting_has_the_width_of_the_proposition() -> None:
-    """thm:depth3sorting: width 4 d^2, for d >= 2 (at d = 1 the carried input needs max(4, 6))."""
+    """Proposition B.1: width 4 d^2, for d >= 2 (at d = 1 the carried input needs max(4, 6))."""
     for d in (2, 3, 8, 30):
         assert build(tasks.sort(d), Options("depth3")).accounting.width == 4 * d * d
 

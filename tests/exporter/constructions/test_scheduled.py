@@ -26,8 +26,6 @@ CASES: dict[str, dict[str, Any]] = {
     "depth5 gamma": {"gamma": 0.12},
     "linear46": {"failure": 1e-2},
     "linear46 lean": {"failure": 1e-2, "blocks": "lean"},
-    "linear22": {"failure": 1e-2},
-    "linear22 21": {"failure": 1e-2, "depth": 21},
     "compact 9": {"depth": 9},
     **{f"compact {depth}": {"depth": depth} for depth in (12, 13, 15, 16)},
     "linear18": {},
@@ -37,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 DISTINCT = ("uniform", "grid", "sorted", "reversed")
 TIED = ("ties", "constant", "two-values", "8-bit", "clustered", "range-ends")
-HIDDEN = {"depth5": 4, "linear46": 45, "linear22": 21, "linear22 21": 20, "linear18": 17, "linear-max": 12}
+HIDDEN = {"depth5": 4, "linear46": 45, "linear18": 17, "linear-max": 12}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +64,7 @@ def test_construction(case: str, d: int) -> None:
     assert failed <= 2 + 3 * plan.failure_bound * total
 
 
-@pytest.mark.parametrize("name", ["depth5", "linear46", "linear22", "compact", "linear18"])
+@pytest.mark.parametrize("name", ["depth5", "linear46", "compact", "linear18"])
 def test_any_ranks(name: str) -> None:
     d, ranks = 128, [1, 32, 33, 100, 128]
     x = vector(d)
@@ -84,7 +82,7 @@ def test_runs() -> None:
     assert runs([3, 1, 2, 7]) == [(1, 2), (3, 3), (7, 7)]
 
 
-@pytest.mark.parametrize("name", ["depth5", "linear46", "linear22", "compact", "linear18"])
+@pytest.mark.parametrize("name", ["depth5", "linear46", "compact", "linear18"])
 def test_failures_stay_within_the_range(name: str) -> None:
     """A file that often fails returns numbers of [0, 1] all the same, also where no entry was left to return."""
     d, x = 256, vector(256)

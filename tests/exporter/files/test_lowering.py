@@ -113,7 +113,7 @@ def test_what_is_there_is_not_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64), ("linear22", 64)]
+    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)]
 )
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:

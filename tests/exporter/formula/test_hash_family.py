@@ -1,4 +1,4 @@
-"""The hash family of const:vectorized_hashing, by enumeration at small d."""
+"""The hash family of Definition F.7, by enumeration at small d."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exporter.formula.primitives import hash_family, hash_table, next_prime
 @pytest.mark.parametrize("d", [1, 2, 5, 16, 60, 100, 250])
 @pytest.mark.parametrize("epsilon", [0.2, 0.34, 0.5, 0.75, 0.99])
 def test_nearly_universal(d: int, epsilon: float) -> None:
-    """lemma:prime_construction_is_universal: any two indices collide under at most n = ⌈1/ε⌉ of the p functions."""
+    """Lemma F.8: any two indices collide under at most n = ⌈1/ε⌉ of the p functions."""
     p, table = hash_family(d, epsilon)
     n = ceil(1 / epsilon)
     assert table.shape == (p, d)
@@ -31,7 +31,7 @@ def test_nearly_universal(d: int, epsilon: float) -> None:
     ("d", "epsilon", "gamma"), [(81, 0.25, 0.25), (100, 0.2, 0.1), (130, 0.23, 0.14), (40, 0.3, 0.3)]
 )
 def test_every_sparse_vector_has_a_collision_free_function(d: int, epsilon: float, gamma: float) -> None:
-    """lemma:existence_of_success, for all supports of at most d^ε entries."""
+    """Lemma F.9, for all supports of at most d^ε entries."""
     exponent = 2 * epsilon + gamma
     assert d >= (ceil(1 / exponent) / 2) ** (1 / gamma), "the lemma's condition"
     p, table = hash_family(d, exponent)

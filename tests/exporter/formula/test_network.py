@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from exporter.formula.network import below_as_bits, in_order
 from exporter.formula.trace import topological
-from tests.catalogue import CASES, Case
+from tests.catalogue import Case, each_case
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each_case
 def test_nodes_are_put_in_the_order_of_a_walk_over_all(case: Case) -> None:
     """Whichever nodes are looked for below whichever roots: a shorter walk finds them as the long one does."""
     nodes = topological(case.net.output)

@@ -177,7 +177,7 @@ def test_verify_and_describe(given: str, profile: str, tmp_path: Path, capsys: p
     assert about["proved_profile"] == ("structured" if exact else profile)
     assert about["description"] == json.loads((tmp_path / "manifest.json").read_text())["models"][0]["description"]
     text = "\n".join(describe_lines(about))
-    assert "comparators a pixel" in text
+    assert "comparators per pixel" in text
     assert "every window of" in text
     assert main(["verify", str(path), "--trials", "20"]) == 0
     assert "the contract is kept" in capsys.readouterr().out

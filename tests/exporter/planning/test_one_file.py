@@ -53,7 +53,7 @@ def test_one_file_fails_no_more_often_than_stated(name: str, goal: Goal, seeds: 
 
 
 def test_what_has_more_rounds_says_that_it_averages_over_seeds() -> None:
-    assert planner("linear22").schedule(Goal(d=64, low=32, high=33, failure=0.05)).failure_law == "seeds"
+    assert planner("linear46").schedule(Goal(d=64, low=32, high=33, failure=0.05)).failure_law == "seeds"
     assert planner("compact").schedule(Goal(d=64, low=32, high=33, failure=0.05, depth=13)).failure_law == "seeds"
 
 

@@ -29,7 +29,7 @@ for name, goal in (
     ("linear46", Goal(d=32, low=15, high=15)), ("depth5", Goal(d=4096, low=2048, high=2049, gamma=0.1)),
 ):
     print(planner(name).schedule(goal))
-for name in ("compact", "linear22"):
+for name in ("compact", "linear46"):
     model = to_onnx(build(median(32), Options(name, failure=1e-2)))
     print(hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest())
 """

@@ -51,6 +51,21 @@ def test_a_file_fails_no_more_often_than_stated(name: str, d: int, low: int, hig
         assert 0 <= out.min() <= out.max() <= 1
 
 
+@pytest.mark.parametrize("name", ["window5", "window6"])
+def test_a_wrong_answer_is_closer_than_the_constant_and_one_count(name: str) -> None:
+    """Wrong answers lie in the window: at failure 0.05 the mean squared error is below that of two simple predictors."""
+    d, bits = 256, 24
+    plan = planner(name).schedule(Goal(d=d, low=128, high=128, failure=0.05, cells=2**bits))
+    x = vector(d)
+    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**bits)))
+    values = UNITS["uniform"](np.random.default_rng(5), 3000, d, 2**bits) / 2.0**bits
+    truth = np.sort(values, axis=1)[:, 127]
+    out = np.concatenate([evaluate(net, part)[:, 0] for part in np.split(values, 12)])
+    assert np.any(out != truth), "some answers are wrong"
+    count = 0.5 + (127.5 - (values < 0.5).sum(axis=1)) / d
+    assert np.mean((out - truth) ** 2) < min(np.mean((count - truth) ** 2), np.mean((0.5 - truth) ** 2)) / 10
+
+
 @pytest.mark.parametrize(("name", "widest"), [("window5", 42), ("window6", 25)])
 def test_widths_at_2048(name: str, widest: float) -> None:
     """The targets at d = 2048: one rank at 1e-3."""

@@ -23,7 +23,7 @@ from exporter.question.families import UNITS
 from exporter.question.grid import Grid
 from exporter.readings.contract import DType, Step, dense_bits, fused_bits, structured_bits
 from exporter.readings.evaluate import evaluate
-from tests.catalogue import CASES, Case
+from tests.catalogue import Case, each_case
 from tests.running import DTYPES, exact_dtypes, proto_of, run
 
 Sum = Callable[[np.ndarray], np.ndarray]
@@ -73,13 +73,14 @@ def gemm_chain(layers: list[Weights], x: np.ndarray, dtype: DType, add: Sum) -> 
     return h
 
 
-@pytest.mark.parametrize("add", ORDERS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("case", [c for c in CASES.values() if c.net.width <= 60], ids=lambda c: c.name)
-def test_accepted_chains_are_exact_in_any_order(case: Case, add: Sum) -> None:
+@each_case
+def test_accepted_chains_are_exact_in_any_order(case: Case) -> None:
     x = case.inputs(np.random.default_rng(11), 20)
     layers, expected = weights(case.net), evaluate(case.net, x)
     for dtype in exact_dtypes(case.net, "dense", case.step):
-        assert np.array_equal(gemm_chain(layers, x, dtype, add), expected.astype(dtype)), dtype
+        for add in ORDERS:
+            got = gemm_chain(layers, x, dtype, add)
+            assert np.array_equal(got, expected.astype(dtype)), (dtype, add.__name__)
 
 
 def accepted(construction: str, d: int, bits: int, profile: str, dtype: str, **more: Any) -> Built:

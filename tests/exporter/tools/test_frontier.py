@@ -63,12 +63,12 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr("exporter.commands.can_plot", lambda: False)
     drawn.unlink()
     assert main(asked) == 2
-    assert "onnx-median[plot]" in capsys.readouterr().err
+    assert "pip install -e '.[plot]'" in capsys.readouterr().err
     assert not drawn.exists()
 
 
 def test_light_weights_are_a_trade_for_ties() -> None:
-    asked = Options("linear22", failure=0.1, inputs="grid")
+    asked = Options("linear46", failure=0.1, inputs="grid")
     usual, light = (build(median(64), each).description() for each in (asked, replace(asked, objective="weights")))
     assert light["max_weight"] * 64 <= usual["max_weight"]
     assert (usual["ties"], light["ties"]) == ("exact", "capacity")

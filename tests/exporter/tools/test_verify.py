@@ -17,7 +17,7 @@ from exporter.options import Options
 from exporter.question import task as tasks
 from exporter.question.families import OFF_GRID, UNITS
 from exporter.question.grid import Grid, at_most
-from exporter.readings.promise import promise
+from exporter.readings.promise import promise_sentence
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.reduce import reduce_file
 from exporter.tools.verify import FamilyResult, Verification, _false_certificates, verify
@@ -83,7 +83,7 @@ def test_a_reduced_file_that_fails_at_times_promises_a_mean_squared_error(tmp_pa
     source = export(tasks.rank(32, [16]), options, tmp_path).path
     l2, entry = reduce_file(source, tmp_path, "l2", 1)
     found = verify(l2, 200)
-    assert found.contract.startswith(f"mean squared error at most {at_most(entry['description']['epsilon'])}")
+    assert found.contract.startswith(f"Mean squared error at most {at_most(entry['description']['epsilon'])}")
     assert [f.family for f in found.families if f.kept is not None] == ["uniform", "off-grid"]
     assert found.kept
 
@@ -121,17 +121,17 @@ def test_a_failure_bound_is_tested_not_triggered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "options", "said"),
     [
-        (tasks.median(3), {"epsilon": 0.1}, "mean squared error at most 0.1 of the squared range on uniform inputs"),
-        (tasks.quantile(7, [0.3]), {}, "exact order statistics on the grid, interpolated with an error of at most"),
-        (tasks.quantile(7, [0.3]), {"grid": Grid(-1, 1, 16)}, "exact order statistics on the grid, interpolated"),
-        (tasks.quantile(5, [0.25]), {}, "exact on the grid"),
+        (tasks.median(3), {"epsilon": 0.1}, "Mean squared error at most 0.1 of the squared range on uniform inputs"),
+        (tasks.quantile(7, [0.3]), {}, "Exact order statistics on the grid, interpolated with an error of at most"),
+        (tasks.quantile(7, [0.3]), {"grid": Grid(-1, 1, 16)}, "Exact order statistics on the grid, interpolated"),
+        (tasks.quantile(5, [0.25]), {}, "Exact on the grid"),
     ],
 )
 def test_no_file_has_a_failure_bound_of_0(tmp_path: Path, task: tasks.Task, options: Any, said: str) -> None:
     path = written(tmp_path, task, "depth3", **options)
     about = describe(path)
     text = "\n".join(describe_lines(about))
-    assert said in promise(about["description"])
+    assert said in promise_sentence(about["description"])
     assert said in text
     assert "failure bound" not in text
     assert verify(path, 40).kept
@@ -176,7 +176,7 @@ def test_a_network_for_uniform_inputs_is_judged_on_those_only(tmp_path: Path) ->
     path = export_model(64, "window6", tmp_path, failure=0.05)
     found = verify(path, trials=60)
     assert found.kept
-    assert "independent and uniform in the domain" in found.contract
+    assert "independent entries, uniform in the domain" in found.contract
     assert {f.family for f in found.families if f.promise} == {"uniform", "grid", "off-grid"}
     assert any(f.wrong == 1 for f in found.families if not f.promise), "which is why nothing is promised there"
 
@@ -186,10 +186,10 @@ def test_a_network_for_uniform_inputs_is_judged_on_those_only(tmp_path: Path) ->
     [
         # neighbouring floats in the middle; their mean rounds to the lower one, which is what one wrong rank makes of it
         (0.1, "mean", 0.5, (0, 2, 0, 2), ""),
-        (0.0, "mean", 0.5, (0, 2, 0, 2), "do not tell right from wrong"),  # an exact file has no wrong rank
-        (0.1, "mean", 0.25, (0, 2, 2, 4), "do not tell right from wrong"),  # a wrong answer that is proven
+        (0.0, "mean", 0.5, (0, 2, 0, 2), "hold for a wrong answer"),  # an exact file has no wrong rank
+        (0.1, "mean", 0.25, (0, 2, 2, 4), "hold for a wrong answer"),  # a wrong answer that is proven
         (0.1, "mean", 0.25, (0, 0, 2, 4), ""),
-        (0.1, "lower", 0.5, (2, 2), "do not tell right from wrong"),  # one rank: right, so it can be proven
+        (0.1, "lower", 0.5, (2, 2), "hold for a wrong answer"),  # one rank: right, so it can be proven
         (0.1, "lower", 0.5, (0, 2), ""),
     ],
 )

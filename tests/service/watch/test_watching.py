@@ -16,12 +16,12 @@ from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.options import Options
 from exporter.question.task import median
-from service.compute.turns import WAITING
-from service.page_data import ATLAS, atlas, specimen
+from service.serving.turns import WAITING
+from service.serving.watching import ALL, EACH
 from service.watch.formulas import formula, inside
 from service.watch.network import OpenNetwork
+from service.watch.page_data import ATLAS, atlas, specimen
 from service.watch.specimens import MANIFEST, SPECIMENS, carried
-from service.watch.watching import ALL, EACH
 
 DRAWN: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] = {
     "distinct": lambda rng, n: rng.permutation(n).astype(float),
@@ -33,7 +33,7 @@ DRAWN: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] 
 }
 LENGTHS = {
     "radix": (1, 2, 9, 16, 33, 64, 65), "batcher": (1, 2, 9, 16, 33, 64, 65), "depth3": (1, 2, 9, 16, 33, 64, 65),
-    "depth5": (64, 65), "linear46": (256, 257), "linear22": (256, 257), "compact": (256, 257, 2048),
+    "depth5": (64, 65), "linear46": (256, 257), "compact": (256, 257, 2048),
 }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def test_the_matrix_of_depth3_ranks_every_entry_once(client: Any) -> None:
         assert sorted(scene["wins"]) == list(range(d))
 
 
-@pytest.mark.parametrize("construction", ["compact", "linear22", "linear46"])
+@pytest.mark.parametrize("construction", ["compact", "linear46"])
 def test_live_entries_lie_together_around_the_answer(client: Any, construction: str) -> None:
     n = 2048 if construction == "compact" else 256
     told = watch(client, np.random.default_rng(2).permutation(n), construction=construction)
@@ -269,7 +269,7 @@ def test_numpy_is_timed_beside(client: Any) -> None:
 
 
 def test_what_the_page_carries_is_what_the_exporter_makes() -> None:
-    """All of the atlas, and the specimens that are quick to build; `python -m service.page_data` writes them again."""
+    """All of the atlas, and the specimens that are quick to build; `python -m service.watch.page_data` writes them again."""
     assert ATLAS.read_bytes() == atlas()
     with zipfile.ZipFile(SPECIMENS) as archive:
         entries = {entry["file"]: entry["description"] for entry in json.loads(archive.read(MANIFEST))}

@@ -1,0 +1,49 @@
+"""Hashing of few live entries into slots (Definition F.7): the ending that linear46 and linear-max share."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.formula.primitives import hash_table
+from exporter.formula.trace import Node, assume, constant, relu, stack
+from exporter.planning.schedule import HashEnding, digits
+
+
+def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Positions by hash function, slot and place: (q, p, longest bucket), d where a bucket has no more.
+
+    Positions are hashed as 0 .. d - 1: where d is a power of the prime they have a digit less than the paper's 1 .. d.
+    """
+    q, p = ending.functions, ending.prime
+    table = hash_table(d, p, digits(d, p), range(1, q + 1), first=0)
+    longest = max(int(np.bincount(row, minlength=p).max()) for row in table)
+    out = np.full((q, p, longest), d, dtype=np.int64)
+    for a, row in enumerate(table):
+        by_slot = np.argsort(row, kind="stable")
+        starts = np.searchsorted(row[by_slot], np.arange(p))
+        place = np.arange(d) - starts[row[by_slot]]
+        out[a, row[by_slot], place] = order[by_slot]
+    return out
+
+
+def slot_sums(x: Node, where: npt.NDArray[np.int64]) -> Node:
+    """sum of x_j over the positions of every slot (Definition G.22; linear, so it needs no layer)."""
+    padded = stack([x, constant([0.0])])
+    return padded.take(where.reshape(-1)).reshape(*where.shape).sum(2)
+
+
+def hashed_slots(live: Node, mask: Node, ending: HashEnding, where: npt.NDArray[np.int64]) -> Node:
+    """The live entries in p slots, 0 in the others, by the first hash function without collisions: three layers.
+
+    Function a is free of collisions when no slot holds two live entries: sum_s [count_as - 1]+ = 0. Of the first such
+    function the slots are kept: with g_a its indicator, g_a - 1 - sum over a' < a of g_a' is 0 for it and <= -1 for every
+    other one, and no slot holds more than the longest bucket.
+    """
+    longest, q = where.shape[2], ending.functions
+    count = assume(slot_sums(mask, where), 0.0, float(longest))
+    collisions = assume(relu(count - 1).sum(1), 0.0, float(mask.size))
+    free = assume(relu(1 - collisions), 0.0, 1.0)
+    chosen = free - 1 - free.along(0, np.tril(np.ones((q, q)), -1))
+    slots = relu(slot_sums(live, where) + (longest * chosen).spread(1, ending.prime))
+    return assume(slots.sum(0), 0.0, 1.0)

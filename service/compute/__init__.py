@@ -1,1 +1,0 @@
-"""From numbers to medians: models, batches, scaling, certificates."""

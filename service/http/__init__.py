@@ -1,1 +1,0 @@
-"""Bytes on the wire: the gateway, the short way, bodies and formats."""

@@ -1,0 +1,1 @@
+"""Models: manifest entries, sessions, the registry of loaded models, and building missing ones."""

@@ -1,0 +1,219 @@
+"""Models that are missing, built while the service goes on serving.
+
+    python -m service.models.building FOLDER D     builds the model of D entries into FOLDER, unless it is there already
+
+A worker that is asked for something no loaded model has starts this program, waits for it as long as the request may take,
+loads what it wrote, and tells the other workers. A lock in the folder lets one program build at a time, so that several
+workers that are asked for the same build it once; files and manifest are replaced whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+
+from exporter.errors import UserError
+from service.errors import ProblemError
+from service.models import entries, registry
+from service.process import lifecycle
+from service.process.settings import Settings
+from service.serving.engine import Engine
+
+log = logging.getLogger("service")
+DEFAULT_D = 2048
+PROFILE = "fused"
+TUNE = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
+LOCK = ".building"
+AGAIN_S = 10.0  # how long a build that failed is not tried again
+FIRST_S = 3.0  # what a build takes at least, and more for each entry: only for saying when to come back
+ENTRY_S = 1e-5
+MARGIN_S = 0.1  # of a request's time, for saying that it is over
+
+
+def place(settings: Settings) -> Path | None:
+    """The first folder that can be written to: the models', or the scratch folder, which lasts as long as the service."""
+    return next((folder for folder in settings.folders if _writable(folder)), None)
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def build(folder: Path, d: int) -> Path | None:
+    """Build a model, or find that another process just did: then None. Raises UserError or OSError."""
+    from exporter import library  # noqa: PLC0415, the builder is loaded only when it is needed
+    from exporter.constructions import default  # noqa: PLC0415
+
+    task = library.question(d, {})
+    (wanted,) = library.requests(task, [default(task.op)], {"profile": PROFILE, "tune": TUNE})
+    name = library.file_name(task, wanted)
+    with _alone(folder):
+        listed = [raw for raw in entries.raw_entries(folder) if isinstance(raw, dict) and raw.get("file") == name]
+        if any(registry.is_usable(folder, raw) for raw in listed):
+            return None
+        return library.export(task, wanted, folder).path
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One at a time; the lock goes with its process, and its file with the last who held it."""
+    path = folder / LOCK
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    yield
+                    path.unlink(missing_ok=True)
+                    return
+        finally:
+            os.close(handle)
+
+
+def ensure_models(settings: Settings) -> bool:
+    """Build the default model when there is no model of a median; others are built when a request needs them.
+
+    One that can be used is looked for here, and the workers load them all. Nothing to serve, not even a filter for images,
+    because the default model cannot or must not be built, is a reason not to start.
+    """
+    log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
+    found = registry.load(settings.folders, enough=lambda model: model.is_median or not settings.build)
+    if not settings.build:
+        if not found.everything:
+            said = {"folder": str(settings.models), "left_out": found.left_out}
+            log.error("there is no model to serve, and --no-build forbids to build one", extra={"fields": said})
+        return bool(found.everything)
+    if any(model.is_median for model in found.models.values()):
+        return True
+    reason = "there is no model to serve"
+    fields: dict[str, object] = {"d": DEFAULT_D, "folder": str(settings.models), "reason": reason}
+    log.warning("building a model", extra={"fields": fields})
+    try:
+        folder = place(settings)
+        if folder is None:
+            raise UserError(f"neither {settings.models} nor a scratch folder can be written to")
+        build(folder, DEFAULT_D)
+    except (UserError, OSError) as error:
+        log.error("the model cannot be built", extra={"fields": {**fields, "error": str(error)}})
+        return False
+    log.warning("model built", extra={"fields": {"d": DEFAULT_D, "folder": str(folder)}})
+    return True
+
+
+class Builder:
+    """What one worker builds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.begun: dict[int, float] = {}
+        self.failed: dict[int, tuple[float, ProblemError]] = {}
+        self.turn = asyncio.Semaphore(1)
+        engine.reach = engine.settings.max_length
+
+    async def provide(self, d: int, until: float) -> None:
+        """Wait for a model of d entries, at most until a moment of `time.perf_counter`; then say when to come back."""
+        when, problem = self.failed.get(d, (0.0, None))
+        if problem is not None and time.monotonic() - when < AGAIN_S:
+            raise problem
+        if d not in self.tasks:
+            self.begun[d] = time.perf_counter()
+            self.tasks[d] = asyncio.create_task(self._provide(d))
+        task = self.tasks[d]
+        try:
+            await asyncio.wait([task], timeout=max(0.0, until - time.perf_counter() - MARGIN_S))
+        except asyncio.CancelledError:
+            if time.perf_counter() < until - MARGIN_S:
+                raise  # and else the request's own end came in the same moment, for which there is a better answer
+        if not task.done():
+            spent = time.perf_counter() - self.begun[d]
+            left = ceil(max(1.0, FIRST_S + d * ENTRY_S - spent))
+            said = (
+                f"A model of {d} entries is being built for this, since {spent:.0f} s; repeat the request in {left} s."
+            )
+            building = sorted(self.tasks)
+            raise ProblemError(503, said, headers={"Retry-After": str(left)}, building=[str(each) for each in building])
+        task.result()
+
+    async def _provide(self, d: int) -> None:
+        try:
+            async with self.turn:
+                await self._build(d)
+            await lifecycle.reload_models(self.engine)
+            with contextlib.suppress(ProblemError):  # the others find out when they are asked
+                await self.engine.peers.tell()
+            found = self.engine.registry
+            if not any(model.d == d and model.exact and model.is_median for model in found.models.values()):
+                reason = next((why for name, why in found.left_out.items() if f"-d{d}-" in name), "it is not there")
+                raise ProblemError(503, f"The model of {d} entries was built and cannot be used: {reason}.")
+        except Exception as error:
+            problem = (
+                error if isinstance(error, ProblemError) else ProblemError(503, f"No model of {d} entries: {error}")
+            )
+            problem.headers.setdefault("Retry-After", str(ceil(AGAIN_S)))
+            log.error("a model cannot be provided", extra={"fields": {"d": d, "error": problem.detail}})
+            self.failed[d] = time.monotonic(), problem
+            raise problem from None
+        finally:
+            del self.tasks[d], self.begun[d]
+
+    async def _build(self, d: int) -> None:
+        folder = await self.engine.in_background(place, self.engine.settings)
+        if folder is None:
+            raise ProblemError(503, f"A model of {d} entries is needed, and no folder can be written to.")
+        fields = {"d": d, "folder": str(folder), "reason": "a request needs it"}
+        log.warning("building a model", extra={"fields": fields})
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "service.models.building", str(folder), str(d)]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+        if process.returncode:
+            lines = said.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
+            raise ProblemError(503, f"The model of {d} entries cannot be built: {lines[-1][:200]}")
+        seconds = round(time.perf_counter() - started, 3)
+        log.warning("model built", extra={"fields": {"d": d, "folder": str(folder), "seconds": seconds}})
+
+    async def close(self) -> None:
+        """Give up what is being built."""
+        for task in (tasks := list(self.tasks.values())):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def main(folder: str, d: str) -> int:
+    os.nice(5)  # serving goes first
+    try:
+        build(Path(folder), int(d))
+    except (UserError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""Filters for images: a picture through a file of windows or frames, tile by tile.
+
+A window is local, so that a picture is cut into tiles, each with as much of its neighbourhood as the window sees: memory
+is that of a tile, however large the picture, and between two tiles others are served and a request can be given up. What
+lies beyond the picture the file sees to itself, in the tiles at its border.
+
+    outputs   [ a .. b )
+    tile      [ a - before .. b + after ), cut off at the ends of the picture; of its outputs those of [a, b) are kept
+
+An axis is always as long as a tile or longer than half a window, for before <= after + 1: whatever a reflected border
+reads is in the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.images.running import windows
+from service.errors import BadInputError
+from service.models.entries import Entry, FilterTerms, LoadedFile, UnusableModelError
+from service.models.sessions import proto_of, session_of, trial
+
+Pixels = npt.NDArray[Any]
+ROOM = 1 << 26  # bytes of all planes of a tile, if all of them were there at once
+SHORTEST = 32  # side of a tile, at least
+CHANNELS = 4  # that go together at least, where the file does not say
+
+
+class Cut(NamedTuple):
+    """Along one axis: what goes in, which of its outputs are kept, and where they belong."""
+
+    taken: slice
+    kept: slice
+    place: slice
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedFilter(LoadedFile):
+    """One loaded filter with its contract."""
+
+    terms: FilterTerms
+    session: Any
+    input_name: str
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """For choosing between filters: pixels of the window, then the name."""
+        return int(self.description["d"]), self.name
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        """Its own type, and bytes, which every type holds."""
+        return dtype in (self.terms.dtype, np.uint8)
+
+    def stacked(self, picture: Pixels) -> Pixels:
+        """A picture as [frames, h, w, channels], of which a window filter takes one; or the reason why not."""
+        terms = self.terms
+        if not self.takes(picture.dtype):
+            raise BadInputError(f"{self.name} takes pixels of {terms.dtype.name}, not of {picture.dtype.name}.")
+        axes = 2 if terms.frames is None else 3
+        wanted = "[h, w] or [h, w, c]" if terms.frames is None else "[frames, h, w] or [frames, h, w, c]"
+        shape = list(picture.shape)
+        if len(shape) not in (axes, axes + 1) or not picture.size:
+            raise BadInputError(f"{self.name} takes pictures {wanted}, not {shape}.")
+        whole = picture if len(shape) > axes else picture[..., None]
+        whole = whole[None] if terms.frames is None else whole
+        if terms.frames is not None and len(whole) != terms.frames:
+            raise BadInputError(f"{self.name} takes {terms.frames} frames, not {len(whole)}.")
+        if terms.channels is not None and whole.shape[-1] != terms.channels:
+            raise BadInputError(f"{self.name} takes {terms.channels} channels, not {whole.shape[-1]}.")
+        if terms.valid and not all(n >= k for n, k in zip(whole.shape[1:3], terms.window, strict=True)):
+            raise BadInputError(f"{self.name} has no border: pictures must be at least {terms.window} pixels.")
+        return whole
+
+    def answer_shape(self, picture: Pixels) -> tuple[int, ...]:
+        """Of what comes out for a picture that `stacked` took."""
+        _, h, w, c = self.stacked(picture).shape
+        rows, columns = (n - k + 1 if self.terms.valid else n for n, k in zip((h, w), self.terms.window, strict=True))
+        return (rows, columns, c) if picture.ndim == (3 if self.terms.frames is None else 4) else (rows, columns)
+
+    def tiles(self, stack: Pixels) -> Iterator[tuple[Cut, Cut, Cut]]:
+        """Rows, columns and channels of the tiles of a stack, each as large as ROOM allows: however thin a picture is and
+        however many channels it has, the number of its tiles grows with its bytes alone."""
+        terms, (n, h, w, c) = self.terms, stack.shape
+        planes = terms.operations + 4 * n  # its own and the results; a tile is there in two types and two orders
+        room = ROOM // (4 * planes)  # pixels of a tile, those of every channel counted
+        k, m = terms.window
+        together = terms.channels or min(c, max(CHANNELS, room // ((h + k) * (w + m))))
+        side = max(SHORTEST, isqrt(room // together) - max(k, m))
+        high = max(side, room // (together * (min(w, side) + m)) - k)
+        wide = max(side, room // (together * (min(h, high) + k)) - m)
+        channels = [Cut(slice(a, a + together), slice(None), slice(a, a + together)) for a in range(0, c, together)]
+        return product(_cuts(h, k, high, terms.valid), _cuts(w, m, wide, terms.valid), channels)
+
+    def fill(self, tile: tuple[Cut, Cut, Cut], stack: Pixels, answer: Pixels) -> None:
+        """Filter one tile to its place in [rows, columns, channels]."""
+        rows, columns, channels = tile
+        part = stack[:, rows.taken, columns.taken, channels.taken]
+        self._check(part, tile)
+        found = self.run(np.ascontiguousarray(np.moveaxis(part, -1, 1), self.terms.dtype))
+        answer[rows.place, columns.place, channels.place] = np.moveaxis(found[0], 0, -1)[rows.kept, columns.kept]
+
+    def run(self, images: Pixels) -> Pixels:
+        """[n, c, h, w] through the file."""
+        return np.asarray(self.session.run(None, {self.input_name: images})[0])
+
+    def _check(self, part: Pixels, tile: tuple[Cut, Cut, Cut]) -> None:
+        domain = self.terms.domain
+        if part.dtype == np.uint8 and (domain is None or (domain[0] <= 0 and domain[1] >= 255)):
+            return
+        if domain is None:
+            good, why = np.isfinite(part), "is not a finite number"
+        else:
+            good, why = (part >= domain[0]) & (part <= domain[1]), f"is not in [{domain[0]:g}, {domain[1]:g}]"
+        if not good.all():
+            _, row, column, _ = np.argwhere(~good)[0]
+            at = f"row {tile[0].taken.start + row}, column {tile[1].taken.start + column}"
+            raise BadInputError(f"The pixel in {at} {why}.")
+
+
+def _cuts(length: int, k: int, side: int, valid: bool) -> list[Cut]:
+    before, after = (0, k - 1) if valid else (k // 2, k - 1 - k // 2)
+    cuts = []
+    outputs = length - k + 1 if valid else length
+    for a in range(0, outputs, side):
+        b = min(a + side, outputs)
+        start = max(0, a - before)
+        cuts.append(Cut(slice(start, min(length, b + after)), slice(a - start, b - start), slice(a, b)))
+    return cuts
+
+
+def open_filter(entry: Entry) -> LoadedFilter:
+    """A session, and a trial: small pictures, whose every pixel must be what numpy makes of its window."""
+    assert isinstance(entry.terms, FilterTerms)
+    proto = proto_of(entry)
+    dims = proto.graph.input[0].type.tensor_type.shape.dim
+    if len(dims) != 4:
+        raise UnusableModelError(f"its input has {len(dims)} axes, which are not those of images")
+    session = session_of(lambda: proto, 1)
+    name = entry.file.path.stem
+    loaded = LoadedFilter(name, entry.file, entry.description, entry.terms, session, proto.graph.input[0].name)
+    (rows, columns), least = entry.terms.window, entry.terms.window if entry.terms.valid else (1, 1)
+    for h, w in (least, (rows + 2, columns + 3)):
+        with trial():
+            right = _is_right(loaded, (h, w))
+        if not right:
+            raise UnusableModelError("its trial run fails: a pixel is not what numpy makes of its window")
+    return loaded
+
+
+def _is_right(loaded: LoadedFilter, size: Sequence[int]) -> bool:
+    terms = loaded.terms
+    low, high = terms.domain or (0.0, 255.0)
+    step = terms.step if terms.domain else 1.0
+    shape = (terms.frames or 1, terms.channels or 2, *size)
+    steps = np.random.default_rng(0).integers(0, int(min((high - low) / step, 2.0**52)), shape, endpoint=True)
+    images = (low + step * steps).astype(terms.dtype)
+    framed = terms.frames is not None
+    seen = np.moveaxis(images, 0, -1)[None] if framed else windows(images, terms.window, terms.border)
+    ordered, target = np.sort(seen.astype(np.float64), axis=-1), terms.target
+    wanted = (1 - target.weight) * ordered[..., target.low - 1] + target.weight * ordered[..., target.high - 1]
+    found = loaded.run(images)
+    return found.shape == wanted.shape and bool((np.abs(found - wanted) <= terms.error).all())

@@ -1,0 +1,95 @@
+"""A checked file into a session, whatever it computes: metadata compared, nothing in it that reaches out or need not end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+
+from exporter.files.model_file import encode
+from service.errors import or_shortage
+from service.models.entries import Entry, UnusableModelError
+
+
+def proto_of(entry: Entry) -> Any:
+    """The file as protobuf, if its own metadata say what the manifest says and its graph is a plain one."""
+    description = entry.description
+    try:
+        proto = onnx.load_model_from_string(entry.data)
+    except Exception as error:  # protobuf has classes of its own for damage
+        raise _unloadable(error) from None
+    metadata = {each.key: each.value for each in proto.metadata_props}
+    for key, text in encode(description).items():
+        stored, value = metadata.get(key), description[key]
+        if stored != text and (stored is None or isinstance(value, str) or not _same_json(stored, value)):
+            raise UnusableModelError(f"its metadata says {key} = {_short(stored)}, the manifest {_short(text)}")
+    if len(proto.graph.input) != 1 or len(proto.graph.output) != 1:
+        raise UnusableModelError("it has not exactly one input and one output")
+    if proto.functions:
+        raise UnusableModelError("it defines functions of its own, which may hold a loop that need not end")
+    if any(attribute.HasField("g") or attribute.graphs for node in proto.graph.node for attribute in node.attribute):
+        raise UnusableModelError("it has graphs inside its nodes, such as a loop, which need not end")
+    if _reaches_out(proto.graph):
+        raise UnusableModelError("it has weights in other files, which nothing vouches for")
+    return proto
+
+
+def _reaches_out(graph: Any) -> bool:
+    """Whether a tensor of a graph is kept in another file."""
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    tensors = [*graph.initializer, *(tensor for each in attributes for tensor in (each.t, *each.tensors))]
+    return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
+
+
+def session_of(proto: Callable[[], Any], threads: int) -> Any:
+    """A session with explicit threads."""
+    try:
+        return ort.InferenceSession(proto().SerializeToString(), session_options(threads), ["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own for every kind of damage
+        raise _unloadable(error) from None
+
+
+@contextlib.contextmanager
+def trial() -> Iterator[None]:
+    """Whatever a first run raises is the model's fault."""
+    try:
+        yield
+    except Exception as error:
+        raise UnusableModelError(f"its trial run fails: {line(error)}") from None
+
+
+def line(error: Exception) -> str:
+    """What an error says, on one line."""
+    error = or_shortage(error)
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def _short(value: str | None) -> str:
+    return repr(value if value is None else value[:100])
+
+
+def _unloadable(error: Exception) -> UnusableModelError:
+    return UnusableModelError(f"onnxruntime cannot load it: {line(error)}")
+
+
+def _same_json(stored: str, value: Any) -> bool:
+    try:
+        return bool(json.loads(stored) == value)
+    except ValueError:
+        return False
+
+
+def session_options(threads: int) -> Any:
+    """One inference uses exactly `threads` threads, and they sleep when idle instead of burning a processor."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.log_severity_level = 4  # what goes wrong is raised; onnxruntime itself writes nothing, which could block
+    return options

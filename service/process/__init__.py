@@ -1,0 +1,1 @@
+"""The process: settings, logs, metrics, workers, reloads and Ray."""

@@ -1,0 +1,158 @@
+"""What Prometheus is told.
+
+With several workers prometheus_client shares its counters through files (multiprocess mode). `python -m service` sets
+PROMETHEUS_MULTIPROC_DIR before this module is imported, which is when the library decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from service.process import logs, metrics_files
+
+metrics_files.reserve()
+
+from prometheus_client import (  # noqa: E402, it opens its files when it is imported
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+from prometheus_client.core import Metric  # noqa: E402
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+
+SECONDS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+REQUESTS = Counter("median_requests_total", "Requests answered.", ["route", "status"])
+REQUEST_SECONDS = Histogram("median_request_seconds", "Time to answer a request.", ["route"], buckets=SECONDS)
+VECTORS = Counter("median_vectors_total", "Vectors answered.", ["model"])
+PIXELS = Counter("median_pixels_total", "Numbers of filtered pictures, one for each pixel and channel.", ["model"])
+BATCH_ROWS = Histogram("median_batch_rows", "Rows in one onnxruntime call.", ["model"], buckets=ROWS)
+QUEUE_SECONDS = Histogram("median_queue_seconds", "Time a request waited for its call.", ["model"], buckets=SECONDS)
+INFERENCE_SECONDS = Histogram("median_inference_seconds", "Time of one call.", ["model"], buckets=SECONDS)
+FAILURES = Counter("median_failures_total", "onnxruntime calls that failed.", ["model"])
+MISSES = Counter(
+    "median_certificate_misses_total", "Answers refuted by counting and given by another model.", ["model"]
+)
+LINES_LOST = Counter("median_log_lines_lost_total", "Log lines that could not be written.")
+WAITING = Gauge("median_queue_rows", "Rows waiting for a call.", multiprocess_mode="livesum")
+
+
+log = logging.getLogger("service")
+Record = Callable[[float], None]
+# Counting takes longer than answering is worth: what happened waits here until the answer is on its way.
+_noted: list[tuple[Record, float]] = []
+_counted: dict[Record, float] = {}
+_latest: dict[Record, float] = {}
+NOTED_AT_MOST = 4096
+_lines_lost = 0  # of them, counted
+
+
+def note(record: Record, value: float) -> None:
+    """Keep an observation for the next `settle`. From the event loop's thread only."""
+    _noted.append((record, value))
+    if len(_noted) > NOTED_AT_MOST:
+        settle()
+
+
+def tally(record: Record, more: float) -> None:
+    """Like `note`, for a counter: what is added to it until the next `settle` is added up first."""
+    _counted[record] = _counted.get(record, 0) + more
+
+
+def tell(record: Record, value: float) -> None:
+    """Like `note`, for a gauge: the last value before the next `settle` is the one that counts."""
+    _latest[record] = value
+
+
+def settle() -> None:
+    """Hand all that was noted to prometheus_client. An observation it cannot take is lost; no answer is."""
+    global _lines_lost  # noqa: PLW0603, like the list above it belongs to the process
+    lost = logs.lost()
+    if lost > _lines_lost:
+        tally(LINES_LOST.inc, lost - _lines_lost)
+        _lines_lost = lost
+    noted = [*_noted, *_counted.items(), *_latest.items()]
+    for waiting in (_noted, _counted, _latest):
+        waiting.clear()
+    failed: Exception | None = None
+    for record, value in noted:
+        try:
+            record(value)
+        except Exception as error:
+            failed = error
+    if failed is not None:
+        log.error("figures were not counted", extra={"fields": {"error": repr(failed)}})
+
+
+class ModelMetrics:
+    """The labelled children of one model, looked up once: labels() on every call costs more than the counting."""
+
+    def __init__(self, model: str) -> None:
+        self.vectors: Record = VECTORS.labels(model).inc
+        self.batch_rows: Record = BATCH_ROWS.labels(model).observe
+        self.queue: Record = QUEUE_SECONDS.labels(model).observe
+        self.inference: Record = INFERENCE_SECONDS.labels(model).observe
+        self.failures: Record = FAILURES.labels(model).inc
+        self.misses: Record = MISSES.labels(model).inc
+
+
+def exposition() -> tuple[bytes, str]:
+    """The text Prometheus scrapes, over all workers, and its media type."""
+    shared = metrics_files.folder()
+    if shared is not None:
+        try:
+            metrics_files.forget_the_dead(shared)
+            registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+            return generate_latest(registry), CONTENT_TYPE_LATEST
+        except (OSError, ValueError) as error:  # the folder is gone: what this worker knows is better than nothing
+            log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
+    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+
+
+class Total:
+    """Metrics added up, as prometheus_client collects them."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, tuple[str, str]] = {}
+        self.sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+
+    def add(self, text: bytes, live: bool) -> None:
+        """Ours of one process; a gauge says how things are now, so that only of one that is alive."""
+        for family in text_string_to_metric_families(text.decode()):
+            if family.name.startswith("median_") and not family.name.endswith("_created"):
+                if family.type == "gauge" and not live:
+                    continue
+                self.kinds.setdefault(family.name, (family.documentation, family.type))
+                sums = self.sums.setdefault(family.name, {})
+                for sample in family.samples:
+                    key = sample.name, tuple(sample.labels.items())
+                    sums[key] = sums.get(key, 0.0) + sample.value
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, kind) in self.kinds.items():
+            metric = Metric(name, text, kind)
+            for (sample, labels), value in self.sums[name].items():
+                metric.add_sample(sample, dict(labels), value)
+            yield metric
+
+
+def total(texts: Iterable[tuple[bytes, bool]], replicas: Mapping[str, int] | None = None) -> bytes:
+    """The expositions of several processes, each with whether it is alive, as one; and how many `replicas` are ready."""
+    registry = CollectorRegistry()
+    sums = Total()
+    for text, live in texts:
+        sums.add(text, live)
+    registry.register(sums)
+    if replicas is not None:
+        gauge = Gauge("median_replicas", "Replicas that report, by readiness.", ["ready"], registry=registry)
+        for ready, count in replicas.items():
+            gauge.labels(ready).set(count)
+    return generate_latest(registry)

@@ -1,0 +1,191 @@
+"""The application on a cluster, by Ray Serve: `serve run service.process.ray_app:app` or `python -m service --engine ray`.
+
+A replica is what a worker is on one machine: one process with the models, behind the HTTP proxies that Ray runs on its
+nodes. Ray starts replicas, counts the requests that wait for them and starts more, asks each for its health, lets one
+that ends finish what it has begun, and replaces what was lost. They hear of reloads, and their figures are added up,
+through one small deployment more, the board (`service.process.peers`).
+
+Every way in leads through the ASGI application, which asks for the API key: the deployments offer nothing else that
+answers a median.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from starlette.types import Receive, Scope, Send
+
+from service.app import create_app
+from service.errors import ProblemError
+from service.models.building import ensure_models
+from service.process import logs, metrics, signals
+from service.process.peers import UNTOLD, Board, Peers
+from service.process.settings import PREFIX, Settings
+from service.serving.gateway import Gateway
+
+log = logging.getLogger("service")
+NAME = "median"  # of the application, and of the deployment in it
+ANSWER_S = 5.0  # how long the board may take
+AT_ONCE = 16  # requests a replica works on, for each that it should have: what arrives together shares a call
+KEY = PREFIX + "API_KEY"
+_serving: list[Gateway] = []  # the application of this process
+
+
+class Posted(Peers):
+    """The other replicas, through the board."""
+
+    several = True
+    pause_s = 1.0
+
+    def __init__(self, board: Any, replica: str) -> None:
+        self.board = board
+        self.replica = replica
+        self.ready = True
+
+    async def mark(self) -> int:
+        async with asyncio.timeout(ANSWER_S):
+            mark: int = await self.board.report.remote(self.replica, metrics.exposition()[0], self.ready)
+        return mark
+
+    async def tell(self) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self.board.reload.remote()
+        except Exception as error:
+            raise ProblemError(500, UNTOLD.format(type(error).__name__)) from None
+
+    async def figures(self) -> tuple[bytes, str]:
+        own, media_type = metrics.exposition()
+        try:
+            await self.mark()
+            async with asyncio.timeout(ANSWER_S):
+                return await self.board.figures.remote(), media_type
+        except Exception as error:  # what this replica knows is better than nothing
+            log.error("metrics of other replicas cannot be read", extra={"fields": {"error": repr(error)[:300]}})
+            return own, media_type
+
+
+class Application:
+    """What Ray calls in a replica. It is made before the replica is, and there looks for the application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _serving[-1](scope, receive, send)
+
+
+class Replica:
+    """One process that serves."""
+
+    async def __init__(self, environment: dict[str, str], board: Any) -> None:  # type: ignore[misc]  # Ray waits
+        settings = Settings.from_env({**environment, **_key(environment)})
+        logs.configure(settings.log_level)
+        self.peers = Posted(board, serve.get_replica_context().replica_id.unique_id)
+        self.peers.seen = await self.peers.mark()  # before the models are loaded: no reload is missed
+        if not ensure_models(settings):
+            raise RuntimeError(f"there is no model to serve in {settings.models} on this node; the log says why")
+        _serving.append(create_app(settings, self.peers))
+
+    async def check_health(self) -> None:
+        """Ray asks every replica, and replaces one that fails again and again."""
+        trouble = await _serving[-1].engine.trouble()
+        self.peers.ready = trouble is None
+        if trouble is not None:
+            raise RuntimeError(trouble)
+
+
+def _bound(settings: Settings) -> dict[str, str]:
+    """The settings that a deployment carries, which Ray shows to whoever may see the cluster: of the key only that one is
+    needed."""
+    environment = settings.to_env()
+    environment[KEY] = "needed" if settings.api_key else ""
+    return environment
+
+
+def _key(environment: Mapping[str, str]) -> dict[str, str]:
+    """The API key, from the environment of the node itself. Without a key that is needed a replica does not start."""
+    key = os.environ.get(KEY, "") if environment[KEY] else ""
+    if environment[KEY] and not key:
+        raise RuntimeError(f"{KEY} is not set on this node: set it where Ray is started, on every node, as a secret")
+    return {KEY: key}
+
+
+def application(settings: Settings) -> Any:
+    """The deployments for some settings: from here they go to every replica, whichever machine it is on."""
+    settings = replace(settings, engine="ray", models=Path(os.path.abspath(settings.models)), runtime_dir="")
+    board = serve.deployment(
+        Board, name="board", num_replicas=1, max_ongoing_requests=1000, ray_actor_options={"num_cpus": 0}
+    )
+    replica = serve.deployment(
+        serve.ingress(Application())(Replica),
+        name=NAME,
+        max_ongoing_requests=settings.replica_requests * AT_ONCE,
+        max_queued_requests=settings.queue,
+        autoscaling_config={
+            "min_replicas": settings.replicas,
+            "max_replicas": settings.max_replicas,
+            "target_ongoing_requests": settings.replica_requests,
+            "upscale_delay_s": 3.0,
+            "downscale_delay_s": 60.0,
+            "look_back_period_s": 5.0,
+        },
+        health_check_period_s=2.0,
+        health_check_timeout_s=10.0,
+        graceful_shutdown_wait_loop_s=max(0.1, settings.drain_s),
+        graceful_shutdown_timeout_s=settings.timeout_s + 1,
+        ray_actor_options={"num_cpus": settings.replica_cpus},
+    )
+    return replica.bind(_bound(settings), board.bind())
+
+
+def app(args: Mapping[str, Any]) -> Any:
+    """What `serve run service.process.ray_app:app NAME=VALUE ...` and `args:` of a config file build: the options of
+    `python -m service` by their names, with the environment as defaults."""
+    known = {option.name: option.metadata["flag"] for option in fields(Settings)}
+    for name in args:
+        if name not in known:
+            near = "".join(f": did you mean {word!r}?" for word in get_close_matches(name, known, 1))
+            raise ValueError(f"unknown option {name!r}{near} (there are {', '.join(known)})")
+        if not known[name]:
+            raise ValueError(f"{name} is read from the environment only, as {PREFIX}{name.upper()}")
+    given = {PREFIX + name.upper(): str(value) for name, value in args.items()}
+    return application(Settings.from_env({**os.environ, **given}))
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal says otherwise, on the cluster that RAY_ADDRESS or this machine has, or one of its own."""
+    level = settings.log_level.upper()
+    ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=level, namespace="serve")
+    try:
+        serve.start(
+            proxy_location="EveryNode",
+            http_options={
+                "host": settings.host,
+                "port": settings.port,
+                "request_timeout_s": settings.timeout_s + 1,
+                "keep_alive_timeout_s": max(1, round(settings.idle_s)),
+            },
+        )
+        serve.run(application(settings), name=NAME, route_prefix="/")
+        signals.handle_signals()  # Ray has handlers of its own
+        signals.heed_signals()
+        fields = {"host": settings.host, "port": settings.port, "nodes": len(ray.nodes())}
+        log.info("serving with ray", extra={"fields": fields})
+        threading.Event().wait()
+    except RuntimeError as error:
+        log.error("ray cannot serve", extra={"fields": {"error": str(error)[:2000]}})
+        return 2
+    finally:
+        with suppress(Exception):
+            serve.shutdown()
+        ray.shutdown()
+    return 0

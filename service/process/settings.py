@@ -1,0 +1,220 @@
+"""Every option of the service, once: as a field here, as a flag of `python -m service`, and as `MEDIAN_<NAME>`.
+
+Worker processes are started by uvicorn, which passes no arguments on; they read the same settings from the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from exporter.version import __version__
+
+PREFIX = "MEDIAN_"
+MODELS = Path("models")
+MOST_THREADS = 1024  # more than any machine has use for; starting a million takes minutes
+
+MOST_LENGTH = 1 << 22  # a model for any rank has up to four times as many entries, and counts up to 2^24 are exact
+
+
+def _option(default: Any, text: str, *, flag: bool = True) -> Any:
+    return field(default=default, metadata={"help": text, "flag": flag})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options; a secret (`api_key`) comes from the environment only, where `ps` does not show it."""
+
+    models: Path = _option(MODELS, "folder with manifest.json and the .onnx files")  # noqa: RUF009, a frozen default
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(8000, "port to listen on; 0 takes a free one")
+    engine: str = _option("uvicorn", "what runs the application: uvicorn, on this machine, or ray, on a cluster")
+    workers: int = _option(1, "worker processes; with --engine ray there are replicas instead")
+    replicas: int = _option(1, "replicas that --engine ray always runs")
+    max_replicas: int = _option(8, "replicas that --engine ray runs at most, when many requests wait")
+    replica_requests: int = _option(16, "requests per replica, waiting ones too, above which --engine ray adds another")
+    replica_cpus: float = _option(1.0, "processors that --engine ray sets aside for a replica, which are its threads")
+    threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers")
+    build: bool = _option(True, "build models that are missing: the default one, and what long vectors need")
+    max_length: int = _option(2**20, "longest vector that models are built for; longer ones need a model that is there")
+    max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
+    batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
+    inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
+    cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut")
+    queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429")
+    max_vectors: int = _option(4096, "vectors in one request")
+    max_body_mib: float = _option(64.0, "size of a request body")
+    max_bodies_mib: float = _option(256.0, "size of all bodies being read or answered; beyond that 503")
+    max_memory_mib: float = _option(
+        1024.0, "memory of all requests under way, beyond that of the idle process; then 503"
+    )
+    max_head_kib: float = _option(32.0, "size of a request's head; beyond that 431")
+    max_connections: int = _option(1000, "connections per worker; beyond that 503")
+    timeout_s: float = _option(
+        30.0, "longest time one request may take, and longest wait for a client that does not read"
+    )
+    head_timeout_s: float = _option(10.0, "longest time the head of a request may take; then 408")
+    idle_s: float = _option(5.0, "how long a connection is kept after an answer")
+    drain_s: float = _option(1.0, "time between SIGTERM, which ends readiness, and closing the port")
+    log_level: str = _option("info", "debug, info, warning or error; info writes a line for every request")
+    api_key: str = _option("", "key every request must carry (X-API-Key or Authorization: Bearer)", flag=False)
+    runtime_dir: str = _option("", "scratch folder shared by the workers; made when empty", flag=False)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("workers", 1),
+            ("replicas", 1),
+            ("max_replicas", self.replicas),
+            ("replica_requests", 1),
+            ("max_connections", 1),
+            ("max_batch", 1),
+            ("queue", 1),
+            ("max_vectors", 1),
+            ("cache_kib", 1),
+            ("max_length", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s", "replica_cpus"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be finite and not negative")
+        for name in (
+            "timeout_s",
+            "head_timeout_s",
+            "idle_s",
+            "max_body_mib",
+            "max_bodies_mib",
+            "max_memory_mib",
+            "max_head_kib",
+        ):
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be positive and finite")
+        for name in ("workers", "threads"):
+            if getattr(self, name) > MOST_THREADS:
+                raise ValueError(f"{name} must be at most {MOST_THREADS}, not {getattr(self, name)}")
+        if self.max_length > MOST_LENGTH:
+            raise ValueError(f"max_length must be at most {MOST_LENGTH}, not {self.max_length}")
+        if self.api_key.strip() != self.api_key or not self.api_key.isprintable():
+            raise ValueError("api_key must be printable, with no space around it: a header could not carry it")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port must be 0 to 65535, not {self.port}; 0 takes a free one")
+        if self.engine not in ("uvicorn", "ray"):
+            raise ValueError(f"engine must be uvicorn or ray, not {self.engine!r}")
+        if self.engine == "ray" and self.workers > 1:
+            raise ValueError("workers are those of one machine: with the engine ray, set replicas and max_replicas")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
+
+    @cached_property
+    def max_body(self) -> int:
+        """The body limit in bytes."""
+        return int(self.max_body_mib * 2**20)
+
+    @cached_property
+    def max_bodies(self) -> int:
+        """The limit of all bodies together in bytes; one alone is always let in."""
+        return int(self.max_bodies_mib * 2**20)
+
+    @cached_property
+    def max_memory(self) -> int:
+        """The limit of the memory of all requests in bytes."""
+        return int(self.max_memory_mib * 2**20)
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where models are read from: the user's folder, and the scratch folder for when that cannot be written to."""
+        return [self.models, *([Path(self.runtime_dir) / "models"] if self.runtime_dir else [])]
+
+    @property
+    def inference_threads(self) -> int:
+        """Threads per worker: as asked, or a fair share of the processors this process may use."""
+        if self.engine == "ray":
+            return self.threads or max(1, int(self.replica_cpus))
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
+        """Settings from `MEDIAN_...` variables; a value that does not parse is named."""
+        source = {
+            name: text for name, text in (os.environ if env is None else env).items() if not _service_link(name, text)
+        }
+        known = [PREFIX + option.name.upper() for option in fields(cls)]
+        if unknown := sorted(name for name in source if name.startswith(PREFIX) and name not in known):
+            near = get_close_matches(unknown[0], known, 1)
+            meant = f"; {near[0]} is meant?" if near else ""
+            raise ValueError(f"{unknown[0]} in the environment is no option{meant}")
+        values: dict[str, Any] = {}
+        for option in fields(cls):
+            text = source.get(PREFIX + option.name.upper())
+            if text is not None:
+                try:
+                    values[option.name] = _parse(text, option.default)
+                except ValueError:
+                    kind = type(option.default).__name__
+                    raise ValueError(f"{PREFIX}{option.name.upper()}={text!r} is not a valid {kind}") from None
+        return cls(**values)
+
+    @classmethod
+    def from_args(cls, arguments: Sequence[str] | None = None) -> Settings:
+        """Settings from the command line, with the environment as defaults; a mistake ends in one line, not a trace."""
+        parser = argparse.ArgumentParser(
+            prog="python -m service", description="Serve medians from ReLU networks over HTTP."
+        )
+        parser.add_argument("--version", action="version", version=f"onnx-median {__version__}")
+        try:
+            from_env = cls.from_env()
+        except ValueError as error:
+            parser.error(str(error))
+        for option in fields(cls):
+            if not option.metadata["flag"]:
+                continue
+            default = getattr(from_env, option.name)
+            text = f"{option.metadata['help']} [{PREFIX}{option.name.upper()}, {default}]".replace("%", "%%")
+            name = "--" + option.name.replace("_", "-")
+            if isinstance(option.default, bool):
+                parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)
+            else:
+                parser.add_argument(name, type=type(option.default), default=default, help=text, metavar="X")
+        chosen = vars(parser.parse_args(arguments))
+        try:
+            return cls(**chosen, api_key=from_env.api_key, runtime_dir=from_env.runtime_dir)
+        except ValueError as error:
+            parser.error(str(error))
+
+    def to_env(self) -> dict[str, str]:
+        """The same settings as environment variables, for worker processes."""
+        return {PREFIX + option.name.upper(): str(getattr(self, option.name)) for option in fields(self)}
+
+
+LINK = re.compile(r"MEDIAN_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)")
+
+
+def _service_link(name: str, text: str) -> bool:
+    """Whether a variable is one that Kubernetes sets for a Service called `median`, such as MEDIAN_PORT=tcp://10.0.0.1:80."""
+    return LINK.fullmatch(name) is not None and (name != "MEDIAN_PORT" or "://" in text)
+
+
+def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, bool):
+        words = {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }
+        if text.lower() not in words:
+            raise ValueError(text)
+        return words[text.lower()]
+    return type(like)(text)

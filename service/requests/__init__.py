@@ -1,1 +1,0 @@
-"""Bytes to numbers: bodies of requests, read in pieces and within limits."""

@@ -1,0 +1,1 @@
+"""HTTP: requests in, answers out."""

@@ -1,0 +1,252 @@
+"""What the HTTP interface looks like, for the OpenAPI document. Requests are not validated by these classes: vectors go
+from the parser to the model as arrays. Answers are built to match them, and the tests hold them to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from exporter.question.quantiles import METHODS
+from service.models.entries import PIXELS
+from service.serving.options import BY, MOST, NAN, RAW_DTYPES, STABLE
+from service.statistics.layout import EVEN
+
+
+class Timings(BaseModel):
+    """Milliseconds: longest wait for a call, time in onnxruntime, all of the request after its body was read."""
+
+    queue_ms: float
+    inference_ms: float
+    total_ms: float
+
+
+class Details(BaseModel):
+    """What an answer may hold beside the numbers: bounds with `grid`, everything else with `details`."""
+
+    models: list[str] | None = Field(None, description="The models that answered.")
+    fallback: int | None = Field(
+        None, description="Answers that another model gave because counting refuted the first."
+    )
+    batch_size: int | None = Field(None, description="Rows in the onnxruntime call, those of other requests included.")
+    timings: Timings | None = None
+
+
+class MedianAnswer(Details):
+    """One entry a vector, in the order of the request."""
+
+    medians: list[float | None] = Field(description="null where a vector has numbers missing, or none left (`nan`).")
+    error_bound: list[float] | None = Field(None, description="With `grid`: proven distance to numpy.median.")
+
+
+class QuantileAnswer(Details):
+    """One list a vector, one entry a quantile or rank, in the order of the request."""
+
+    quantiles: list[list[float | None]] | None = Field(None, description="The answers, where quantiles were asked for.")
+    ranks: list[list[float | None]] | None = Field(None, description="The answers, where ranks were asked for.")
+    error_bound: list[list[float]] | None = Field(None, description="With `grid`: proven distance to numpy.quantile.")
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details; `vector` and `index` point at the number at fault."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    vector: int | None = None
+    index: int | None = None
+
+
+class ModelEntry(BaseModel):
+    """A model being served."""
+
+    name: str
+    sha256: str
+    description: dict[str, Any]
+
+
+class ModelList(BaseModel):
+    """All models, and the files that were left out with the reason."""
+
+    models: list[ModelEntry]
+    filters: list[ModelEntry] = Field(description="Filters for images, of POST /filter.")
+    left_out: dict[str, str]
+
+
+class WatchedModel(BaseModel):
+    """A network that can be watched; one that is not `loaded` comes with the page."""
+
+    name: str
+    loaded: bool
+    uniform: bool = Field(description="It is made for uniform inputs only.")
+    construction: str
+    theorem: str | None
+    d: int
+    depth: int | None
+    width: int | None
+    size: int | None
+    failure_bound: float | None
+
+
+class WatchList(BaseModel):
+    """All of them."""
+
+    models: list[WatchedModel]
+
+
+class NeuronTensor(BaseModel):
+    """Neurons that the file computes together; where they are too many, their values are left out."""
+
+    name: str
+    size: int
+    active: int = Field(description="How many are above 0.")
+    largest: float
+    values: list[float] | None
+
+
+class WatchedLayer(BaseModel):
+    """One hidden layer; what is only carried through it is not in the file, and not counted here."""
+
+    number: int
+    name: str
+    tensors: list[NeuronTensor]
+
+
+class WatchAnswer(BaseModel):
+    """A vector on its way through a network."""
+
+    model: str
+    loaded: bool
+    construction: str
+    theorem: str | None
+    d: int
+    depth: int | None
+    width: int | None
+    size: int | None
+    domain: list[float]
+    output: float = Field(description="What the network returns, in its own domain.")
+    answer: float = Field(description="The same in the range of the vector.")
+    certified: bool = Field(description="Counting proves it. A sampled network may miss; then this is false.")
+    error_bound: float
+    entries: list[int] = Field(description="The index of the value at each place of the row; -1, -2: padding.")
+    input: list[float]
+    to_data: dict[str, float] = Field(
+        description="4 (slope v + offset) is the vector's number behind a value v inside."
+    )
+    layers: list[WatchedLayer]
+    story: dict[str, Any] = Field(description="What the tensors of this network mean, read off the graph.")
+
+
+class FormulaTerm(BaseModel):
+    """weight times a neuron of an earlier layer, or an input where the layer is 0."""
+
+    layer: int
+    index: int
+    weight: float
+
+
+class NeuronFormula(BaseModel):
+    """relu(bias + terms), clip to [low, high] of the same, or the maximum of a tensor."""
+
+    layer: int
+    index: int
+    kind: str
+    tensor: str
+    bias: float
+    low: float | None = None
+    high: float | None = None
+    terms: list[FormulaTerm]
+    more: int = Field(description="Terms beside those, with smaller weights.")
+
+
+class NumpyAnswer(BaseModel):
+    """numpy.median and its least time of some runs."""
+
+    median: float
+    ms: float
+    runs: int
+
+
+def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
+
+
+def _listing(name: str, items: dict[str, Any], text: str) -> dict[str, Any]:
+    some = {"type": "array", "minItems": 1, "maxItems": MOST, "items": items}
+    return {**_parameter(name, some, text), "style": "form", "explode": False}
+
+
+PARAMETERS: list[dict[str, Any]] = [
+    _parameter("model", {"type": "string"}, "Name of the model to use."),
+    _parameter("construction", {"type": "string"}, "Construction to use."),
+    _parameter("grid", {"type": "boolean"}, "The number of the network, with its error bound, not numpy's answer."),
+    _parameter("details", {"type": "boolean"}, "How the answer came about: models, fallback, batch size, timings."),
+    _parameter("exact", {"type": "boolean", "deprecated": True}, "Has no effect: every answer is exact."),
+    _parameter("nan", {"type": "string", "enum": list(NAN)}, "What becomes of numbers that are missing."),
+    _parameter(
+        "dtype", {"type": "string", "enum": list(RAW_DTYPES)}, "Raw bodies, which need it: type of the numbers."
+    ),
+    _parameter("d", {"type": "integer", "minimum": 1, "maximum": 999999999}, "Raw bodies: length of the vectors."),
+    _parameter("columns", {"type": "string", "minLength": 1}, "Tables: columns by name, with commas between them."),
+    _parameter("by", {"type": "string", "enum": list(BY)}, "Tables: an answer for each column, or for each row."),
+    _parameter(
+        "header", {"type": "boolean"}, "CSV: the first line has the names, or has none; they are f0, f1, ... then."
+    ),
+]
+OF_A_ROUTE: dict[str, list[dict[str, Any]]] = {
+    "/median": [_parameter("even", {"type": "string", "enum": list(EVEN)}, "Median of an even number of values.")],
+    "/quantile": [
+        _listing("quantiles", {"type": "number", "minimum": 0, "maximum": 1}, "From 0 to 1, with commas between them."),
+        _listing("ranks", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, "Count from 1, the smallest value."),
+        _parameter("method", {"type": "string", "enum": list(METHODS)}, "How numpy.quantile looks between two ranks."),
+    ],
+}
+
+
+def parameters(path: str) -> list[dict[str, Any]]:
+    """Those of POST /median or POST /quantile."""
+    return PARAMETERS + OF_A_ROUTE[path.removeprefix(STABLE)]
+
+
+def _headers(texts: dict[str, str]) -> dict[str, Any]:
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()}
+
+
+ANSWER_HEADERS = _headers(
+    {
+        "X-Request-ID": "The id of the request, as in the log.",
+        "X-Median-Error-Bound": "With `grid`, where the body holds answers alone: the largest error bound.",
+        "X-Median-Models": "With `details`, where the body holds answers alone: the models that answered.",
+        "X-Median-Fallback": "With `details`: the number of answers that another model had to give.",
+        "X-Median-Batch-Size": "With `details`: rows in the onnxruntime call.",
+        "X-Median-Rows": "Rows that were read of a table.",
+        "X-Median-Columns": "Columns that were read of a table.",
+        "Server-Timing": "With `details`: queue, inference and total in milliseconds.",
+    }
+)
+OF_A_FILTER = [
+    _parameter("model", {"type": "string"}, "Name of the filter; without it, the smallest median window there is."),
+    _parameter(
+        "shape", {"type": "string", "pattern": "^[0-9]{1,9}(,[0-9]{1,9}){1,3}$"}, "Raw bodies: h,w or h,w,channels."
+    ),
+    _parameter("dtype", {"type": "string", "enum": list(PIXELS)}, "Raw bodies: type of the numbers, little-endian."),
+]
+FILTER_HEADERS = {
+    **{name: ANSWER_HEADERS[name] for name in ("X-Request-ID", "X-Median-Models", "Server-Timing")},
+    **_headers(
+        {
+            "X-Median-Shape": "The sides of the answer, with commas between them.",
+            "X-Median-Dtype": "The type of its numbers.",
+            "X-Median-Error-Bound": "How far a pixel may be from the order statistic of its window.",
+        }
+    ),
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Documentation of the errors an operation may answer with."""
+    content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+    return {status: {"description": "Problem details", "content": content} for status in statuses}

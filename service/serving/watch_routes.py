@@ -1,0 +1,148 @@
+"""Routes that let one look inside a network, and beside it: its layers on a vector, a neuron's formula, numpy's time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from exporter.readings.promise import uniform_only
+from service.errors import BadInputError, ProblemError
+from service.serving import json_body, schemas
+from service.serving.engine import Engine
+from service.serving.gateway import with_body
+from service.serving.json_body import Body, BodyLimits, Reading
+from service.serving.routes import PlainRoute
+from service.serving.watching import LONGEST, Watcher
+from service.statistics.scaling import Floats, NotFiniteError
+
+NUMPY_LONGEST = 1 << 21  # values
+NUMPY_S = 0.2  # for all runs but the first
+RUNS = 7
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+def router(engine: Engine) -> APIRouter:
+    """All of them."""
+    routes = APIRouter(tags=["watch"], route_class=PlainRoute)
+    watcher = Watcher(engine)
+
+    async def catalogue(request: Request) -> Response:
+        """The networks that can be watched: those that come with the page, and the models that are small enough."""
+        return _json({"models": [_entry(each) for each in watcher.specimens.values()]})
+
+    async def watch(request: Request) -> Response:
+        """Run a network with all its layers as outputs. Without `model` the smallest one of the construction is chosen
+        that takes the vector; it is padded evenly below and above."""
+        return await with_body(request, layers)
+
+    async def layers(request: Request, body: Body) -> Response:
+        vector, options = await engine.in_steps(_read(body, LONGEST, ("model", "construction")))
+        told = await watcher.watch(vector, options.get("model"), options.get("construction"))
+        return _json(told)
+
+    async def neuron(request: Request) -> Response:
+        """The formula of a neuron: its weights over the neurons and inputs (layer 0) it reads, the largest first."""
+        name, layer, index = (request.path_params[key] for key in ("name", "layer", "index"))
+        try:
+            async with asyncio.timeout(engine.settings.timeout_s):
+                told = await watcher.formula(name, _whole("layer", layer), _whole("index", index))
+        except TimeoutError:
+            raise ProblemError(504, f"No answer within {engine.settings.timeout_s:g} s.") from None
+        return _json(told)
+
+    async def numpy_median(request: Request) -> Response:
+        """numpy.median of a vector on this machine, and the least time that it took: for comparison."""
+        return await with_body(request, compared)
+
+    async def compared(request: Request, body: Body) -> Response:
+        vector, _ = await engine.in_steps(_read(body, NUMPY_LONGEST, ()))
+        median, seconds, runs = await engine.in_thread(_time_numpy, vector)
+        return _json({"median": median, "ms": seconds * 1e3, "runs": runs})
+
+    def add(method: str, path: str, handler: Any, model: type[Any], *statuses: int, **extra: Any) -> None:
+        answers = {200: {"model": model}, **schemas.problems(*statuses)}
+        routes.add_api_route(path, handler, methods=[method], responses=answers, openapi_extra=extra)
+
+    refusals = (400, 401, 408, 413, 415, 422, 429, 431, 503, 504)
+    add("GET", "/watch", catalogue, schemas.WatchList, 401)
+    add("POST", "/watch", watch, schemas.WatchAnswer, 404, *refusals, requestBody=_body("model", "construction"))
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name, schema in (("name", {"type": "string"}), ("layer", INTEGER), ("index", INTEGER))
+    ]
+    path = "/watch/{name}/layers/{layer}/neurons/{index}"
+    add("GET", path, neuron, schemas.NeuronFormula, 401, 404, 422, 429, 503, 504, parameters=parameters)
+    add("POST", "/numpy", numpy_median, schemas.NumpyAnswer, *refusals, requestBody=_body())
+    return routes
+
+
+LARGEST = float(np.finfo(np.float64).max)
+NUMBERS = {"type": "array", "minItems": 1, "items": {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}}
+INTEGER = {"type": "integer", "minimum": 0, "maximum": 999999999}
+
+
+def _body(*options: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {"vector": NUMBERS, **{name: {"type": ["string", "null"]} for name in options}}
+    schema = {"type": "object", "required": ["vector"], "additionalProperties": False, "properties": properties}
+    content = {"schema": schema, "example": {"vector": [3, 1, 4, 1, 5, 9, 2]}}
+    return {"required": True, "content": {"application/json": content}}
+
+
+def _entry(each: Any) -> dict[str, Any]:
+    keys = ("construction", "theorem", "d", "depth", "width", "size", "failure_bound")
+    uniform = uniform_only(each.description)
+    return {
+        "name": each.name,
+        "loaded": each.loaded,
+        "uniform": uniform,
+        **{key: each.description.get(key) for key in keys},
+    }
+
+
+def _read(body: Body, longest: int, options: tuple[str, ...]) -> Reading[tuple[Floats, dict[str, str | None]]]:
+    """One vector, and names beside it."""
+    document, found = yield from json_body.read(body, {("vector",): BodyLimits(1, longest, nested=False)})
+    if not isinstance(document, dict):
+        raise BadInputError('The body must be an object: {"vector": [...]}.')
+    known = ("vector", *options)
+    if unknown := sorted(set(document) - set(known)):
+        raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {', '.join(known)}.")
+    numbers = found.get(("vector",))
+    if numbers is None:
+        raise BadInputError('"vector" must be an array of numbers.', vector=0)
+    if not len(numbers.values):
+        raise BadInputError("The vector is empty.", vector=0)
+    chosen = {name: document.get(name) for name in options}
+    for name, value in chosen.items():
+        if value is not None and not isinstance(value, str):
+            raise BadInputError(f"{name} must be a name.")
+    return numbers.values, chosen
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise BadInputError(f"{name} must be a number from 0 on, not {text[:40]!r}.")
+    return int(text)
+
+
+def _time_numpy(vector: Floats) -> tuple[float, float, int]:
+    if not np.isfinite(vector).all():
+        raise BadInputError(f"{NotFiniteError(vector[None])}.", vector=0)
+    times: list[float] = []
+    with np.errstate(over="ignore"):
+        while len(times) < RUNS and sum(times) < NUMPY_S:
+            started = time.perf_counter()
+            median = np.median(vector)
+            times.append(time.perf_counter() - started)
+    if not np.isfinite(median):  # the sum of the two in the middle is beyond float64
+        raise BadInputError("numpy's median of these numbers overflows.", vector=0)
+    return float(median), min(times), len(times)

@@ -1,0 +1,68 @@
+"""Vectors of any lengths in one flat array: the form in which numbers reach the core, whatever format they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+HELD = 1 << 20  # numbers that are prepared at a time
+Numbers = npt.NDArray[Any]  # floats or integers
+Counts = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(eq=False)
+class Vectors:
+    """Vectors one behind the other, none of them empty."""
+
+    flat: Numbers
+    lengths: Counts
+
+    @classmethod
+    def matrix(cls, values: Numbers) -> Vectors:
+        """The rows of a matrix."""
+        vectors = cls(values.reshape(-1), np.full(len(values), values.shape[1], np.int64))
+        vectors.fixed = values.shape[1]
+        return vectors
+
+    @cached_property
+    def fixed(self) -> int:
+        """The length that all vectors have in common, or 0."""
+        return int(self.lengths[0]) if (self.lengths == self.lengths[0]).all() else 0
+
+    @cached_property
+    def starts(self) -> Counts:
+        """Where each vector begins."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, i: int) -> Numbers:
+        return self.flat[self.starts[i] : self.starts[i] + self.lengths[i]]
+
+    def chunks(self) -> Iterator[tuple[Places, Vectors]]:
+        """Consecutive vectors of at most HELD numbers together, or a single longer one, with their places."""
+        count = len(self)
+        if self.flat.size <= HELD:
+            yield np.arange(count), self
+            return
+        ends, first = np.cumsum(self.lengths), 0
+        while first < count:
+            before = int(ends[first] - self.lengths[first])
+            last = max(first + 1, int(np.searchsorted(ends, before + HELD, "right")))
+            yield np.arange(first, last), Vectors(self.flat[before : ends[last - 1]], self.lengths[first:last])
+            first = last
+
+    def take(self, chosen: Places) -> Vectors:
+        """Some of the vectors; not copied where all are taken."""
+        if len(chosen) == len(self):
+            return self
+        lengths, starts = self.lengths[chosen], self.starts[chosen]
+        ends = np.cumsum(lengths)
+        return Vectors(self.flat[np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)], lengths)

@@ -1,0 +1,125 @@
+"""The output folder: part-00000.parquet and so on, each there as a whole or not at all.
+
+Every part carries the question and the input files that it answers in its metadata, so that a finished run is recognised, an
+interrupted one goes on, and a different question is refused. While a run works, `_work` holds a lock and the state of a
+search. On a remote file system there is no `_work`: such a run is not locked, and a search starts over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from exporter.errors import WriteError
+from service.tables.inputs import filesystem, first_line
+
+KEY = b"onnx-median"
+
+
+class Folder:
+    """An output folder, local or remote, for the answers to one plan."""
+
+    def __init__(self, out: str, plan: dict[str, Any], reuse: bool = True) -> None:
+        self.out, self.plan, self.reuse = out, json.loads(json.dumps(plan)), reuse
+        self.system, self.path = filesystem(out)
+        self.work = Path(out) / "_work" if "://" not in out else None
+
+    def part(self, number: int) -> str:
+        return f"{self.path}/part-{number:05}.parquet"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one run at a time works in a local folder; the lock ends with its process, however the process ends."""
+        with self._writing(self.out):
+            self.system.create_dir(self.path, recursive=True)
+            self._check()
+        if self.work is None:
+            yield
+            return
+        with self._writing(self.out):
+            self.work.mkdir(exist_ok=True)
+            handle = os.open(self.work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise WriteError(
+                    f"{self.out}: another run writes to this folder: wait for its end, or choose another --out"
+                ) from None
+            yield
+            shutil.rmtree(self.work, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+    def _check(self) -> None:
+        """Refuse a folder that holds other things than parts of this plan."""
+        for info in self.system.get_file_info(pa.fs.FileSelector(self.path, allow_not_found=True)):
+            name = info.base_name
+            if name == "_work" or name.startswith(".part-"):
+                continue
+            if not (name.startswith("part-") and name.endswith(".parquet")):
+                raise WriteError(f"{self.out} holds {name!r}, which no run of this program wrote: choose another --out")
+            there = json.loads((pq.read_schema(info.path, filesystem=self.system).metadata or {}).get(KEY, b"{}"))
+            for key in ("question", "input"):
+                if there.get(key) != self.plan[key]:
+                    raise WriteError(
+                        f"{self.out} has the answers to another {key}{_difference(there.get(key), self.plan[key])}: "
+                        "choose another --out, or remove the folder"
+                    )
+
+    def done(self, number: int, of: int) -> bool:
+        """Whether a part is there from an earlier run."""
+        return self.reuse and self.system.get_file_info([self.part(number)])[0].type == pa.fs.FileType.File
+
+    def write(self, number: int, table: pa.Table) -> None:
+        described = table.replace_schema_metadata({KEY: json.dumps(self.plan).encode()})
+        with self._writing(self.part(number)):
+            if self.work is None:  # a remote file appears when it is closed
+                pq.write_table(described, self.part(number), filesystem=self.system)
+                return
+            new = Path(self.path) / f".part-{number:05}.new"
+            try:
+                pq.write_table(described, new)
+                with new.open("rb") as stream:
+                    os.fsync(stream.fileno())
+                new.replace(self.part(number))
+            finally:
+                new.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException, NotImplementedError) as error:
+            raise WriteError(
+                f"{what} cannot be written: {first_line(error)}; finished parts are kept: make room or choose another --out"
+            ) from None
+
+    def load(self) -> Any:
+        """The state of a search that was interrupted, or None."""
+        path = self.work / "search.json" if self.work else None
+        there = json.loads(path.read_text()) if path and path.exists() else {}
+        return there.get("searches") if there.get("plan") == self.plan else None
+
+    def save(self, searches: dict[str, Any]) -> None:
+        if self.work is not None:
+            with self._writing(self.out):
+                new = self.work / "search.new"
+                new.write_text(json.dumps({"plan": self.plan, "searches": searches}))
+                new.replace(self.work / "search.json")
+
+
+def _difference(old: Any, new: Any) -> str:
+    if not isinstance(old, dict):
+        return ""
+    return next((f" ({key} = {old[key]!r}, now {new[key]!r})" for key in new if old.get(key) != new[key]), "")

@@ -1,0 +1,155 @@
+"""What replicas tell each other: one mark for reloads, and figures that add up to those of all, dead or alive."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import service.process
+from service.__main__ import main
+from service.process import logs, metrics, peers
+from service.process.peers import Board, Neighbours, Peers, peers_of
+from service.process.settings import Settings
+from tests.service.conftest import InProcess
+
+
+def exposition(requests: int, waiting: int, seconds: tuple[float, ...] = ()) -> bytes:
+    registry = CollectorRegistry()
+    Counter("median_requests_total", "Requests.", ["route"], registry=registry).labels('/a"b\\').inc(requests)
+    Gauge("median_queue_rows", "Rows.", registry=registry).set(waiting)
+    histogram = Histogram("median_request_seconds", "Time.", registry=registry, buckets=(0.1, 1.0))
+    for each in seconds:
+        histogram.observe(each)
+    Gauge("process_resident_memory_bytes", "Not ours.", registry=registry).set(5)
+    return generate_latest(registry)
+
+
+def values(text: bytes) -> dict[str, float]:
+    samples = [s for family in text_string_to_metric_families(text.decode()) for s in family.samples]
+    return {" ".join([s.name, *s.labels.values()]): s.value for s in samples}
+
+
+def test_figures_are_those_of_all_and_the_dead_count_on() -> None:
+    clock = [100.0]
+    board = Board(lambda: clock[0])
+    board.report("a", exposition(3, 7, (0.05, 0.5)), True)
+    board.report("b", exposition(4, 2, (5.0,)), False)
+    told = values(board.figures())
+    assert told['median_requests_total /a"b\\'] == 7
+    assert told["median_queue_rows"] == 9
+    buckets = [told[f"median_request_seconds_bucket {le}"] for le in ("0.1", "1.0", "+Inf")]
+    assert buckets == [1, 2, 3]
+    assert told["median_request_seconds_count"] == 3
+    assert told["median_request_seconds_sum"] == pytest.approx(5.55)
+    assert (told["median_replicas true"], told["median_replicas false"]) == (1, 1)
+    assert not [name for name in told if "created" in name or "process" in name]
+    clock[0] += peers.SILENT_S + 1
+    board.report("b", exposition(5, 1), True)
+    told = values(board.figures())
+    assert told['median_requests_total /a"b\\'] == 8
+    assert told["median_queue_rows"] == 1, "nothing waits in what is gone"
+    assert (told["median_replicas true"], told["median_replicas false"]) == (1, 0)
+
+
+def test_replicas_that_come_and_go_for_ever_cost_no_memory() -> None:
+    clock = [100.0]
+    board = Board(lambda: clock[0])
+    for i in range(3 * peers.REMEMBERED):
+        board.report(f"{i}", exposition(1, 1), True)
+        clock[0] += peers.SILENT_S + 1
+    assert len(board.reports) <= peers.REMEMBERED + 1
+    told = values(board.figures())
+    assert told['median_requests_total /a"b\\'] == 3 * peers.REMEMBERED
+    assert told.get("median_queue_rows", 0) == 0
+
+
+def test_our_own_figures_survive_being_added_up() -> None:
+    metrics.VECTORS.labels("x").inc(0)
+    one = values(metrics.exposition()[0])
+    two = values(metrics.total([(metrics.exposition()[0], True)] * 2))
+    assert two
+    for name, value in two.items():
+        assert value == pytest.approx(2 * one[name]), name
+
+
+def test_a_reload_changes_the_mark_for_everybody() -> None:
+    board = Board()
+    first = board.report("a", b"", True)
+    assert board.report("b", b"", True) == first
+    board.reload()
+    assert board.report("a", b"", True) == board.report("b", b"", True) != first
+    assert Board().report("a", b"", True) != board.report("a", b"", True), "another board, another mark"
+
+
+def test_who_has_peers(tmp_path: Path) -> None:
+    assert not peers_of(Settings()).several
+    assert not peers_of(Settings(runtime_dir=str(tmp_path))).several
+    several = peers_of(Settings(runtime_dir=str(tmp_path), workers=2))
+    assert isinstance(several, Neighbours)
+    asyncio.run(several.tell())
+    assert asyncio.run(several.mark()) != several.seen
+
+
+def test_an_application_asks_its_peers(models: Path, connect: Callable[..., InProcess]) -> None:
+    """A reload asked of one that knows of others is passed on, and what goes wrong with that is said."""
+
+    class Others(Peers):
+        told = 0
+
+        async def tell(self) -> None:
+            self.told += 1
+
+        async def figures(self) -> tuple[bytes, str]:
+            return b"all of us", "text/plain"
+
+    others = Others()
+    client = connect(models)
+    client.engine.peers = others
+    assert client.post("/models/reload").status_code == 200
+    assert others.told == 1
+    assert client.get("/metrics").text == "all of us"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "rays"}, "uvicorn or ray"),
+        ({"engine": "ray", "workers": 2}, "set replicas"),
+        ({"replicas": 0}, "replicas must be at least 1"),
+        ({"replicas": 5, "max_replicas": 4}, "max_replicas must be at least 5"),
+        ({"replica_requests": 0}, "replica_requests must be at least 1"),
+        ({"replica_cpus": float("inf")}, "replica_cpus must be finite"),
+        ({"replica_cpus": -1.0}, "replica_cpus must be finite"),
+    ],
+)
+def test_options_of_the_cluster_are_checked(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "said"),
+    [(["--port", "8000"], "ray", "pip install -e '.[service,ray]'"), (["--port", "0"], "", "choose one with --port")],
+)
+def test_what_the_engine_needs_is_said_in_a_line(
+    arguments: list[str], missing: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing or "service.process.ray_app", None if missing else ModuleType("ray_app"))
+    monkeypatch.setattr(service.process, "ray_app", None, raising=False)
+    monkeypatch.delattr(service.process, "ray_app")
+    assert main(["--engine", "ray", *arguments]) == 2
+    logs.flush()
+    assert said in capfd.readouterr().err
+
+
+def test_threads_of_a_replica_are_the_processors_set_aside_for_it() -> None:
+    threads = [Settings(engine="ray", replica_cpus=cpus).inference_threads for cpus in (0.25, 1.0, 3.5)]
+    assert threads == [1, 1, 3]
+    assert Settings(engine="ray", threads=5).inference_threads == 5

@@ -1,0 +1,202 @@
+"""The command: its output folder, interruptions, kills, a full disk, and the former name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service import batch
+from service.tables import medians, run
+from service.tables.__main__ import main
+from tests.tiers import telling
+
+ROOT = Path(__file__).resolve().parents[3]
+SHAPES = [["--column", "v"], ["--column", "x", "--memory", "50kB"], ["--column", "x", "--by", "k", "--memory", "50kB"]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rng, n = np.random.default_rng(5), 60000
+    lists = pa.FixedSizeListArray.from_arrays(rng.normal(size=n * 9).astype(np.float32), 9)
+    table = pa.table({"k": rng.integers(0, 900, n), "x": rng.normal(size=n), "v": lists})
+    pq.write_table(table, folder / "t.parquet", row_group_size=2000)
+    return folder
+
+
+def tables(*arguments: Any) -> int:
+    return main([*map(str, arguments), "--quiet"])
+
+
+def test_the_folder_is_read_by_others(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "PART", 9000)
+    for shape in (["--column", "x", "--by", "k"], ["--column", "v", "--keep", "k"]):
+        out = tmp_path / shape[1]
+        assert tables("--input", data, *shape, "--out", out) == 0
+        names = sorted(path.name for path in out.iterdir())
+        assert names == [f"part-{i:05}.parquet" for i in range(len(names))]
+        want = pq.read_table(out).to_pandas()
+        assert pd.read_parquet(out).equals(want)
+        assert pl.read_parquet(out).to_pandas().equals(want)
+        assert duckdb.execute(f"select * from '{out}/*.parquet'").df().equals(want)
+        assert list(want) == ["k", "count", "median"]
+    assert len(names) == 6
+
+
+def test_details_and_the_screen(data: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert tables("--input", data, "--column", "x", "--details") == 0
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert lines[0] == '"count","median","certified","error_bound"'
+    assert lines[1].startswith("60000,")
+    assert lines[1].endswith(",true,0")
+
+
+def test_a_finished_run_is_done_at_once(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--input", str(data), "--column", "x", "--out", str(tmp_path / "o")]
+    assert main(asked) == 0
+    assert f"1 rows written to {tmp_path / 'o'}" in capsys.readouterr().out
+    assert main([*asked, "--memory", "2GB"]) == 0
+    assert "all answers are there already" in capsys.readouterr().out
+    assert main([*asked[:3], "k", *asked[4:]]) == 2
+    assert "another question (columns = ['x'], now ['k'])" in capsys.readouterr().err
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "letter.txt").write_text("?")
+    assert main([*asked[:-1], str(tmp_path / "p")]) == 2
+    assert "letter.txt" in capsys.readouterr().err
+
+
+def command(data: Path, shape: Sequence[str], out: Path) -> list[str]:
+    return [sys.executable, "-m", "service.tables", "--input", str(data), *shape, "--out", str(out), "--workers", "2"]
+
+
+STOPS = [(shape, sent) for shape in SHAPES for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize(("shape", "sent"), telling(STOPS, [STOPS[2], STOPS[4], STOPS[6]]))
+def test_a_run_that_is_stopped_goes_on(data: Path, tmp_path: Path, shape: Sequence[str], sent: signal.Signals) -> None:
+    """In the middle of its work; no process of it is left, and the folder is not locked."""
+    out = tmp_path / "o"
+    process = subprocess.Popen(command(data, shape, out), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not out.exists() and process.poll() is None:
+        time.sleep(0.002)
+    time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.send_signal(sent)
+    said = process.communicate(timeout=60)[1]
+    if process.returncode and sent != signal.SIGKILL:  # otherwise it was done already
+        assert (process.returncode, said) == (
+            130, "interrupted: finished parts are kept; run the same command to go on\n",
+        )  # fmt: skip
+    assert not [each for each in children if each.is_running()]
+    assert tables(*command(data, shape, out)[3:]) == 0
+    column = shape[1]
+    want = medians(data, columns=column, by="k" if "--by" in shape else ())
+    assert pq.read_table(out).to_pylist() == want.to_pylist()
+    assert [path.name for path in out.iterdir()] == ["part-00000.parquet"]
+
+
+def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "PART", 9000)
+    out, done = tmp_path / "rows", run.RowsTask.__call__
+
+    def stops(self: Any, item: Any) -> Any:
+        if item[0] == 3:
+            raise KeyboardInterrupt
+        return done(self, item)
+
+    monkeypatch.setattr(run.RowsTask, "__call__", stops)
+    assert tables("--input", data, "--column", "v", "--out", out, "--workers", "1") == 130
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    assert 0 < len(kept) < 6
+    monkeypatch.setattr(run.RowsTask, "__call__", done)
+    assert tables("--input", data, "--column", "v", "--out", out) == 0
+    assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
+    assert pq.read_table(out)["median"] == medians(data, columns="v")["median"]
+
+    counted, rounds = run.CountTask.__call__, []
+
+    def counts(self: Any, pieces: Any) -> Any:
+        rounds.append(self.rounds["x"])
+        if len(rounds) == 40:  # in the second pass
+            raise KeyboardInterrupt
+        return counted(self, pieces)
+
+    monkeypatch.setattr(run.CountTask, "__call__", counts)
+    asked = ("--input", data, "--column", "x", "--memory", "50kB", "--out", tmp_path / "x", "--workers", "2")
+    assert tables(*asked) == 130
+    assert tables(*asked) == 0
+    assert len({each.width for each in rounds[:30]}) == 1  # one pass has 30 pieces
+    assert rounds[41].width < 64  # and was not counted again
+    assert pq.read_table(tmp_path / "x")["median"].to_pylist() == [np.median(pq.read_table(data)["x"])]
+
+
+def test_two_runs_in_one_folder(data: Path, tmp_path: Path) -> None:
+    from service.tables.output import Folder
+
+    out = tmp_path / "o"
+    with Folder(str(out), {"question": {}, "input": []}).locked():
+        done = subprocess.run(command(data, SHAPES[1], out), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "another run writes to this folder" in done.stderr
+    assert tables(*command(data, SHAPES[1], out)[3:]) == 0
+
+
+def test_a_disk_without_room(data: Path, tmp_path: Path) -> None:
+    """No file may grow beyond some kB, so that writing fails where it happens; then there is room, and it goes on."""
+    out = tmp_path / "o"
+    limited = ["bash", "-c", 'ulimit -f 5; exec "$@"', "bash", *command(data, SHAPES[0], out)]
+    done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "part-00000.parquet cannot be written: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(out.glob("*part*"))
+    assert tables(*command(data, SHAPES[0], out)[3:]) == 0
+
+
+def test_the_former_name(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--input", str(data), "--column", "x", "k", "--empty", "null", "--out", str(tmp_path / "o")]
+    assert batch.main(asked) == 0
+    assert "--empty has no effect" in capsys.readouterr().err
+    table = pq.read_table(data)
+    both = np.stack([table["x"].to_numpy(), table["k"].to_numpy().astype(float)], axis=1)
+    assert (pq.read_table(tmp_path / "o")["median"].to_numpy() == np.median(both, axis=1)).all()
+    done = subprocess.run([sys.executable, "-m", "service.batch", "--help"], cwd=ROOT, capture_output=True, check=True)
+    assert b"python -m service.tables" in done.stdout
+
+
+def test_the_help_says_what_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "service.tables", "-h"], cwd=ROOT, capture_output=True, check=True)
+    for word in (b"networks", b"duckdb", b"BitShift, ScatterElements"):
+        assert word in done.stdout
+
+
+@pytest.mark.slow
+def test_two_gigabytes_of_address_space(tmp_path: Path) -> None:
+    """A column of 31 million numbers, searched by counting, with `ulimit -v`."""
+    rng = np.random.default_rng(0)
+    with pq.ParquetWriter(tmp_path / "t.parquet", pa.schema([("x", pa.float32())])) as writer:
+        for _ in range(60):
+            n = 1 << 19
+            writer.write_table(pa.table({"x": rng.standard_normal(n, np.float32)}))
+    whole = pq.read_table(tmp_path / "t.parquet")
+    asked = command(tmp_path / "t.parquet", ["--column", "x", "--memory", "100MB"], tmp_path / "o")
+    limited = ["bash", "-c", 'ulimit -v 2000000; exec "$@"', "bash", *asked]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(limited, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(tmp_path / "o")["median"].to_pylist() == [np.median(whole["x"])]
