@@ -13,23 +13,23 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
+from exporter.analysis.accounting import Accounting, accounting
+from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
 from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, default, lookup, refuse_unread
 from exporter.errors import ContractError, UserError
-from exporter.files.comparators import comparator_graph, interpolated, made_of_comparators
-from exporter.files.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
-from exporter.files.model_file import assemble, assembled
-from exporter.files.profiles import PROFILES
-from exporter.formula.guard import GUARD, guard_of, guarded, normalised
-from exporter.formula.network import Network, network
-from exporter.formula.primitives import compare, compare_saturating, like
-from exporter.formula.trace import Node, stack, total, vector
+from exporter.formats.model_file import assemble, assembled
+from exporter.ir.input_rounding import GUARD, guard_of, guarded, normalised
+from exporter.ir.network import Network, network
+from exporter.ir.primitives import compare, compare_saturating, like
+from exporter.ir.trace import Node, stack, total, vector
 from exporter.options import Options
+from exporter.passes.comparators import comparator_graph, interpolated, made_of_comparators
+from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
+from exporter.passes.profiles import PROFILES
 from exporter.planning.schedule import Failure
 from exporter.planning.search import NoScheduleError, edge
-from exporter.question.grid import Grid
-from exporter.question.task import Task
-from exporter.readings.accounting import Accounting, accounting
-from exporter.readings.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
+from exporter.problem.grid import Grid
+from exporter.problem.task import Task
 from exporter.version import __version__
 
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
@@ -184,7 +184,7 @@ def trace(
 ) -> tuple[Network, Failure]:
     """The network that answers a task, from data values to data values, and how often it may fail.
 
-    `rounded` rounds data to the grid in that floating-point type first, and clamps it (see exporter.formula.guard). `floats`
+    `rounded` rounds data to the grid in that floating-point type first, and clamps it (exporter.ir.input_rounding). `floats`
     computes the outputs by numpy's operations, for a profile without a grid.
     """
     grid = options.grid

@@ -13,12 +13,11 @@ import numpy as np
 from exporter.build import NOT_WITHOUT_GRID, Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
 from exporter.errors import UserError
-from exporter.files.manifest import entry_of, replace_file, writable, write
-from exporter.files.profiles import PROFILES
-from exporter.files.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
-from exporter.files.tflite import tflite_bytes
-from exporter.files.triton import write_repository
-from exporter.images.build import (
+from exporter.formats.manifest import entry_of, replace_file, writable, write
+from exporter.formats.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
+from exporter.formats.tflite import tflite_bytes
+from exporter.formats.triton import write_repository
+from exporter.frontends.images.build import (
     ImageOptions,
     asks_for_images,
     build_filter,
@@ -39,9 +38,10 @@ from exporter.options import (
     spelled_out,
     whole_number,
 )
-from exporter.question import task as tasks
-from exporter.question.grid import Grid, shown
-from exporter.question.task import Even, Method, Task
+from exporter.passes.profiles import PROFILES
+from exporter.problem import task as tasks
+from exporter.problem.grid import Grid, shown
+from exporter.problem.task import Even, Method, Task
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,14 @@ def export_model(
     `python -m exporter --d 25 --construction batcher --out models --domain 0 255 --bits 8`, with the same checks
     and bytes. None means that an option is not given. d is 2048 by default. Without `construction` the model is that of
     `median`, `quantile` and the others: comparators without a domain, unless an option needs a grid. A `task`
-    (exporter.question.task) replaces d, op, rank, quantile, method and even. `export_model(window=(5, 5), out="models")` and
+    (exporter.problem.task) replaces d, op, rank, quantile, method and even. `export_model(window=(5, 5), out="models")` and
     `frames=9` are image filters, without d and construction. `help(exporter.options.ExportOptions)` explains the options.
     """
     try:
         if not isinstance(out, str | os.PathLike) or out == "":
             raise UserError(f"--out must be a directory, not {out!r}")
         if not isinstance(task, Task | None):
-            raise UserError(f"task must be one of exporter.question.task, such as median(9), not {task!r}")
+            raise UserError(f"task must be one of exporter.problem.task, such as median(9), not {task!r}")
         given = checked_all(options)
         if asks_for_images(given):
             if named := [n for n, v in (("d", d), ("construction", construction), ("task", task)) if v is not None]:

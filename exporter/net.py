@@ -12,19 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from exporter.build import Built, to_onnx
-from exporter.errors import UserError
-from exporter.files.gemm_chain import chain_of
-from exporter.files.manifest import replace_file, writable
-from exporter.files.model_file import decode
-from exporter.files.model_file import load as load_proto
-from exporter.files.profiles import takes_images
-from exporter.files.session import Session
-from exporter.formula.network import weights
-from exporter.question.grid import at_most, shown
-from exporter.question.numbers import Floats, as_floats, refuse
-from exporter.readings.contract import DType
-from exporter.readings.promise import (
+from exporter.analysis.contract import DType
+from exporter.analysis.promise import (
     beyond_the_grid,
     depth,
     domain_of,
@@ -33,6 +22,17 @@ from exporter.readings.promise import (
     statistic,
     without_grid,
 )
+from exporter.build import Built, to_onnx
+from exporter.errors import UserError
+from exporter.formats.gemm_chain import chain_of
+from exporter.formats.manifest import replace_file, writable
+from exporter.formats.model_file import decode
+from exporter.formats.model_file import load as load_proto
+from exporter.formats.session import Session
+from exporter.ir.network import weights
+from exporter.passes.profiles import takes_images
+from exporter.problem.grid import at_most, shown
+from exporter.problem.numbers import Floats, as_floats, refuse
 
 
 class Net:

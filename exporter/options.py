@@ -17,10 +17,10 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 from exporter.errors import UserError
-from exporter.files.profiles import IMAGE_PROFILES, PROFILES
+from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.planning.goal import Blocks, Goal, Numbers, Objective
-from exporter.question.grid import Grid
-from exporter.question.task import OPS, Even, Method
+from exporter.problem.grid import Grid
+from exporter.problem.task import OPS, Even, Method
 
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Tune = Literal["throughput", "latency", "depth", "width"]

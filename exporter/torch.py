@@ -17,17 +17,17 @@ import torch
 from onnxscript import ir
 from onnxscript import opset18 as op
 
+from exporter.analysis.contract import structured_bits
+from exporter.analysis.promise import without_grid
 from exporter.errors import UserError
-from exporter.files.comparators import comparison
-from exporter.files.profiles import PROFILES
-from exporter.formula.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
-from exporter.formula.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.frontends.rewriting import LONGEST
+from exporter.frontends.rewriting.emit import Policy, emit
+from exporter.frontends.rewriting.find import TYPES, CannotReplace, Request
+from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
+from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
 from exporter.net import Net
-from exporter.readings.contract import structured_bits
-from exporter.readings.promise import without_grid
-from exporter.rewriting import LONGEST
-from exporter.rewriting.emit import Policy, emit
-from exporter.rewriting.find import TYPES, CannotReplace, Request
+from exporter.passes.comparators import comparison
+from exporter.passes.profiles import PROFILES
 
 aten = torch.ops.aten
 

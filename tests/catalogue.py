@@ -21,15 +21,15 @@ import pytest
 
 from exporter.build import trace
 from exporter.constructions import lookup
-from exporter.formula import primitives as pr
-from exporter.formula.linear import Scalar
-from exporter.formula.network import Network, network
-from exporter.formula.trace import Node, assume, vector
+from exporter.ir import primitives as pr
+from exporter.ir.linear import Scalar
+from exporter.ir.network import Network, network
+from exporter.ir.trace import Node, assume, vector
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
-from exporter.question.grid import Grid
-from exporter.question.task import Task
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
+from exporter.problem.grid import Grid
+from exporter.problem.task import Task
 from tests.tiers import telling
 
 Array = npt.NDArray[np.float64]
@@ -153,7 +153,7 @@ def _hostile(rng: np.random.Generator, n: int, part: Part) -> Array:
 def construction_case(
     construction: str, task: Task, bits: int = 8, domain: tuple[float, float] = (0.0, 1.0), **options: Any
 ) -> Case:
-    """A construction as the exporter traces it; its inputs come from every family of exporter.question.families."""
+    """A construction as the exporter traces it; its inputs come from every family of exporter.problem.families."""
     form, rounded = options.pop("form", "pair"), options.pop("rounded", None)
     chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
     extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else []) + ["guarded"] * bool(rounded)

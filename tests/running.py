@@ -10,12 +10,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
-from exporter.files.comparators import made_of_comparators
-from exporter.files.dense import dense_graph
-from exporter.files.model_file import assemble
-from exporter.files.profiles import PROFILES
-from exporter.formula.network import Network, Weights, weights
-from exporter.readings.contract import DType, dense_bits, fused_bits, structured_bits
+from exporter.analysis.contract import DType, dense_bits, fused_bits, structured_bits
+from exporter.formats.model_file import assemble
+from exporter.ir.network import Network, Weights, weights
+from exporter.passes.comparators import made_of_comparators
+from exporter.passes.dense import dense_graph
+from exporter.passes.profiles import PROFILES
 
 DTYPES: tuple[DType, ...] = ("float32", "float64")
 

@@ -25,9 +25,9 @@ from exporter.constructions.scheduled import Planned
 from exporter.constructions.vote import vote_max
 from exporter.constructions.window import window4, window5, window6
 from exporter.errors import UserError
-from exporter.files.profiles import in_batches
-from exporter.formula.trace import LayerNames, Node
+from exporter.ir.trace import LayerNames, Node
 from exporter.options import Options, Tune, nearest
+from exporter.passes.profiles import in_batches
 from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
 from exporter.planning.depth5 import depth5_plans
 from exporter.planning.linear import linear_nearest, linear_plans

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from exporter.constructions.bitonic import INNER, bitonic_middle, exchanged, padding
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.constructions.radix import max_tree
-from exporter.formula.trace import Node, assume, relu, stack, variant
+from exporter.ir.trace import Node, assume, relu, stack, variant
 
 Stage = npt.NDArray[
     np.int64

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.constructions.radix import max_tree
-from exporter.formula.linear import Array
-from exporter.formula.trace import Node, assume, constant, relu, stack
+from exporter.ir.linear import Array
+from exporter.ir.trace import Node, assume, constant, relu, stack
 
 Pairs = npt.NDArray[np.int64]  # rows (i, j)
 INNER = 4  # bits of the last axis: rows of 16, sorted by a network for 16

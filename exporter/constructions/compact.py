@@ -28,9 +28,9 @@ from exporter.constructions.sampling import (
     ranked_between,
     slots_of,
 )
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import like
-from exporter.formula.trace import Node, assume, constant, relu, stack, trim, variant
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import like
+from exporter.ir.trace import Node, assume, constant, relu, stack, trim, variant
 from exporter.planning.compact import CompactSchedule
 from exporter.planning.schedule import PivotRound
 

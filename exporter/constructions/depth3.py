@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import rank_select
-from exporter.formula.serving import largest_within
-from exporter.formula.trace import Node, assume, constant, trim, variant
+from exporter.ir.fused_forms import largest_within
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import rank_select
+from exporter.ir.trace import Node, assume, constant, trim, variant
 
 FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer operations than their matrix
 

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.constructions.sampling import lean_ranks, lean_select, permutation, prepare, restored
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare, indicator_product
-from exporter.formula.primitives import ranks as all_ranks
-from exporter.formula.serving import all_pairs, picked
-from exporter.formula.trace import Node, assume, constant, differences, relu, stack, trim, variant
+from exporter.ir.fused_forms import all_pairs, picked
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import compare, indicator_product
+from exporter.ir.primitives import ranks as all_ranks
+from exporter.ir.trace import Node, assume, constant, differences, relu, stack, trim, variant
 from exporter.planning.depth5 import Depth5Schedule
 
 

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from exporter.constructions.radix import Form
-from exporter.formula.trace import LayerNames, Node
+from exporter.ir.trace import LayerNames, Node
 from exporter.options import Options
 from exporter.planning.schedule import Failure
 
@@ -56,7 +56,7 @@ class Construction:
     every real input. `comparators`: it is made of comparators (without options that say otherwise), which are Max and Min.
     `dense_bits`: a small dense chain of it is exact in float32 at so many bits. `uniform`: it is made for entries that are
     independent and uniform in the domain, and promises nothing of others; it is built when it is named.
-    `searched`: options, and their values, that move it on the plane of depth and width (exporter.tools.frontier).
+    `searched`: options, and their values, that move it on the plane of depth and width (exporter.theory.frontier).
     `answers`: the operations that it is taken for where no construction is named. `shown`: the d at which a small network of
     it comes with the service's page.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from exporter.formula.primitives import hash_table
-from exporter.formula.trace import Node, assume, constant, relu, stack
+from exporter.ir.primitives import hash_table
+from exporter.ir.trace import Node, assume, constant, relu, stack
 from exporter.planning.schedule import HashEnding, digits
 
 

@@ -37,10 +37,10 @@ from exporter.constructions.sampling import (
     restored,
     slots_of,
 )
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare, indicator_product, like, maximum, rank_select
-from exporter.formula.primitives import mask as between
-from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import compare, indicator_product, like, maximum, rank_select
+from exporter.ir.primitives import mask as between
+from exporter.ir.trace import Node, assume, assume_total, constant, relu, stack, trim
 from exporter.planning.goal import Blocks
 from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.schedule import HardRound, SoftRound

@@ -9,9 +9,9 @@ import numpy as np
 
 from exporter.constructions.hashing import buckets, hashed_slots
 from exporter.constructions.sampling import dealt, groups, permutation, slots_of
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare, like, maximum
-from exporter.formula.trace import Node, assume, relu, stack
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import compare, like, maximum
+from exporter.ir.trace import Node, assume, relu, stack
 from exporter.planning.linear_max import MaxSchedule
 from exporter.planning.tree_max import TreeSchedule
 

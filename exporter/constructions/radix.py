@@ -26,9 +26,9 @@ from typing import Literal
 
 import numpy as np
 
-from exporter.formula.linear import Array, Scalar
-from exporter.formula.primitives import column
-from exporter.formula.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim, variant
+from exporter.ir.linear import Array, Scalar
+from exporter.ir.primitives import column
+from exporter.ir.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim, variant
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values a stage of the tree is one small matrix

@@ -22,10 +22,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare, like
-from exporter.formula.serving import all_pairs, largest_within, picked, prefix_counts
-from exporter.formula.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
+from exporter.ir.fused_forms import all_pairs, largest_within, picked, prefix_counts
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import compare, like
+from exporter.ir.trace import Node, assume, assume_total, constant, relu, stack, trim, variant
 from exporter.planning.schedule import SoftRound
 
 Index = npt.NDArray[np.int64]

@@ -15,9 +15,9 @@ from typing import Any
 
 from exporter.constructions.entry import Statistics
 from exporter.constructions.radix import Form
-from exporter.formula.linear import Scalar
-from exporter.formula.network import network
-from exporter.formula.trace import LayerNames, Node, stack, vector
+from exporter.ir.linear import Scalar
+from exporter.ir.network import network
+from exporter.ir.trace import LayerNames, Node, stack, vector
 from exporter.options import Options
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import Failure, FailureLaw, Schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from exporter.constructions.sampling import groups, lean_ranks, lean_select, permutation
-from exporter.formula.linear import Scalar
-from exporter.formula.trace import Node, assume, relu, stack, trim
+from exporter.ir.linear import Scalar
+from exporter.ir.trace import Node, assume, relu, stack, trim
 from exporter.planning.vote import VoteSchedule
 
 

@@ -23,9 +23,9 @@ from exporter.constructions.sampling import (
     ranks_of_rows,
     slots_of,
 )
-from exporter.formula.linear import Scalar
-from exporter.formula.primitives import compare, indicator_product, like
-from exporter.formula.trace import Node, assume, constant, relu, stack, trim
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import compare, indicator_product, like
+from exporter.ir.trace import Node, assume, constant, relu, stack, trim
 from exporter.planning.window import Cells, ConstantWindow, CountedWindow, WindowSchedule
 
 

@@ -17,7 +17,7 @@ from math import isqrt
 
 import numpy as np
 
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.live import BINS, FINE, Law, after_pivots, after_soft, blockings, first_sample, soft_round
 from exporter.planning.schedule import (
@@ -125,7 +125,7 @@ def choose_pivots(goal: Goal, sample: FirstSample, inner: int) -> tuple[int, ...
     """
     d, failure = goal.d, BRACKET * goal.failure
     h = np.arange(sample.lower, sample.upper)
-    weight = portable.exp(tails.log_pmf(d, goal.low, sample.size, h))
+    weight = reproducible.exp(tails.log_pmf(d, goal.low, sample.size, h))
 
     def cut(longest: int) -> list[int]:
         tail = tails.lower_tail(d, min(d, longest), sample.size, np.arange(len(h) + 2))
@@ -151,8 +151,8 @@ def bracket_exceeds(goal: Goal, sample: FirstSample, pivots: Sequence[int], most
         h = np.arange(max(left, 0), right)
         if i == len(pivots) - 2:
             h = h[h <= sample.size]
-        weight = portable.exp(tails.log_pmf(d, low, sample.size, h))
-        edges = np.unique(np.concatenate([portable.evenly(-1, int(most.max()), 47), [low]]))
+        weight = reproducible.exp(tails.log_pmf(d, low, sample.size, h))
+        edges = np.unique(np.concatenate([reproducible.evenly(-1, int(most.max()), 47), [low]]))
         edges = edges[edges <= low]
         # D1 > t: among the t + 1 entries from the target downwards fewer than h - left + 1 are sampled
         first = tails.lower_tail(low, np.minimum(edges + 1, low)[None, :], h[:, None], (h - left)[:, None])
@@ -169,7 +169,7 @@ def bracket_exceeds(goal: Goal, sample: FirstSample, pivots: Sequence[int], most
         if right > sample.size:
             second = np.where(rest >= above, 0.0, 1.0) * np.ones((h.size, 1, 1))
         second = np.where(rest < 0, 1.0, second)
-        total += portable.dot(weight, np.minimum(1.0, portable.total(mass[:, :, None] * second, 1)))
+        total += reproducible.dot(weight, np.minimum(1.0, reproducible.total(mass[:, :, None] * second, 1)))
     return np.minimum(1.0, total)
 
 
@@ -215,7 +215,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
         taken, overflow = soft_round(goal, law, slots, (room - d) // d)
         after = partial(after_soft, law, goal.gap, overflow)
         if sets:
-            cuts = portable.evenly(0, taken.size + 1, (inner + 1) ** sets)
+            cuts = reproducible.evenly(0, taken.size + 1, (inner + 1) ** sets)
             ranks = tuple(map(int, cuts))
             taken = PivotRound(taken.blocks, taken.block, taken.entries, ranks, stride_of(ranks, inner))
             after = partial(after_pivots, law, ranks, overflow)

@@ -11,7 +11,7 @@ from math import ceil, floor, isqrt
 from exporter.errors import UserError
 from exporter.planning import tails
 from exporter.planning.goal import Blocks, Goal
-from exporter.planning.portable import power
+from exporter.planning.reproducible import power
 from exporter.planning.schedule import Event, PlannedLayer, Schedule
 
 Window = tuple[int, int]

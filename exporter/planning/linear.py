@@ -17,7 +17,7 @@ from math import ceil, fsum, isqrt
 
 import numpy as np
 
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.linear_layers import STYLES, LinearSchedule, Style
 from exporter.planning.live import SPARE, Law, after_soft, first_law, first_sample, soft_round
@@ -114,7 +114,7 @@ def _window(law: Law, usual: int, size: int, failure: float) -> tuple[int, int, 
         return None
     miss = margins[0][1] + margins[1][1]
     if usual < longest:
-        rare = float(portable.total(law.mass[law.high > usual])) + law.beyond
+        rare = float(reproducible.total(law.mass[law.high > usual])) + law.beyond
         for (margin, _), side in zip((margins[0], margins[1]), SIDES, strict=True):
             bound = window_miss(usual, longest, size, margin, side, 3 * failure)
             if bound is None:
@@ -131,7 +131,7 @@ def _most_blocks(d: int, law: Law, most: int, entries: int, failure: float) -> t
         most -= max(1, most // 40)
     blocks = np.array(tried, dtype=np.int64)
     tail = tails.lower_tail(d, law.low, (d // blocks)[:, None], entries - 1)
-    short = portable.total(np.minimum(1.0, blocks[:, None] * tail) * law.short)
+    short = reproducible.total(np.minimum(1.0, blocks[:, None] * tail) * law.short)
     good = np.flatnonzero(short <= failure)
     return (int(blocks[good[0]]), float(short[good[0]])) if good.size else (0, 1.0)
 
@@ -140,7 +140,7 @@ def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.F
     """P(n' > most) after a hard round, n' = D + 1."""
     marked = np.clip(most[None, :] - 1, 0, law.high[:, None])
     tail = tails.spacing_exceeds(law.high[:, None], size, spacings, marked)
-    return portable.dot(law.mass, np.where(most[None, :] >= law.high[:, None], 0.0, tail)) + law.beyond
+    return reproducible.dot(law.mass, np.where(most[None, :] >= law.high[:, None], 0.0, tail)) + law.beyond
 
 
 def fit(style: Style, goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | None:

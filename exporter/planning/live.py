@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import BlockSample, FirstSample, SoftRound
 
@@ -53,13 +53,13 @@ class Law:
         exceeds: Tail, least: int, most: int, *, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
     ) -> Law:
         """From P(n > t) and P(n <= t), with at most `drop` cut off above; what is rare below is left to the first bin."""
-        edges = portable.evenly(least - 1, most, 23)
+        edges = reproducible.evenly(least - 1, most, 23)
         for cells in (24, bins):  # zoom in on the values that matter
             above = exceeds(edges)
             under = np.minimum(1.0 - above, at_most(edges))
             first = int(edges[max(0, int(np.argmax(under > 1e-3 * drop)) - 1)])
             last = int(edges[np.argmax(above <= drop)]) if above[-1] <= drop else most
-            edges = portable.evenly(first, max(last, first + 1), cells)
+            edges = reproducible.evenly(first, max(last, first + 1), cells)
         edges = np.concatenate([[min(least - 1, first - 1)], edges])
         at = np.minimum.accumulate(np.minimum(1.0, exceeds(edges)))
         at[0] = 1.0
@@ -69,7 +69,7 @@ class Law:
 
     def expected(self, values: tails.Floats) -> float:
         """Sum of mass times value, bins beyond counted as 1."""
-        return float(portable.dot(self.mass, values)) + self.beyond
+        return float(reproducible.dot(self.mass, values)) + self.beyond
 
 
 def first_law(d: int, sample: FirstSample, drop: float) -> Law:
@@ -118,7 +118,7 @@ def after_pivots(law: Law, pivots: tuple[int, ...], overflow: tails.Floats, most
         open_ = t < n  # no more survive than were live
         n, u, t = n[open_], u[open_], t[open_]
         each = tails.lower_tail(n, t + 1, np.maximum(0, n - u), gaps[:, None] - 1)
-        tail[open_] = np.minimum(1.0, portable.dot(times.astype(np.float64), each))
+        tail[open_] = np.minimum(1.0, reproducible.dot(times.astype(np.float64), each))
         return tail
 
     return _averaged(law, overflow, most, longer)
@@ -134,8 +134,8 @@ def _averaged(law: Law, overflow: tails.Floats, most: tails.Ints, longer: Longer
     n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
     tail = np.where(most < 1, 1.0, longer(n.ravel(), u.ravel(), most.ravel()).reshape(n.shape))
     steps = np.diff(tail, axis=1, append=1.0)
-    average = tail[:, 0] + portable.total(np.maximum(0.0, steps) * overflow[:, left][:, :, None], 1)
-    return portable.dot(law.mass, np.minimum(1.0, average)) + law.beyond
+    average = tail[:, 0] + reproducible.total(np.maximum(0.0, steps) * overflow[:, left][:, :, None], 1)
+    return reproducible.dot(law.mass, np.minimum(1.0, average)) + law.beyond
 
 
 def _spread_out(count: int) -> tails.Ints:
@@ -169,8 +169,8 @@ def soft_round(goal: Goal, law: Law, slots: int, entries: int, sampled: int = 0)
 
     def expected(taken: SoftRound) -> float:
         beyond = np.arange(taken.entries + 1, min(int(high), free(taken.blocks)) + 1)
-        law_of_one = portable.exp(tails.log_pmf(total, high, free(taken.blocks), beyond))
-        return taken.blocks * float(portable.dot(law_of_one, beyond - taken.entries))
+        law_of_one = reproducible.exp(tails.log_pmf(total, high, free(taken.blocks), beyond))
+        return taken.blocks * float(reproducible.dot(law_of_one, beyond - taken.entries))
 
     found = min(blockings(SoftRound, d, slots, entries), key=expected)
     most = min(int(law.high[-1]), 12 + int(4 * expected(found)))

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from exporter.errors import UserError
 from exporter.planning.goal import Goal
-from exporter.planning.portable import power
+from exporter.planning.reproducible import power
 
 # (y', z') of rounds 2 to 4 in hundredths (step 1 of Algorithm 5)
 EXPONENTS = {2: (76, 50), 3: (52, 50), 4: (28, 26)}

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from math import fsum, isqrt
 from typing import Literal, NamedTuple
 
-from exporter.planning.portable import outward
+from exporter.planning.reproducible import outward
 
 FailureLaw = Literal["seeds", "file", "uniform", "uniform-seeds"]
 

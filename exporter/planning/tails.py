@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from exporter.planning import portable
+from exporter.planning import reproducible
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,7 +29,7 @@ RATES = 0.03 * np.multiply.accumulate(np.full(64, 1.1))  # of Chernoff's bound: 
 
 def _log_factorials(largest: int) -> Floats:
     """ln n! for n = 0 .. largest, cached by the next power of two so that searches share one table."""
-    return portable.log_factorials(1 << max(10, int(largest).bit_length()))
+    return reproducible.log_factorials(1 << max(10, int(largest).bit_length()))
 
 
 def _log_pmf(n: Ints, k: Ints, s: Ints, x: Ints) -> tuple[Floats, Floats]:
@@ -69,7 +69,7 @@ def _lower_terms(n: Ints, k: Ints, s: Ints, most: Ints) -> Floats:
     """An upper bound of P(X <= most) up to the mode: its largest summands and a geometric series."""
     x, lowest = most.astype(np.float64), np.maximum(0, s - (n - k)).astype(np.float64)
     value, slack = _log_pmf(n, k, s, most)
-    term = portable.exp(value + slack)
+    term = reproducible.exp(value + slack)
     more, k1, s1 = (v.astype(np.float64) for v in (n - k - s, k + 1, s + 1))
     body, ratio = np.zeros_like(term), np.zeros_like(term)
     for _ in range(TERMS):
@@ -88,7 +88,7 @@ def _upper_terms(n: Ints, k: Ints, s: Ints, least: Ints) -> Floats:
     """A lower bound of P(X >= least): its first summands."""
     x = least.astype(np.float64)
     value, slack = _log_pmf(n, k, s, least)
-    term = portable.exp(value - slack)
+    term = reproducible.exp(value - slack)
     body = np.zeros_like(term)
     more, kf, sf = (v.astype(np.float64) for v in (n - k - s, k, s))
     for _ in range(TERMS):
@@ -127,9 +127,9 @@ def independent_upper_tail(trials: ArrayLike, mean: ArrayLike, least: ArrayLike)
 def _binomial_terms(n: Ints, p: Floats, least: Ints) -> Floats:
     """An upper bound of P(Bin(n, p) >= least) from the mode on: its largest summands and a geometric series."""
     f, x = _log_factorials(int(n.max())), least.astype(np.float64)
-    hits, misses = x * portable.log(p), (n - x) * portable.log(1 - p)
+    hits, misses = x * reproducible.log(p), (n - x) * reproducible.log(1 - p)
     slack = SLACK * (f[n] + MORE + n - hits)  # p and 1 - p are rounded too
-    term = portable.exp(f[n] - f[least] - f[n - least] + hits + misses + slack)
+    term = reproducible.exp(f[n] - f[least] - f[n - least] + hits + misses + slack)
     body, ratio = np.zeros_like(term), np.zeros_like(term)
     for _ in range(TERMS):
         body += term
@@ -149,7 +149,7 @@ def log_multinomial(counts: Sequence[ArrayLike], chances: Sequence[ArrayLike]) -
     f = _log_factorials(int(n.max(initial=0)))
     value, slack = f[n], f[n] + MORE + n
     for count, chance in zip(c, chances, strict=True):
-        part = count * portable.log(np.asarray(chance, np.float64))
+        part = count * reproducible.log(np.asarray(chance, np.float64))
         value = value + part - f[count]
         slack = slack + np.abs(part)
     return np.asarray(value + SLACK * slack, dtype=np.float64)
@@ -195,13 +195,15 @@ def overflow_tails(total: int, live: Ints, blocks: int, block: int, entries: int
     logs = log_pmf(total, live, block, (entries + beyond)[:, None])
     growth = RATES * beyond[:, None]
     # E exp(rate relu(X - c)) = 1 + sum over the excess e >= 1 of (exp(rate e) - 1) P(X = c + e)
-    parts = logs[:, :, None] + (growth + portable.log(1 - portable.exp(-growth)))[:, None, :]
+    parts = logs[:, :, None] + (growth + reproducible.log(1 - reproducible.exp(-growth)))[:, None, :]
     top = np.maximum(parts.max(axis=0), -1e300)
     parts -= top
-    log_gain = portable.log(np.maximum(portable.total(portable.exp(parts), 0), 1e-300)) + top + 1e-12  # above roundings
-    grown = np.maximum(log_gain, 0.0) + portable.log1p(portable.exp(-np.abs(log_gain)))
+    log_gain = (
+        reproducible.log(np.maximum(reproducible.total(reproducible.exp(parts), 0), 1e-300)) + top + 1e-12
+    )  # above roundings
+    grown = np.maximum(log_gain, 0.0) + reproducible.log1p(reproducible.exp(-np.abs(log_gain)))
     exponents = blocks * grown[:, :, None] - RATES[None, :, None] * np.arange(1, most + 2)
-    bound = portable.exp(np.minimum(0.0, exponents.min(axis=1)))
-    bound[:, 0] = np.minimum(bound[:, 0], blocks * portable.total(portable.exp(logs), 0))
+    bound = reproducible.exp(np.minimum(0.0, exponents.min(axis=1)))
+    bound[:, 0] = np.minimum(bound[:, 0], blocks * reproducible.total(reproducible.exp(logs), 0))
     bound[live[:, None] <= entries + np.arange(most + 1)[None, :]] = 0.0
     return np.asarray(np.minimum.accumulate(np.minimum(bound, 1.0), axis=1), dtype=np.float64)

@@ -17,7 +17,7 @@ from math import isqrt
 
 import numpy as np
 
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import Event, FailureLaw, PlannedLayer, Schedule
 from exporter.planning.search import edge, proven
@@ -98,14 +98,14 @@ def _power(a: tails.Floats, k: int) -> tails.Floats:
 
 def outvoted(law: tails.Floats, functions: int) -> tails.Floats:
     """P(at least `functions` slots of as many independent functions hold two or more entries), for every row of the law."""
-    missing = np.maximum(0.0, 1 - portable.total(law, 1)) + 1e-11  # SHARED slots and more, and roundings
+    missing = np.maximum(0.0, 1 - reproducible.total(law, 1)) + 1e-11  # SHARED slots and more, and roundings
     reached = np.zeros((len(law), functions + 1))
     reached[:, 0] = 1.0
     for _ in range(functions):
         after = np.zeros_like(reached)
         for x in range(law.shape[1]):
             after[:, x:functions] += reached[:, : max(0, functions - x)] * law[:, x : x + 1]
-            after[:, functions] += portable.total(reached[:, max(0, functions - x) :], 1) * law[:, x]
+            after[:, functions] += reproducible.total(reached[:, max(0, functions - x) :], 1) * law[:, x]
         after[:, functions] += missing
         reached = after
     return np.minimum(1.0, reached[:, functions] * (1 + 1e-9))
@@ -145,7 +145,7 @@ def _live(d: int, cells: int, failure: float, share: float) -> _Live | None:
 
     def none(reach: int) -> float:
         least = np.asarray(float(steps.at_least(reach)))
-        return float(portable.exp(-d * portable.log1p(least / (1 - least)))) * (1 + 1e-9) if least < 1 else 0.0
+        return float(reproducible.exp(-d * reproducible.log1p(least / (1 - least)))) * (1 + 1e-9) if least < 1 else 0.0
 
     reach = edge(lambda reach: none(reach) <= share * failure, cells, 0)
     if none(reach) > failure:
@@ -169,7 +169,7 @@ def _live(d: int, cells: int, failure: float, share: float) -> _Live | None:
 
 def _plan(goal: Goal, live: _Live, functions: int, p: int) -> VoteSchedule | None:
     most = len(live.chance) - 1
-    lost = float(portable.dot(live.chance[2:], outvoted(shared_slots(goal.d, p, most), functions)[2:]))
+    lost = float(reproducible.dot(live.chance[2:], outvoted(shared_slots(goal.d, p, most), functions)[2:]))
     events = (
         Event("no entry is live", live.none),
         Event(f"at least {functions} slots hold two live entries", lost + live.many),

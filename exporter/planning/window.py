@@ -21,7 +21,7 @@ from math import isqrt
 
 import numpy as np
 
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import BlockSample, Event, FailureLaw, PlannedLayer, Schedule
 from exporter.planning.search import edge, proven
@@ -148,7 +148,7 @@ def overflows(d: int, blocks: tails.Ints, entries: tails.Ints, more: tails.Ints,
     tail = one(np.concatenate([kind[0] for kind in kinds]), np.concatenate([kind[1] for kind in kinds]))
     both = np.minimum(longer, more)
     counts = np.stack([both, longer - both, more - both, blocks - np.maximum(longer, more)])
-    return np.minimum(1.0, portable.total(counts * tail.reshape(4, -1), 0))
+    return np.minimum(1.0, reproducible.total(counts * tail.reshape(4, -1), 0))
 
 
 def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
@@ -248,7 +248,7 @@ class Counts:
         n = every[~high & ~low]
         outside = float(np.max(tails.binomial_upper_tail(d, p, n[-1] + 1))) if n[-1] < d else 0.0
         outside += float(np.max(tails.binomial_upper_tail(d, q, d - n[0] + 1))) if n[0] > 0 else 0.0
-        return Counts(steps, d, centre, n, portable.exp(tails.log_multinomial([n, d - n], [p, q])), outside)
+        return Counts(steps, d, centre, n, reproducible.exp(tails.log_multinomial([n, d - n], [p, q])), outside)
 
     def mirrored(self) -> Counts:
         """The same of cells - x: what was above is below."""
@@ -256,7 +256,7 @@ class Counts:
         return replace(self, centre=centre, n=(self.d - self.n)[::-1], chance=self.chance[::-1])
 
     def expected(self, values: tails.Floats) -> float:
-        return float(portable.dot(self.chance, np.minimum(values, 1.0)))
+        return float(reproducible.dot(self.chance, np.minimum(values, 1.0)))
 
     def misses(self, rank: int, slope: int, margin: int) -> float:
         """P(the entry of a rank lies below centre + slope (rank - N) - margin), over the likely N."""
@@ -303,12 +303,14 @@ def _binned(chance: tails.Floats, live: tails.Floats) -> tuple[tails.Floats, tai
     """The law of the mean share of live entries in few bins, each at its largest."""
     order = np.argsort(live, kind="stable")
     parts = np.array_split(order, min(BINS, len(order)))
-    return np.array([float(portable.total(chance[p])) for p in parts]), np.array([float(live[p].max()) for p in parts])
+    return np.array([float(reproducible.total(chance[p])) for p in parts]), np.array(
+        [float(live[p].max()) for p in parts]
+    )
 
 
 def _one_of_counted(chance: tails.Floats, live: tails.Floats, size: tails.Ints, entries: tails.Ints) -> tails.Floats:
     tail = tails.independent_upper_tail(size[:, None], size[:, None] * live, entries[:, None] + 1)
-    return portable.total(tail * np.minimum(chance, 1.0), 1)
+    return reproducible.total(tail * np.minimum(chance, 1.0), 1)
 
 
 def separated(d: int, slots: int, most: int) -> tails.Floats:
@@ -340,9 +342,9 @@ def collides(goal: Goal, ends: tails.Ints, slots: int) -> float:
         [a[None, :], n[None, :], (d - a - n)[None, :]],
         [np.maximum(p, 1e-300)[:, None] for p in (steps.at_most(first), chance, 1 - steps.at_least(beyond))],
     )
-    total = float(portable.total(portable.total(portable.exp(terms) * together[n], 1)))
+    total = float(reproducible.total(reproducible.total(reproducible.exp(terms) * together[n], 1)))
     crowd = tails.binomial_upper_tail(d, chance, most + 1) if most < d else np.zeros(1)
-    return total + float(portable.total(crowd))
+    return total + float(reproducible.total(crowd))
 
 
 def window4_plans(goal: Goal) -> Iterator[Cells]:
@@ -355,7 +357,7 @@ def window4_plans(goal: Goal) -> Iterator[Cells]:
         cells = min(width // (2 * d) - 1, window.last + 1 - window.first)
         if cells < 1:
             return None
-        ends = portable.evenly(window.first, window.last + 1, cells)
+        ends = reproducible.evenly(window.first, window.last + 1, cells)
         slots = min(d, isqrt(max(0, width // (len(ends) - 1) - 2)) - 1)
         if slots <= goal.gap + 1:
             return None

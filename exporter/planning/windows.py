@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 
 
 def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, failure: float) -> float | None:
@@ -53,7 +53,7 @@ def least_margin(shortest: int, longest: int, size: int, side: str, failure: flo
     quick = tails.lower_tail(longest, longest // 2, size, middle - np.arange(size))
     margin = int(np.count_nonzero(quick > failure))  # falls with the margin
     for n in {shortest, (shortest + longest) // 2, longest}:
-        ranks = portable.evenly(1, n, min(n, 2000))
+        ranks = reproducible.evenly(1, n, min(n, 2000))
         centre = ((ranks - shift) * size) // n - extra
         while margin < size:
             if not np.any(bad := tails.lower_tail(n, ranks, size, centre - margin) > failure):

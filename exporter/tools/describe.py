@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from exporter.errors import UserError
-from exporter.files.model_file import decode, load
-from exporter.files.profiles import IMAGE_PROFILES, PROFILES, prove_profile
-from exporter.readings.promise import (
+from exporter.analysis.promise import (
     TIES,
     beyond_the_grid,
     depth,
@@ -19,6 +16,9 @@ from exporter.readings.promise import (
     uniform_only,
     without_grid,
 )
+from exporter.errors import UserError
+from exporter.formats.model_file import decode, load
+from exporter.passes.profiles import IMAGE_PROFILES, PROFILES, prove_profile
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from onnx import helper
 from exporter.build import Built
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.dense import dense_graph
-from exporter.files.manifest import replace_file, writable
-from exporter.files.model_file import ELEMENT, IR_VERSION, OPSET
-from exporter.formula.network import Weights, weights
+from exporter.formats.manifest import replace_file, writable
+from exporter.formats.model_file import ELEMENT, IR_VERSION, OPSET
+from exporter.ir.network import Weights, weights
+from exporter.passes.dense import dense_graph
 
 SMALL = 5  # d up to which the further chains are written: verifiers do not get far beyond, and 20 halves are listed
 Case = list[str]

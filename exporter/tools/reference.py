@@ -16,12 +16,12 @@ from pathlib import Path
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.manifest import write
+from exporter.formats.manifest import write
 from exporter.library import file_name
 from exporter.options import Options
+from exporter.problem.grid import Grid
+from exporter.problem.task import Task, extremum, median
 from exporter.progress import Progress
-from exporter.question.grid import Grid
-from exporter.question.task import Task, extremum, median
 from exporter.tools.properties import write_properties
 
 BITS = 16

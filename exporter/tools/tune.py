@@ -23,12 +23,12 @@ from onnx import TensorProto, helper, numpy_helper
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.manifest import replace_file, writable
-from exporter.files.profiles import PROFILES
-from exporter.files.speed_table import SPEED_TABLE, SpeedRow, SpeedTable, Timed
+from exporter.formats.manifest import replace_file, writable
+from exporter.formats.speed_table import SPEED_TABLE, SpeedRow, SpeedTable, Timed
 from exporter.library import file_name
 from exporter.options import Options, Tune
-from exporter.question.task import median
+from exporter.passes.profiles import PROFILES
+from exporter.problem.task import median
 
 Array = npt.NDArray[Any]
 Run = Callable[[Array], Array]

@@ -13,15 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc  # scipy.stats takes a second to import, at the start of every command
 
-from exporter.errors import UserError
-from exporter.files.model_file import decode, load
-from exporter.files.profiles import takes_images
-from exporter.files.session import Session
-from exporter.images.running import ImageSession
-from exporter.question.families import FLOATS, OFF_GRID, UNITS
-from exporter.question.grid import Grid, at_most
-from exporter.question.task import Output, Task, median
-from exporter.readings.promise import (
+from exporter.analysis.promise import (
     beyond_the_grid,
     interpolates,
     kind_of_promise,
@@ -30,6 +22,14 @@ from exporter.readings.promise import (
     uniform_only,
     without_grid,
 )
+from exporter.errors import UserError
+from exporter.formats.model_file import decode, load
+from exporter.formats.session import Session
+from exporter.frontends.images.running import ImageSession
+from exporter.passes.profiles import takes_images
+from exporter.problem.families import FLOATS, OFF_GRID, UNITS
+from exporter.problem.grid import Grid, at_most
+from exporter.problem.task import Output, Task, median
 
 # Families in random order, for which a failure bound holds. The others repeat one order, which always fails or never does.
 RANDOM = {

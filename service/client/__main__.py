@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from tqdm import tqdm
 
-from exporter.question.families import FAMILIES
+from exporter.problem.families import FAMILIES
 from service.client import Client, ServiceError, Vector
 from service.client.comparison import compare, plot
 from service.client.numbers_file import read_numbers

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from exporter.errors import UserError
-from exporter.files.manifest import MANIFEST, models_in
-from exporter.images.running import MODES
-from exporter.question.grid import Grid
+from exporter.formats.manifest import MANIFEST, models_in
+from exporter.frontends.images.running import MODES
+from exporter.problem.grid import Grid
 from service.statistics.layout import Target
 from service.statistics.scaling import FedGrid
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from exporter.images.running import windows
+from exporter.frontends.images.running import windows
 from service.errors import BadInputError
 from service.models.entries import Entry, FilterTerms, LoadedFile, UnusableModelError
 from service.models.sessions import proto_of, session_of, trial

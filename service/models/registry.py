@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from exporter.files.manifest import MANIFEST
-from exporter.files.speed_table import LARGEST, SPEED_TABLE, SpeedTable, parsed
-from exporter.readings.promise import uniform_only
+from exporter.analysis.promise import uniform_only
+from exporter.formats.manifest import MANIFEST
+from exporter.formats.speed_table import LARGEST, SPEED_TABLE, SpeedTable, parsed
 from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.models.entries import (
     Entry,

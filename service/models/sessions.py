@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnxruntime as ort
 
-from exporter.files.model_file import encode
+from exporter.formats.model_file import encode
 from service.errors import or_shortage
 from service.models.entries import Entry, UnusableModelError
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from service.errors import BadInputError, ProblemError
 from service.serving import bodies, tables
 from service.serving.answer import Answer

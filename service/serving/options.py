@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from exporter.question.quantiles import METHODS
-from exporter.question.task import Even
+from exporter.problem.quantiles import METHODS
+from exporter.problem.task import Even
 from service.errors import BadInputError
 from service.statistics.layout import EVEN
 from service.statistics.statistic import Statistic

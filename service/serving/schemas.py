@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from service.models.entries import PIXELS
 from service.serving.options import BY, MOST, NAN, RAW_DTYPES, STABLE
 from service.statistics.layout import EVEN

@@ -11,7 +11,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from exporter.readings.promise import uniform_only
+from exporter.analysis.promise import uniform_only
 from service.errors import BadInputError, ProblemError
 from service.serving import json_body, schemas
 from service.serving.engine import Engine

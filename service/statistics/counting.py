@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from exporter.files.graph import Graph
+from exporter.ir.graph import Graph
 from service.statistics.layout import Target
 from service.statistics.scaling import FedGrid, Floats
 

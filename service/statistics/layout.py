@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
 
-from exporter.question import task
-from exporter.question.task import Even
+from exporter.problem import task
+from exporter.problem.task import Even
 
 EVEN: tuple[Even, ...] = get_args(Even)
 

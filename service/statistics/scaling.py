@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from exporter.question.grid import cells_between
+from exporter.problem.grid import cells_between
 
 Floats = npt.NDArray[np.floating[Any]]
 

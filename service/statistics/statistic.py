@@ -1,6 +1,6 @@
 """Medians, quantiles and ranks as numpy defines them: which ranks of n values they mix, and how the mix is rounded.
 
-`exporter.question.quantiles` has the ranks of all methods. The mix of two neighbours is rounded as numpy rounds it: in the
+`exporter.problem.quantiles` has the ranks of all methods. The mix of two neighbours is rounded as numpy rounds it: in the
 type of the values for medians, in float64 for quantiles, because numpy keeps a list of quantiles in float64.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from exporter.question.grid import shown
-from exporter.question.quantiles import METHODS
-from exporter.question.task import Even
+from exporter.problem.grid import shown
+from exporter.problem.quantiles import METHODS
+from exporter.problem.task import Even
 from service.statistics.layout import Target, median_target
 from service.statistics.vectors import Numbers
 

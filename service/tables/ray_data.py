@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from ray.data.aggregate import AggregateFnV2
 
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from service.statistics.statistic import Statistic
 from service.tables.types import TableError, answers, dtype_of, numbers, plain, plain_type, ranks_of, to_words
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from exporter.errors import UserError
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from service.statistics.statistic import Statistic
 from service.tables.groups import grouped, is_key, on_disk, wide
 from service.tables.inputs import LateFractionError, Source, opened, rows_of

@@ -3,7 +3,7 @@
 The search is radix's (exporter/constructions/radix.py) on words (service/tables/types.py). An interval holds the word of
 rank k. A pass counts the words in each of its 2^16 bins, and the bin where the count from below reaches k is the next
 interval. Counts of parts add up, so parts are counted in threads or on the nodes of a cluster, and only counts are sent. An
-exported digit of the network (exporter/files/digit.py), run by onnxruntime, counts.
+exported digit of the network (exporter/formats/digit.py), run by onnxruntime, counts.
 
 As soon as the words in all intervals fit in memory, one more pass gathers and sorts them. So float32 takes two passes, and
 so does float64 unless most of a large column shares its first 16 bits. The counts of the passes before prove the answer.
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from exporter.files.digit import MOST_BITS, digit
+from exporter.formats.digit import MOST_BITS, digit
 from service.models.sessions import session_options
 from service.statistics.statistic import Statistic
 from service.tables.types import Numbers, TableError, Words, ranks_of, to_words

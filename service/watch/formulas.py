@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from exporter.files.graph import TRIMS, TURNED
+from exporter.ir.graph import TRIMS, TURNED
 from service.errors import ProblemError
 from service.watch.network import OpenNetwork, attribute, slices
 

@@ -19,7 +19,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from exporter.files.graph import TRIMS
+from exporter.ir.graph import TRIMS
 from service.errors import ProblemError
 from service.models.sessions import session_options
 from service.statistics.scaling import Floats

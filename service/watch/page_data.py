@@ -20,13 +20,13 @@ from tqdm import tqdm
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.manifest import replace_file
+from exporter.formats.manifest import replace_file
 from exporter.options import Options
-from exporter.question.grid import Grid
-from exporter.question.task import median
-from exporter.tools.atlas import read_table
-from exporter.tools.atlas_plots import forbidden
-from exporter.tools.lower_bounds import exact_width, maximum_within
+from exporter.problem.grid import Grid
+from exporter.problem.task import median
+from exporter.theory.atlas import read_table
+from exporter.theory.atlas_plots import forbidden
+from exporter.theory.lower_bounds import exact_width, maximum_within
 from service.watch.specimens import MANIFEST, PAGE, SPECIMENS
 
 ATLAS = PAGE / "atlas.json"

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.files.profiles import PROFILES
 from exporter.options import Options, Tune
-from exporter.question import task as tasks
+from exporter.passes.profiles import PROFILES
+from exporter.problem import task as tasks
 from exporter.tools.tune import CHAIN, grid_inputs, seconds, session, topk_mean
 from tests.benchmarks.least import least
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from exporter.constructions import lookup
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
 from tests.benchmarks.bench_paper import Answers, Cell, Row, answers, check, counted, opened, run_cells
 
 CHANCE = 1e-3  # of calling a true bound missed by bad luck

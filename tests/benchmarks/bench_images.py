@@ -36,10 +36,10 @@ from onnx import TensorProto, helper
 from scipy import ndimage
 from tqdm import tqdm
 
-from exporter.files.graph import Graph
-from exporter.files.profiles import IMAGE_PROFILES
-from exporter.images.running import windows
+from exporter.frontends.images.running import windows
+from exporter.ir.graph import Graph
 from exporter.library import export_model
+from exporter.passes.profiles import IMAGE_PROFILES
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {3: 0.2, 5: 0.25, 7: 0.3}

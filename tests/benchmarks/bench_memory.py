@@ -26,16 +26,16 @@ print("measured", time.perf_counter() - start, peak, *more)
 """
 
 EXPORT = """
-from exporter.cli import main
+from exporter.cli.parser import main
 assert main(["--d", "{d}", "--out", {out!r}]) == 0
 more = []
 """
 
 WEIGHTS = """
-from exporter.question import task
+from exporter.problem import task
 from exporter.build import lookup, trace
 from exporter.options import Options
-from exporter.formula.network import weights
+from exporter.ir.network import weights
 net, _ = trace(lookup("depth3"), task.median({d}), Options("depth3"))
 layers = weights(net)
 more = [sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nnz for layer in layers)]
@@ -44,7 +44,7 @@ more = [sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nn
 
 RUN = """
 import numpy as np, onnxruntime as ort
-from exporter.question import task
+from exporter.problem import task
 from exporter.build import build, to_onnx
 from exporter.options import Options
 proto = to_onnx(build(task.median({d}), Options("depth3", profile="fused")))

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from exporter.build import trace
 from exporter.constructions import lookup
-from exporter.files.manifest import replace_file
-from exporter.files.session import Session
+from exporter.formats.manifest import replace_file
+from exporter.formats.session import Session
 from exporter.library import export
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
 
 BITS = 24
 SIZES = [256 << i for i in range(9)]  # 256 ... 65536

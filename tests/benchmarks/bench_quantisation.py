@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 import onnx
 
-from exporter.files.quantisation import nodes_to_exclude
+from exporter.formats.quantisation import nodes_to_exclude
+from exporter.frontends.rewriting.rewrite import rewrite
 from exporter.library import export_model
-from exporter.rewriting.rewrite import rewrite
-from tests.exporter.files.quantised import SCALE, convolutions, median_inside, quantised, run
+from tests.exporter.passes.quantised import SCALE, convolutions, median_inside, quantised, run
 
 RULE = "\n" + "|---" * 5 + "|"
 PROFILES = ("dense", "structured", "fused", "minmax")

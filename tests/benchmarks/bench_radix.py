@@ -17,7 +17,7 @@ from bench_constructions import compare, contenders, seconds, session, topk_mean
 
 from exporter.build import build, to_onnx
 from exporter.options import Options
-from exporter.question import task as tasks
+from exporter.problem import task as tasks
 
 SIZES = [256, 1024, 4096, 16384, 65536]
 

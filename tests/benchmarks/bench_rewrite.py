@@ -25,10 +25,10 @@ import onnxruntime as ort
 from onnx import helper
 from tqdm import tqdm
 
-from exporter.rewriting import OPERATORS
-from exporter.rewriting.report import Rewritten
-from exporter.rewriting.rewrite import rewrite
-from tests.exporter.rewriting.patterns import patterns
+from exporter.frontends.rewriting import OPERATORS
+from exporter.frontends.rewriting.report import Rewritten
+from exporter.frontends.rewriting.rewrite import rewrite
+from tests.exporter.frontends.rewriting.patterns import patterns
 
 
 def session(proto: onnx.ModelProto) -> Any:

@@ -35,7 +35,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from exporter.question.families import FAMILIES  # noqa: E402
+from exporter.problem.families import FAMILIES  # noqa: E402
 from service.client import Client  # noqa: E402
 from tests.service.random_requests import is_right  # noqa: E402
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import Measured, line, ours, peer
 
-from exporter.files.manifest import replace_file
+from exporter.formats.manifest import replace_file
 
 QUANTILES = (0.001, 0.5, 0.999)
 MEMORY = 1.0  # GB a process

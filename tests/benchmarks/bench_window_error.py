@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from exporter.build import build, to_onnx
-from exporter.files.session import Session
+from exporter.formats.session import Session
 from exporter.options import Options
-from exporter.question import task as tasks
+from exporter.problem import task as tasks
 
 
 def errors(d: int, failure: float, trials: int) -> dict[str, tuple[float, float]]:

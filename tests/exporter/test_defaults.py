@@ -16,7 +16,7 @@ import pytest
 import exporter
 from exporter.constructions import CONSTRUCTIONS, default
 from exporter.options import OPTIONS, ExportOptions, NetOptions
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from tests.tiers import telling
 
 DATA = Path(__file__).resolve().parents[1] / "data"

@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 
 import exporter
-from exporter.console import main
+from exporter.cli.console import main
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,15 +13,15 @@ MODULE = """
 import sys
 from dataclasses import replace
 
-from exporter.files import profiles
+from exporter.passes import profiles
 
 plain = profiles.PROFILES["structured"]
 profiles.PROFILES["plain"] = replace(plain, name="plain", operators="as structured, by another name", purpose="a test")
 
 from exporter import constructions
 from exporter.constructions import CONSTRUCTIONS, Claims, Construction, Statistics
-from exporter.formula.primitives import maximum, minimum
-from exporter.formula.trace import stack
+from exporter.ir.primitives import maximum, minimum
+from exporter.ir.trace import stack
 
 
 def bubble(x, ranks, options, form, offsets):
@@ -36,7 +36,7 @@ CONSTRUCTIONS["bubble"] = Construction(
     "bubble", "a first exercise", "bubble sort, one comparator a layer", bubble,
     lambda d, ranks: None if d <= 9 else "it is slow", takes=("seed",), claims=Claims(depth=7),
 )
-from exporter.cli import main
+from exporter.cli.parser import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -10,12 +10,12 @@ import onnxruntime as ort
 import pytest
 
 from exporter.build import build, to_onnx
-from exporter.cli import main
+from exporter.cli.parser import main
 from exporter.constructions import CONSTRUCTIONS, takers
 from exporter.errors import ContractError, UserError
 from exporter.library import checked_all, export_model, question, requests
 from exporter.options import OPTIONS, Options, in_python
-from exporter.question import task as tasks
+from exporter.problem import task as tasks
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
@@ -215,7 +215,7 @@ def test_bad_values(given: dict[str, Any], cause: str, tmp_path: Path, capsys: p
         ({"construction": ["radix"]}, "unknown construction"),
         ({"fialure": 0.1}, "unknown option 'fialure': did you mean 'failure'?"),
         ({"out": 5}, "out must be a directory, not 5"),
-        ({"task": "median"}, "task must be one of exporter.question.task"),
+        ({"task": "median"}, "task must be one of exporter.problem.task"),
         ({"task": question(5, {}), "d": 6}, "the task is of 5 numbers, not d=6"),
         ({"task": question(5, {}), "rank": 2}, "leave rank out"),
     ],

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exporter.analysis.accounting import accounting
+from exporter.analysis.evaluate import evaluate
 from exporter.build import build
-from exporter.formula import primitives as pr
-from exporter.formula.network import weights
-from exporter.formula.trace import Node, Relu, relu, total
+from exporter.ir import primitives as pr
+from exporter.ir.network import weights
+from exporter.ir.trace import Node, Relu, relu, total
 from exporter.options import Options
 from exporter.planning.paper_exponents import EXPONENTS
-from exporter.question.grid import Grid
-from exporter.question.task import median
-from exporter.readings.accounting import accounting
-from exporter.readings.evaluate import evaluate
-from exporter.tools.lower_bounds import exact_width, maximum_within
+from exporter.problem.grid import Grid
+from exporter.problem.task import median
+from exporter.theory.lower_bounds import exact_width, maximum_within
 from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"

@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 
 from exporter import progress
-from exporter.cli import main
+from exporter.cli.parser import main
 from exporter.progress import Progress
 
 

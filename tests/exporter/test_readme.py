@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 import yaml
 
+from exporter.analysis.contract import DType
 from exporter.build import Built, build
 from exporter.constructions import CONSTRUCTIONS
 from exporter.constructions.known_networks import SORTERS
-from exporter.files.model_file import OPSET
+from exporter.formats.model_file import OPSET
 from exporter.options import Options, Tune
-from exporter.question.grid import Grid
-from exporter.question.task import median
-from exporter.readings.contract import DType
-from exporter.tools.theorem import planned
+from exporter.problem.grid import Grid
+from exporter.problem.task import median
+from exporter.theory.theorem import planned
 from tests.runtimes.adapters import RUNTIMES
 from tests.tiers import telling
 

@@ -13,18 +13,18 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from exporter.analysis.evaluate import evaluate
 from exporter.build import build
 from exporter.constructions import CONSTRUCTIONS
-from exporter.files.profiles import IMAGE_PROFILES
-from exporter.images.running import windows
+from exporter.frontends.images.running import windows
+from exporter.frontends.rewriting.rewrite import rewrite
 from exporter.library import export, export_model
 from exporter.options import Options
-from exporter.question.families import UNITS
-from exporter.question.grid import Grid
-from exporter.question.task import median
-from exporter.readings.evaluate import evaluate
-from exporter.rewriting.rewrite import rewrite
-from tests.exporter.rewriting.patterns import model
+from exporter.passes.profiles import IMAGE_PROFILES
+from exporter.problem.families import UNITS
+from exporter.problem.grid import Grid
+from exporter.problem.task import median
+from tests.exporter.frontends.rewriting.patterns import model
 from tests.runtimes.report import title
 
 MEDIANS = [c for c in CONSTRUCTIONS.values() if c.op == "median" and not c.uniform]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from exporter.build import build, to_onnx
-from exporter.files.manifest import write
+from exporter.formats.manifest import write
 from exporter.options import Options
-from exporter.question.grid import Grid
-from exporter.question.task import median
+from exporter.problem.grid import Grid
+from exporter.problem.task import median
 from exporter.tools.properties import write_properties
 from tests.runtimes.report import Result, title
 from tests.runtimes.table import graph_hash

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from exporter.files.manifest import replace_file
+from exporter.formats.manifest import replace_file
 from tests.runtimes.adapters import RUNTIMES
 from tests.runtimes.report import Result, markdown, title
 

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from exporter.files.graph import CLAMP, TURNED
-from exporter.question.families import FLOATS
-from exporter.question.task import median
+from exporter.ir.graph import CLAMP, TURNED
+from exporter.problem.families import FLOATS
+from exporter.problem.task import median
 from tests.runtimes.adapters import RUNTIMES, one_by_one
 from tests.runtimes.cases import EXACT, Case, promised, rewritten
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from exporter.question.families import FAMILIES
-from exporter.question.quantiles import METHODS
+from exporter.problem.families import FAMILIES
+from exporter.problem.quantiles import METHODS
 from service.client import Client
 
 FORMATS = ("json", "npy", "raw", "csv", "arrow", "feather")

@@ -76,7 +76,7 @@ def quantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", **opti
     return np.moveaxis(found, -1, 0).reshape((*numbers.shape, *shape))[()]
 
 
-from exporter.question.quantiles import METHODS  # noqa: E402
+from exporter.problem.quantiles import METHODS  # noqa: E402
 
 setattr(np, "median", median)  # noqa: B010
 setattr(np, "quantile", quantile)  # noqa: B010

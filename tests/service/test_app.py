@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.question.families import FAMILIES
+from exporter.problem.families import FAMILIES
 from service.process import logs
 from service.serving.formats import EXAMPLES
 from tests.service import toy_models

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exporter.question.families import FAMILIES
+from exporter.problem.families import FAMILIES
 from service.client import Client, ServiceError
 from service.client.__main__ import main
 from tests.service.compare_with_numpy import compare

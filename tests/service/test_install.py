@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from exporter.console import main
+from exporter.cli.console import main
 from exporter.errors import install
 from service import NEEDED
 
@@ -43,8 +43,8 @@ def without(hidden: set[str], folder: Path, *command: str) -> subprocess.Complet
     [
         ["-m", "service", "--models", "nowhere"],
         ["-m", "service.client", "--help"],
-        ["-c", "from exporter.console import main; raise SystemExit(main(['serve']))"],
-        ["-c", "from exporter.console import main; raise SystemExit(main(['client', '--help']))"],
+        ["-c", "from exporter.cli.console import main; raise SystemExit(main(['serve']))"],
+        ["-c", "from exporter.cli.console import main; raise SystemExit(main(['client', '--help']))"],
     ],
 )
 def test_commands_name_the_extra(hidden: str, command: list[str], tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_it_says_so_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_serving_does_not_load_the_builder(tmp_path: Path) -> None:
-    done = without({"scipy"}, tmp_path, "-c", "from exporter.console import main; main(['serve', '--help'])")
+    done = without({"scipy"}, tmp_path, "-c", "from exporter.cli.console import main; main(['serve', '--help'])")
     assert done.returncode == 0, done.stderr
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exporter.analysis.evaluate import evaluate
 from exporter.constructions.batcher import shallowest
 from exporter.constructions.radix import Digits, Form, close_digits, even_digits, radix
-from exporter.formula.network import network
-from exporter.formula.trace import vector
-from exporter.readings.evaluate import evaluate
+from exporter.ir.network import network
+from exporter.ir.trace import vector
 
 PROOFS = Path(__file__).resolve().parents[2] / "proofs"
 COQ = {"pair": "Pair", "saturating": "Saturating", "bounded": "Bounded"}

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from exporter.build import build, to_onnx
 from exporter.options import Options
-from exporter.question.families import UNITS
-from exporter.question.grid import Grid
-from exporter.question.task import Task
+from exporter.problem.families import UNITS
+from exporter.problem.grid import Grid
+from exporter.problem.task import Task
 from tests.running import run
 
 Array = npt.NDArray[Any]

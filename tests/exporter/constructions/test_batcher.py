@@ -12,7 +12,7 @@ from exporter.build import build, to_onnx
 from exporter.constructions.batcher import Stage, merge_exchange, pruned, shallowest, staged
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.options import Options
-from exporter.question import task as tasks
+from exporter.problem import task as tasks
 from tests.running import run
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import pytest
 
+from exporter.analysis.evaluate import trace_values
 from exporter.build import build, to_onnx
 from exporter.constructions.batcher import merge_exchange, shallowest
 from exporter.constructions.bitonic import INNER, bitonic_middle, padding
-from exporter.formula.network import network
-from exporter.formula.trace import topological, vector
+from exporter.ir.network import network
+from exporter.ir.trace import topological, vector
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
-from exporter.readings.evaluate import trace_values
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
 from tests.exporter.constructions.exactness import data
 from tests.running import run, session
 

@@ -8,8 +8,8 @@ import pytest
 from exporter.build import build, to_onnx
 from exporter.errors import ContractError, UserError
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.grid import Grid
+from exporter.problem import task as tasks
+from exporter.problem.grid import Grid
 from tests.running import run
 
 SIZES = [1, 2, 3, 5, 9, 25, 64, 100]

@@ -10,9 +10,9 @@ import pytest
 
 from exporter.build import build, to_onnx
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
-from exporter.question.grid import Grid
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
+from exporter.problem.grid import Grid
 from tests.exporter.constructions.exactness import all_inputs, answers, data, numpy_quantile
 from tests.running import run
 

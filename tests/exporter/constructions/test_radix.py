@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.analysis.evaluate import evaluate
 from exporter.build import build, to_onnx
 from exporter.constructions.radix import Digits, close_digits, even_digits, radix
-from exporter.formula.network import Network, network
-from exporter.formula.trace import vector
+from exporter.ir.network import Network, network
+from exporter.ir.trace import vector
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
-from exporter.question.grid import Grid
-from exporter.readings.evaluate import evaluate
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
+from exporter.problem.grid import Grid
 from tests.running import run, session
 from tests.tiers import telling
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from exporter.analysis.contract import structured_bits
+from exporter.analysis.evaluate import evaluate
 from exporter.constructions.scheduled import runs
-from exporter.formula.network import network
-from exporter.formula.trace import vector
+from exporter.ir.network import network
+from exporter.ir.trace import vector
 from exporter.options import Options
 from exporter.planning.goal import Goal
-from exporter.question.families import FAMILIES
-from exporter.question.grid import Grid
-from exporter.readings.contract import structured_bits
-from exporter.readings.evaluate import evaluate
+from exporter.problem.families import FAMILIES
+from exporter.problem.grid import Grid
 from tests.exporter.planning.planners import planner
 
 BITS = 24

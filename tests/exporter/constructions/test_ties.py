@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from exporter.analysis.evaluate import evaluate
 from exporter.build import Built, build, to_onnx
-from exporter.cli import main
+from exporter.cli.parser import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.library import export
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import UNITS
-from exporter.question.grid import Grid
-from exporter.readings.evaluate import evaluate
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
+from exporter.problem.grid import Grid
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.verify import verify
 from tests.running import run

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, hypergeom
 
+from exporter.analysis.evaluate import evaluate
 from exporter.constructions.sampling import dealt
-from exporter.formula.network import network
-from exporter.formula.trace import vector
+from exporter.ir.network import network
+from exporter.ir.trace import vector
 from exporter.planning import tails
 from exporter.planning.compact import dealt_crowds
 from exporter.planning.goal import Goal
-from exporter.readings.evaluate import evaluate
 from tests.exporter.planning.planners import planner
 
 BITS = 12

@@ -12,7 +12,7 @@ from scipy.stats import hypergeom
 
 from exporter.constructions.hashing import buckets
 from exporter.errors import UserError
-from exporter.planning import portable, tails
+from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.linear_layers import LinearSchedule
 from exporter.planning.live import first_law
@@ -207,7 +207,7 @@ def test_short_blocks_are_no_more_likely_than_stated(d: int, rank: int, failure:
     plan = planned("linear46", d, rank, failure=failure, blocks="lean")
     for taken in plan.hard:
         stated = {event.name: event.probability for event in plan.events}["round 2: a block is short"]
-        assert stated * portable.OUTWARD >= short_block(plan, taken)
+        assert stated * reproducible.OUTWARD >= short_block(plan, taken)
 
 
 @pytest.mark.parametrize("ends", [(0, 9), (0, 13), (4, 9), (3, 13), (9, 13)])
@@ -215,9 +215,11 @@ def test_the_first_law_bounds_both_tails(ends: tuple[int, int]) -> None:
     d, size = 60, 12
     law, exact = first_law(d, FirstSample(size, *ends), 1e-9), interval_law(d, size, *ends)
     for i, (low, high) in enumerate(zip(law.low.tolist(), law.high.tolist(), strict=True)):
-        above = float(portable.total(law.mass[i:])) + law.beyond
+        above = float(reproducible.total(law.mass[i:])) + law.beyond
         assert above * (1 + 1e-9) >= sum(p for n, p in exact.items() if n >= low)
-        assert float(portable.total(law.short[: i + 1])) * (1 + 1e-9) >= sum(p for n, p in exact.items() if n <= high)
+        assert float(reproducible.total(law.short[: i + 1])) * (1 + 1e-9) >= sum(
+            p for n, p in exact.items() if n <= high
+        )
 
 
 @pytest.mark.parametrize(("d", "block", "entries"), [(6, 3, 1), (6, 2, 1), (7, 4, 2)])

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from exporter.analysis.contract import structured_bits
+from exporter.analysis.evaluate import evaluate
 from exporter.constructions.sampling import groups, permutation
 from exporter.constructions.vote import vote_max
-from exporter.formula.network import network
-from exporter.formula.trace import vector
+from exporter.ir.network import network
+from exporter.ir.trace import vector
 from exporter.planning import vote as planning
 from exporter.planning.goal import Goal
 from exporter.planning.vote import VoteSchedule, outvoted, shared_slots
-from exporter.question.families import UNITS
-from exporter.readings.contract import structured_bits
-from exporter.readings.evaluate import evaluate
+from exporter.problem.families import UNITS
 from tests.exporter.planning.planners import planner
 
 

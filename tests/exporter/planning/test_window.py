@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy.stats import binom, multinomial
 
+from exporter.analysis.contract import structured_bits
+from exporter.analysis.evaluate import evaluate
 from exporter.errors import UserError
-from exporter.formula.network import network
-from exporter.formula.trace import vector
+from exporter.ir.network import network
+from exporter.ir.trace import vector
 from exporter.library import export_model
 from exporter.planning import tails
 from exporter.planning.goal import Goal
 from exporter.planning.window import Counts, Steps
-from exporter.question.families import UNITS
-from exporter.readings.contract import structured_bits
-from exporter.readings.evaluate import evaluate
+from exporter.problem.families import UNITS
 from exporter.tools.verify import verify
 from tests.exporter.planning.planners import planner
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from exporter.analysis.evaluate import evaluate
 from exporter.constructions.sampling import groups
 from exporter.constructions.window import window4, window5, window6
-from exporter.formula.network import network
-from exporter.formula.trace import vector
+from exporter.ir.network import network
+from exporter.ir.trace import vector
 from exporter.planning.schedule import BlockSample, Schedule
 from exporter.planning.window import Cells, ConstantWindow, CountedWindow
-from exporter.readings.evaluate import evaluate
 
 D, N = 5, 8  # 9^5 inputs, all equally likely: entries are independent, P(x < A) = A/9
 RANK = 3

@@ -10,10 +10,10 @@ import pytest
 
 from exporter.build import Built, build
 from exporter.errors import UserError
-from exporter.formula.network import weights
+from exporter.ir.network import weights
 from exporter.options import Options
-from exporter.question.grid import Grid
-from exporter.question.task import median
+from exporter.problem.grid import Grid
+from exporter.problem.task import median
 from exporter.tools.properties import error_chain, range_property, swap_chain, write_properties
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exporter.files.manifest import read_manifest
+from exporter.formats.manifest import read_manifest
 from exporter.tools.reference import write_reference
 
 MODELS = Path(__file__).resolve().parents[3] / "models"

@@ -11,15 +11,15 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from exporter.cli import main
+from exporter.analysis.promise import promise_sentence
+from exporter.cli.parser import main
 from exporter.library import export, export_model
 from exporter.options import Options
-from exporter.question import task as tasks
-from exporter.question.families import OFF_GRID, UNITS
-from exporter.question.grid import Grid, at_most
-from exporter.readings.promise import promise_sentence
+from exporter.problem import task as tasks
+from exporter.problem.families import OFF_GRID, UNITS
+from exporter.problem.grid import Grid, at_most
+from exporter.theory.reduce import reduce_file
 from exporter.tools.describe import describe, describe_lines
-from exporter.tools.reduce import reduce_file
 from exporter.tools.verify import FamilyResult, Verification, _false_certificates, verify
 
 

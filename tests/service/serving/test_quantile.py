@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.question.families import FAMILIES
-from exporter.question.quantiles import METHODS
+from exporter.problem.families import FAMILIES
+from exporter.problem.quantiles import METHODS
 from tests.service import toy_models
 from tests.service.asking import NPY, RAW, npy
 from tests.service.conftest import InProcess, Server

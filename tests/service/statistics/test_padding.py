@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter.question.task import Even
+from exporter.problem.task import Even
 from service.statistics.layout import EVEN, Target, median_target
 from service.statistics.padding import Padding, least_d, padding_for
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from exporter.build import build, to_onnx
 from exporter.options import Options
-from exporter.question.task import median
+from exporter.problem.task import median
 from service.statistics import counting
 from service.statistics.counting import with_counting
 from service.statistics.layout import Target, median_target

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from service.models import registry
 from service.models.registry import LoadedModel
 from service.statistics.counting import OUTPUT

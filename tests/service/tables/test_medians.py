@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from exporter.errors import UserError
-from exporter.question.quantiles import METHODS
+from exporter.problem.quantiles import METHODS
 from service.tables import medians
 from service.tables.types import TableError
 

@@ -15,7 +15,7 @@ import pytest
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.options import Options
-from exporter.question.task import median
+from exporter.problem.task import median
 from service.serving.turns import WAITING
 from service.serving.watching import ALL, EACH
 from service.watch.formulas import formula, inside

@@ -1,0 +1,323 @@
+"""What a network costs, counted on its merged affine maps.
+
+Rows that differ only by a permutation of the input entries have equally many weights of equal size, so one of them is
+merged and counted for all. `_symmetry` finds the axes along which a node's rows are such copies:
+
+    ALIKE    all rows along the axis are the same (the axis was spread)
+    ENTRIES  permuting the input entries permutes the rows along the axis
+    None     nothing is known
+
+Several ENTRIES axes move together (the pairs (i, i) are not like the pairs (i, j)), so only one of them is left out.
+Whatever treats entries differently (gathers, blocks, hashes) ends the symmetry for all that depends on it, and from
+there on every row is merged, but over as few columns as the map can tell apart: see `_atoms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.ir.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
+from exporter.ir.network import CHUNK, Index, Network, Neurons, merged_rows
+from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+
+ALIKE: Literal["alike"] = "alike"
+ENTRIES: Literal["entries"] = "entries"
+Axes = tuple[Literal["alike", "entries"] | None, ...]
+ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once, as long as their weights are not known
+WEIGHTS_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounting:
+    depth: int
+    width: int
+    size: int
+    nnz: int
+    max_weight: float
+    widths: tuple[int, ...]
+    modules: tuple[str, ...]
+
+
+def accounting(net: Network) -> Accounting:
+    """Depth, width, size, non-zeros and largest weight of the network that was built."""
+    symmetry = _symmetry(net)
+    nnz, largest = 0, 0.0
+    for level in range(len(net.layers) + 1):
+        groups = net.state(level).find()
+        counted: dict[Node, tuple[int, float]] = {}  # neurons that differ in scale and bias only are merged once
+        for root, _ in net.roots(level):
+            node, scale = _bare(root, groups)
+            if node not in counted:
+                counted[node] = _count(node, groups, symmetry)
+            weights, heaviest = counted[node]
+            nnz += weights
+            largest = max(largest, scale * heaviest)
+    widths = tuple(layer.width for layer in net.layers)
+    modules = tuple(layer.name for layer in net.layers)
+    return Accounting(
+        depth=net.depth, width=net.width, size=net.size, nnz=nnz, max_weight=largest, widths=widths, modules=modules
+    )
+
+
+def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
+    """The node without factor and bias, and the factor's magnitude."""
+    scale = 1.0
+    while isinstance(node, Sum) and node not in groups:
+        varying = [(c, arg) for c, arg in node.terms if not arg.is_constant]
+        if len(varying) != 1 or varying[0][0] == 0:
+            break
+        scale *= abs(float(varying[0][0]))
+        node = varying[0][1]
+    return node, scale
+
+
+def _count(node: Node, groups: dict[Node, Neurons], symmetry: dict[Node, Axes]) -> tuple[int, float]:
+    """(non-zeros, largest weight) of all rows of a node over the neurons of a layer.
+
+    Terms that share no neurons are counted one by one; what is left is merged.
+    """
+    if node.is_constant:
+        return 0, 0.0
+    if node in groups:
+        return groups[node].neurons, 1.0
+    match node:
+        case Apply(linear=Spread(_, n), arg=arg):
+            nnz, largest = _count(arg, groups, symmetry)
+            return n * nnz, largest
+        case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg) | Variant(arg=arg):
+            return _count(arg, groups, symmetry)
+        case Stack(parts=parts):
+            several = [_count(part, groups, symmetry) for part in parts]
+            return sum(nnz for nnz, _ in several), max(largest for _, largest in several)
+        case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
+            scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
+            return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
+    return _merge_and_count(node, groups, symmetry[node])
+
+
+def _disjoint(several: list[set[Node]]) -> bool:
+    return len(set().union(*several)) == sum(map(len, several))
+
+
+def _reads(node: Node, groups: dict[Node, Neurons]) -> set[Node]:
+    """The groups that a node depends on."""
+    return {n for n in _region(node, groups) if n in groups}
+
+
+def _merge_and_count(node: Node, groups: dict[Node, Neurons], axes: Axes) -> tuple[int, float]:
+    leaves, columns = _atoms(node, groups)
+    rows, copies = _representatives(node, axes)
+    width = columns.number.size
+    chunk = max(1, min(CHUNK, ENTRIES_AT_ONCE // max(1, width)))
+    nnz, largest, start = 0, 0.0, 0
+    while start < len(rows):
+        some = rows[start : start + chunk]
+        matrix, _ = merged_rows(node, some, leaves, width)
+        start += chunk  # and where rows have few weights, more of them are merged at a time
+        chunk = max(chunk, min(CHUNK, WEIGHTS_AT_ONCE * len(some) // max(1, matrix.nnz)))
+        matrix.eliminate_zeros()
+        nnz += int(columns.number[matrix.indices].sum()) * copies
+        largest = max(largest, float((np.abs(matrix.data) * columns.size[matrix.indices]).max(initial=0.0)))
+    return nnz, largest
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """For every entry of a node, whose neurons no other entry reads: how many they are, and the largest weight of one.
+
+    Arrays of length 1 along the axes where all entries are alike.
+    """
+
+    number: npt.NDArray[np.int64]
+    size: npt.NDArray[np.float64]
+
+
+def _atoms(root: Node, groups: dict[Node, Neurons]) -> tuple[dict[Node, Neurons], Columns]:
+    """Nodes that stand for the neurons below them in the map of `root`, as groups, and the neurons of their entries.
+
+    An atom's entries read disjoint sets of neurons, and nothing else in the map reads these: a sum over a block, say. All
+    weights of such a set are then one number times the weights within the atom, so the map is merged over atoms.
+    """
+    apart: dict[Node, Columns | None] = {}
+    inside: dict[Node, frozenset[Node]] = {}
+    below: dict[Node, frozenset[Node]] = {}
+    readers: dict[Node, set[Node]] = {}
+    nodes = _region(root, groups)
+    for node in nodes:
+        args = _moving(node, groups)
+        for a in args:
+            readers.setdefault(a, set()).add(node)
+        inside[node] = frozenset({node}).union(*(inside[a] for a in args))
+        below[node] = frozenset({node}) if node in groups else frozenset().union(*(below[a] for a in args))
+        shared = sum(len(below[a]) for a in args) > len(below[node])
+        apart[node] = None if shared else _columns(node, groups, apart)
+    atoms: dict[Node, Neurons] = {}
+    pending, seen, offset = [root], set[Node](), 0
+    numbers, sizes = [np.zeros(0, np.int64)], [np.zeros(0)]
+    while pending:
+        node = pending.pop()
+        if node.is_constant or node in seen:
+            continue
+        seen.add(node)
+        found, within = apart[node], inside[node]
+        if found is not None and all(readers[n] <= within for n in within if n != node):
+            atoms[node] = Neurons(node, node, (1,), offset)
+            number, size = _whole(found, node.shape)
+            numbers.append(number.ravel())
+            sizes.append(size.ravel())
+            offset += node.size
+        else:
+            pending.extend(node.args)
+    return atoms, Columns(np.concatenate(numbers), np.concatenate(sizes))
+
+
+def _region(root: Node, groups: dict[Node, Neurons]) -> list[Node]:
+    """The nodes between the groups and the root, each after its arguments; constants left out."""
+    return topological(root, args=lambda node: _moving(node, groups))
+
+
+def _moving(node: Node, groups: dict[Node, Neurons]) -> list[Node]:
+    """The arguments of a node between the groups that are no constants."""
+    return [] if node in groups else [arg for arg in node.args if not arg.is_constant]
+
+
+def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns | None]) -> Columns | None:
+    """The neurons of every entry, where no two entries read the same one; the arguments read different groups."""
+    flat = (1,) * len(node.shape)
+    if node in groups:
+        return Columns(np.full(flat, len(groups[node].signs)), np.ones(flat))
+    args = []
+    for arg in node.args:
+        found = Columns(np.zeros(flat, np.int64), np.zeros(flat)) if arg.is_constant else known[arg]
+        if found is None:
+            return None
+        args.append(found)
+    match node:
+        case Largest() | Variant():
+            return args[0]
+        case Sum(terms=terms):
+            used = [(abs(float(c)), columns) for (c, _), columns in zip(terms, args, strict=True) if c != 0]
+            number, size = np.zeros(flat, np.int64), np.zeros(flat)
+            for c, columns in used:
+                number, size = number + columns.number, np.maximum(size, c * columns.size)
+            return Columns(number, size)
+        case Stack(parts=parts, axis=axis):
+            whole = [_whole(columns, part.shape) for columns, part in zip(args, parts, strict=True)]
+            return Columns(*(np.concatenate(arrays, axis) for arrays in zip(*whole, strict=True)))
+        case Apply(linear=Along(axis, matrix)) if matrix.shape[0] == 1:
+            row = np.abs(dense(matrix).astype(np.float64))
+            row = row.reshape([-1 if a == axis else 1 for a in range(len(flat))])
+            if args[0].number.shape[axis] == 1:
+                return Columns(args[0].number * np.count_nonzero(row), args[0].size * row.max())
+            number = (args[0].number * (row != 0)).sum(axis, keepdims=True)
+            return Columns(number, (args[0].size * row).max(axis, keepdims=True))
+        case Apply(linear=Take(axis, indices), arg=arg) if np.bincount(indices, minlength=arg.shape[axis]).max() > 1:
+            return None
+        case Apply(linear=Take() | Reorder() | Reshape() as linear, arg=arg):
+            return Columns(*(apply(linear, array[None])[0] for array in _whole(args[0], arg.shape)))
+        case Apply(linear=Weigh(weights)):
+            w = np.abs(np.asarray(weights, dtype=np.float64))
+            return Columns(args[0].number * (w != 0), args[0].size * w)
+        case _:
+            return None
+
+
+def _whole(columns: Columns, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return np.broadcast_to(columns.number, shape), np.broadcast_to(columns.size, shape)
+
+
+def _representatives(node: Node, axes: Axes) -> tuple[Index, int]:
+    """Flat rows with index 0 on every ALIKE axis and on one ENTRIES axis, and how many rows each stands for."""
+    skipped = {a for a, kind in enumerate(axes) if kind == ALIKE}
+    skipped |= set([a for a, kind in enumerate(axes) if kind == ENTRIES][:1])
+    if not node.shape:
+        return np.zeros(1, dtype=np.int64), 1
+    ranges = [np.arange(1 if a in skipped else n) for a, n in enumerate(node.shape)]
+    grid = np.meshgrid(*ranges, indexing="ij")
+    copies = int(np.prod([node.shape[a] for a in skipped], dtype=np.int64))
+    return np.ravel_multi_index([g.ravel() for g in grid], node.shape).astype(np.int64), copies
+
+
+def _symmetry(net: Network) -> dict[Node, Axes]:
+    """For every node what is known of its axes."""
+    known: dict[Node, Axes] = {}
+    broken: set[Node] = set()
+    for node in topological(net.output):
+        axes, breaks = _axes(node, known)
+        if breaks or any(a in broken for a in node.args):
+            broken.add(node)
+            axes = tuple(None if kind == ENTRIES else kind for kind in axes)
+        known[node] = axes
+    return known
+
+
+def _axes(node: Node, known: dict[Node, Axes]) -> tuple[Axes, bool]:
+    """(what is known of the node's axes, whether the node itself treats input entries differently)."""
+    match kind(node):
+        case Input():
+            return (ENTRIES,), False
+        case Constant(values=values):
+            v = values.astype(np.float64)
+            return tuple(None if np.ptp(v, axis=a).any() else ALIKE for a in range(v.ndim)), False
+        case Relu(arg=arg) | Largest(arg=arg) | Variant(arg=arg):
+            return known[arg], False
+        case Sum():
+            # constants enter the bias only, and only weights are counted; but equal rows of other bias are other neurons
+            axes = _meet([known[a] for a in node.args if node.is_constant or not a.is_constant])
+            biases = _meet([known[a] for a in node.args if a.is_constant] or [(ALIKE,) * len(axes)])
+            return tuple(
+                k if k == ENTRIES else _meet([(k,), (b,)])[0] for k, b in zip(axes, biases, strict=True)
+            ), False
+        case Stack(parts=parts, axis=axis):
+            axes = _meet([known[p] for p in parts])
+            breaks = any(known[p][axis] == ENTRIES for p in parts)
+            return (*axes[:axis], None, *axes[axis + 1 :]), breaks
+        case Apply(linear=linear, arg=arg):
+            return _through(linear, arg.shape, known[arg])
+        case never:
+            assert_never(never)
+
+
+def _meet(several: list[Axes]) -> Axes:
+    return tuple(
+        None if None in kinds else ENTRIES if ENTRIES in kinds else ALIKE for kinds in zip(*several, strict=True)
+    )
+
+
+def _through(linear: Linear, source: tuple[int, ...], axes: Axes) -> tuple[Axes, bool]:
+    match linear:
+        case Along(axis, matrix):
+            # a plain sum weighs all entries alike
+            plain = axes[axis] != ENTRIES or not np.ptp(dense(matrix).astype(np.float64), axis=1).any()
+            kind = ALIKE if matrix.shape[0] == 1 else None
+            return (*axes[:axis], kind, *axes[axis + 1 :]), not plain
+        case Take(axis, _):
+            return (*axes[:axis], None, *axes[axis + 1 :]), axes[axis] == ENTRIES
+        case Spread(axis, _):
+            return (*axes[:axis], ALIKE, *axes[axis:]), False
+        case Reorder(perm):
+            return tuple(axes[a] for a in perm), False
+        case Reshape(shape):
+            return _reshaped(source, shape, axes)
+        case Weigh(weights):
+            if not isinstance(weights, np.ndarray):
+                return axes, False
+            uneven = [bool(np.ptp(weights.astype(np.float64), axis=a).any()) for a in range(weights.ndim)]
+            breaks = any(u and kind == ENTRIES for u, kind in zip(uneven, axes, strict=True))
+            return tuple(None if u else kind for u, kind in zip(uneven, axes, strict=True)), breaks
+        case _:
+            assert_never(linear)
+
+
+def _reshaped(source: tuple[int, ...], shape: tuple[int, ...], axes: Axes) -> tuple[Axes, bool]:
+    """Axes survive a reshape that only adds or drops axes of length 1."""
+    old = [a for a, n in enumerate(source) if n > 1]
+    new = [a for a, n in enumerate(shape) if n > 1]
+    if [source[a] for a in old] != [shape[a] for a in new]:
+        return (None,) * len(shape), ENTRIES in axes
+    place = dict(zip(new, old, strict=True))
+    return tuple(axes[place[a]] if a in place else ALIKE for a in range(len(shape))), False

@@ -1,0 +1,476 @@
+"""The numeric contract: is every number in the network exact in a given floating-point type?
+
+All values of our networks on a grid are integer multiples of powers of two. If at every operation the largest partial
+sum, in units of that power, fits the mantissa (2^24 for float32, 2^53 for float64), and none overflows, no operation
+rounds, in any order of summation: the file computes the same rational function on every runtime that honours its dtype.
+This module proves that by walking the network with a bound and a quantum per node. What it cannot prove it does not claim.
+
+Two roundings are allowed. The last sum of two terms (the mean of two middle values), because a correctly rounded
+a/2 + b/2 is what numpy.median returns too; where a weight is no dyadic number it rounds in any case, and the file states
+by how much. And that of the guard, the first layers, which take any finite data: `ir.input_rounding` proves that they
+return grid values within the range, so that what follows is exact whatever the data was; `_rounds_to_grid` checks on the
+formula at hand what that proof needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import frexp, isinf
+from typing import Literal, assert_never
+
+import numpy as np
+import scipy.sparse as sp
+
+from exporter.ir.fused_forms import scaled_total, served, trimmed
+from exporter.ir.input_rounding import Guard, guard_of
+from exporter.ir.linear import Along, Array, Scalar, Take, Weigh
+from exporter.ir.network import Network, Neurons
+from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+
+DType = Literal["float32", "float64"]
+MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
+LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
+CELLS = 1 << 17  # numbers of a block, where a form has blocks; tests hold that those of files need no more bits
+EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a multiple of everything
+
+
+@dataclass(frozen=True)
+class Step:
+    """The operation that needs most mantissa bits, and how many; `bits` is infinite when a weight is no dyadic number.
+
+    `where` is a clause for the user: which layer, and what it does to how many numbers.
+    """
+
+    bits: float
+    where: str
+    largest: float = 0.0  # partial sum
+    guard: int | None = (
+        None  # the mantissa in which the guard rounds to the grid, 0 for none; None where there is no guard
+    )
+
+    def exact_in(self, dtype: DType) -> bool:
+        fits = self.bits <= MANTISSA[dtype] and self.largest < LARGEST[dtype]
+        return fits and self.guard in (None, MANTISSA[dtype])
+
+
+def structured_bits(net: Network, quantum: float) -> Step:
+    """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
+    return _factored_bits(net, quantum, _Reading())
+
+
+def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
+    """The same of the formula that the fused profile computes, where Clip forgives what rounds outside its bounds."""
+    return _factored_bits(served(net, cells), quantum, _Fused())
+
+
+class _Reading:
+    """What the nodes of a form are computed from; a structured one has nothing but ReLUs."""
+
+    def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
+        """`trimmed`, in a form that has Clip."""
+        return None
+
+    def args(self, node: Node) -> tuple[Node, ...]:
+        return node.args
+
+
+class _Fused(_Reading):
+    """Clip for a pair of ReLUs, and the largest entry of a vector by an operation of its own."""
+
+    def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
+        return trimmed(node)
+
+    def args(self, node: Node) -> tuple[Node, ...]:
+        pair = trimmed(node)
+        return (pair[1],) if pair else (node.of,) if isinstance(node, Largest) else node.args
+
+
+def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
+    guard = guard_of(net.output)
+    worst = _guard_step(net, guard, quantum)
+    nodes = topological(net.output, args=lambda node: () if guard and node is guard.node else form.args(node))
+    quanta = node_quanta(net, quantum, [n.of for n in nodes if isinstance(n, Largest)])
+    final = _rounded_once(net.output)
+    cut = _cut_at_zero(nodes, form)
+    inside = _read_inside(nodes, form)
+    for node in nodes:
+        pair = form.clip(node)
+        largest = pair[0] * pair[2] + abs(pair[3]) if pair else _largest_partial(node)
+        if node in inside and isinstance(node, Sum):
+            exact = [_bits(*_product(c, a, quanta)) for c, a in node.terms if a not in inside]
+            bits = max(_bits(min(inside[node], node.magnitude), quanta[node]), *exact, 0.0)
+            worst = replace(worst, largest=max(worst.largest, largest))
+            if bits > worst.bits:
+                worst = replace(worst, bits=bits, where=_told(node))
+            continue
+        if node in final:
+            worst = replace(worst, largest=max(worst.largest, largest))
+            continue
+        if node in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
+            # where this sum of two is negative it may round, for it stays negative
+            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
+        bits = _bits(largest, quanta[node])
+        worst = replace(worst, largest=max(worst.largest, largest))
+        if bits > worst.bits:
+            worst = replace(worst, bits=bits, where=_told(node))
+    return worst
+
+
+def _product(c: Scalar, a: Node, quanta: dict[Node, float]) -> tuple[float, float]:
+    return abs(float(c)) * a.magnitude, low_bit(c) * quanta[a]
+
+
+def _read_inside(nodes: list[Node], form: _Reading) -> dict[Node, float]:
+    """For the nodes that only Clips read, directly or with a number added: the magnitude up to which they must be exact.
+
+    Such a node is one rounded sum of two, so that it keeps its side of every number that its type has. With Clip(v, 0, h)
+    the numbers are 0 and h; where v = c a + t with t from lo to hi they are -hi/c and (h - lo)/c for a: what lies beyond
+    puts v beyond. A sum over many entries is not one operation.
+    """
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for arg in form.args(node):
+            readers.setdefault(arg, []).append(node)
+    ends: dict[Node, tuple[float, float]] = {}
+    for node in reversed(nodes):
+        if not isinstance(node, Sum) or len(node.terms) + (node.offset != 0) > 2 or scaled_total(node) is not None:
+            continue
+        wanted = []
+        for reader in readers.get(node, ()):
+            if pair := form.clip(reader):
+                wanted.append((0.0, pair[2]))
+            elif reader in ends and isinstance(reader, Sum) and (found := _lighter(reader, node)):
+                c, lo, hi = found
+                wanted.append(((ends[reader][0] - hi) / c, (ends[reader][1] - lo) / c))
+        if wanted and len(wanted) == len(readers[node]):
+            ends[node] = min(a for a, _ in wanted), max(b for _, b in wanted)
+    return {node: max(abs(a), abs(b)) for node, (a, b) in ends.items()}
+
+
+def _lighter(node: Sum, heavy: Node) -> tuple[float, float, float] | None:
+    """(c, lo, hi) when the sum of at most two is c heavy + t with t from lo to hi, c a power of two and t the smaller."""
+    rest = [(float(c), a) for c, a in node.terms if a is not heavy]
+    (c, *others) = [float(c) for c, a in node.terms if a is heavy]
+    if others or c < 0 or frexp(c)[0] != 0.5 or any(abs(k) * a.magnitude > c * heavy.magnitude for k, a in rest):
+        return None
+    ends = [sorted((k * a.lo, k * a.hi)) for k, a in rest] + [[float(node.offset)] * 2]
+    return c, sum(e[0] for e in ends), sum(e[1] for e in ends)
+
+
+def _told(node: Node) -> str:
+    """What a node does, for people."""
+    layer = f"layer {max(node.level, 0) + 1}"
+    match node:
+        case Input():
+            return "the data has values of that size and step"
+        case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) > 1:
+            return f"{layer} adds up {len(terms) + (offset != 0)} numbers"
+        case Apply(linear=Along(_, matrix)):
+            most = int(np.diff(sp.csr_array(matrix.astype(np.float64)).indptr).max(initial=0))
+            return f"{layer} adds up {most} numbers" if most > 1 else f"{layer} multiplies numbers by weights"
+        case Sum() | Apply(linear=Weigh()):
+            return f"{layer} multiplies numbers by weights"
+        case _:
+            return f"{layer} has values of that size and step"
+
+
+def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
+    """The input itself, and the guard's claim to round it."""
+    bits = _bits(net.input.magnitude, quantum)
+    rounds = None if guard is None else _rounds_to_grid(guard, quantum)
+    return Step(bits, "the data has values of that size and step", net.input.magnitude, rounds)
+
+
+def _rounds_to_grid(guard: Guard, quantum: float) -> int:
+    """The mantissa m for which the proof in `ir.input_rounding` holds, 0 for none: with s the step inside, c = 2^m s is
+    not below the top, the factor is a power of two, and shift and top are multiples of s that m bits hold."""
+    step = guard.scale * quantum
+    for m in MANTISSA.values():
+        fits = guard.c == 2.0**m * step and guard.top <= guard.c and abs(guard.shift) <= guard.c
+        if fits and frexp(guard.scale)[0] == 0.5 and guard.shift % step == 0 and guard.top % step == 0:
+            return m
+    return 0
+
+
+def _cut_at_zero(nodes: list[Node], form: _Reading) -> set[Node]:
+    """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs.
+
+    And by an operation for the largest entry, where that is not negative.
+    """
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for arg in form.args(node):
+            readers.setdefault(arg, []).append(node)
+
+    def cuts(node: Node, arg: Node) -> bool:
+        return isinstance(node, Relu) or (isinstance(node, Largest) and node.of is arg and node.lo >= 0)
+
+    cut: set[Node] = set()
+    for node in reversed(nodes):
+        if all(cuts(r, node) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
+            cut.add(node)
+    return cut
+
+
+def _lowers(node: Node) -> bool:
+    return isinstance(node, Sum) and len(node.terms) == 1 and node.terms[0][0] > 0 and node.offset <= 0
+
+
+def dense_bits(net: Network, quantum: float) -> Step:
+    """The mantissa bits that the merged Gemm chain needs, whatever the order of summation inside a Gemm.
+
+    A merged row adds up all terms of its formula at once, so what counts is the largest sum of any part of them. Terms of
+    one sign whose sum is bounded (relu(v) - relu(v - 1) is not such, a sum of masked values is) cannot exceed that bound
+    in part either.
+    """
+    quanta = node_quanta(net, quantum)
+    guard = guard_of(net.output)
+    worst = _guard_step(net, guard, quantum)
+    for level in range(guard.layers if guard else 0, len(net.layers) + 1):
+        parts = _Partials({g.node: g for g in net.state(level).groups}, level, quanta)
+        for node in dict.fromkeys(node for node, _ in net.roots(level)):
+            bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
+            worst = replace(worst, largest=max(worst.largest, parts.of(node).plus, parts.of(node).minus))
+            if bits > worst.bits:
+                where = f"layer {level + 1} adds up to {parts.of(node).terms} numbers in one Gemm"
+                worst = replace(worst, bits=bits, where=where)
+    return worst
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """Bounds of the partial sums of a merged row: of one entry, and of a whole last axis of entries."""
+
+    plus: float
+    minus: float
+    all_plus: float
+    all_minus: float
+    quantum: float
+    terms: int
+
+    @property
+    def bits(self) -> float:
+        return _bits(max(self.plus, self.minus), self.quantum)
+
+
+class _Partials:
+    """Partial sums of the nodes of one affine map, over the neurons it reads."""
+
+    def __init__(self, leaves: dict[Node, Neurons], level: int, quanta: dict[Node, float]) -> None:
+        self.leaves, self.level, self.quanta = leaves, level, quanta
+        self.known: dict[Node, _Partial] = {}
+
+    def of_output(self, output: Node) -> float:
+        """As `of`, column by column: a sum of two terms is rounded once, as it may be; of an interpolation, of three."""
+        match output:
+            case Stack(parts=parts) if output not in self.leaves:
+                return max(self.of_output(p) for p in parts)
+            case _:
+                found = self.of(output)
+                return 0.0 if found.terms <= 2 + (found.quantum == 0) else found.bits
+
+    def of(self, node: Node) -> _Partial:
+        for n in self._below(node):
+            self.known[n] = self._one(n)
+        return self.known[node]
+
+    def _below(self, node: Node) -> list[Node]:
+        def below(n: Node) -> tuple[Node, ...]:
+            done = n in self.known or n in self.leaves or n.is_constant
+            return () if done else n.args
+
+        return [n for n in topological(node, args=below) if n not in self.known]
+
+    def _one(self, node: Node) -> _Partial:
+        n = node.shape[-1] if node.shape else 1
+        if node.is_constant or node in self.leaves:
+            group = self.leaves.get(node)
+            neurons = 1 if group is None else len(group.signs)
+            plus, minus = max(node.hi, 0.0), max(-node.lo, 0.0)
+            return _Partial(
+                plus, minus, min(n * plus, node.total), min(n * minus, node.total), self.quanta[node], neurons
+            )
+        match kind(node):
+            case Sum(terms=terms, offset=offset):
+                out = self._sum([(float(c), self.known[a]) for c, a in terms], float(offset), n)
+                quantum = min(self.quanta[node], out.quantum)
+            case Stack(parts=parts, axis=axis):
+                out = self._either([self.known[p] for p in parts], axis == len(node.shape) - 1)
+                quantum = self.quanta[node]
+            case Apply(linear=Along(axis, matrix), arg=arg):
+                out = self._along(self.known[arg], matrix, axis == len(arg.shape) - 1, n)
+                quantum = self.quanta[node]
+            case Apply(linear=Weigh(weights), arg=arg):
+                c = float(np.abs(np.asarray(weights, dtype=np.float64)).max())
+                p = self.known[arg]
+                both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
+                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node]
+            case Largest(arg=arg) | Variant(arg=arg):
+                out, quantum = self.known[arg], self.quanta[node]
+            case Apply(linear=linear, arg=arg):
+                out, quantum = self.known[arg], self.quanta[node]
+                if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
+                    # the last axis is another one now, or holds an entry twice
+                    out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
+            case Input() | Relu() | Constant():
+                raise AssertionError(f"{node} is not carried to its use")
+            case never:
+                assert_never(never)
+        if out.minus == 0:
+            out = replace(out, plus=min(out.plus, max(node.hi, 0.0)), all_plus=min(out.all_plus, node.total))
+        if out.plus == 0:
+            out = replace(out, minus=min(out.minus, max(-node.lo, 0.0)), all_minus=min(out.all_minus, node.total))
+        return replace(out, quantum=quantum)
+
+    @staticmethod
+    def _sum(terms: list[tuple[float, _Partial]], offset: float, n: int) -> _Partial:
+        plus, minus = max(offset, 0.0), max(-offset, 0.0)
+        all_plus, all_minus = plus * n, minus * n
+        for c, p in terms:
+            up, down, all_up, all_down = p.plus, p.minus, p.all_plus, p.all_minus
+            if c < 0:
+                up, down, all_up, all_down = down, up, all_down, all_up
+            plus, minus = plus + abs(c) * up, minus + abs(c) * down
+            all_plus, all_minus = all_plus + abs(c) * all_up, all_minus + abs(c) * all_down
+        quantum = min((p.quantum * low_bit(c) for c, p in terms), default=EXACT_ZERO)
+        count = sum(p.terms for _, p in terms) + (offset != 0)
+        return _Partial(plus, minus, all_plus, all_minus, quantum, count)
+
+    @staticmethod
+    def _either(parts: list[_Partial], joined: bool) -> _Partial:
+        fold = sum if joined else max
+        return _Partial(
+            max(p.plus for p in parts),
+            max(p.minus for p in parts),
+            fold(p.all_plus for p in parts),
+            fold(p.all_minus for p in parts),
+            min(p.quantum for p in parts),
+            max(p.terms for p in parts),
+        )
+
+    @staticmethod
+    def _along(p: _Partial, matrix: Array | sp.csr_array, last: bool, n: int) -> _Partial:
+        m = sp.csr_array(matrix.astype(np.float64))
+        rise, fall = np.ravel(m.maximum(0).sum(axis=1)), np.ravel((-m).maximum(0).sum(axis=1))
+        plus = float((rise * p.plus + fall * p.minus).max(initial=0))
+        minus = float((rise * p.minus + fall * p.plus).max(initial=0))
+        if last:
+            top, bottom = float(m.max()), float(-m.min())
+            plus = min(plus, max(top, 0) * p.all_plus + max(bottom, 0) * p.all_minus)
+            minus = min(minus, max(top, 0) * p.all_minus + max(bottom, 0) * p.all_plus)
+        most = int(np.diff(m.indptr).max(initial=0))
+        return _Partial(plus, minus, n * plus, n * minus, 0, p.terms * most)
+
+
+def node_quanta(net: Network, quantum: float, others: Sequence[Node] = ()) -> dict[Node, float]:
+    """For every node of a network, and of others, a power of two that divides all its values, 0 where there is none."""
+    quanta: dict[Node, float] = {}
+    for node in topological(net.output, *others):
+        match kind(node):
+            case Input():
+                q = quantum
+            case Constant(values=values):
+                q = _low_bit_of(values)
+            case Relu(arg=arg) | Largest(arg=arg) | Variant(arg=arg):
+                q = quanta[arg]
+            case Sum(terms=terms, offset=offset):
+                q = min([low_bit(c) * quanta[a] for c, a in terms] + [low_bit(offset)])
+            case Stack(parts=parts):
+                q = min(quanta[p] for p in parts)
+            case Apply(linear=Along(_, matrix), arg=arg):
+                q = _low_bit_of(matrix.data if sp.issparse(matrix) else matrix) * quanta[arg]
+            case Apply(linear=Weigh(weights), arg=arg):
+                q = _low_bit_of(np.asarray(weights)) * quanta[arg]
+            case Apply(arg=arg):
+                q = quanta[arg]
+            case never:
+                assert_never(never)
+        quanta[node] = min(q, EXACT_ZERO)
+    return quanta
+
+
+def _largest_partial(node: Node) -> float:
+    """The largest partial sum that computing the node can hold: all positive or all negative terms at once."""
+    match node:
+        case Sum(terms=terms, offset=offset):
+            ends = [sorted((float(c) * a.lo, float(c) * a.hi)) for c, a in terms] + [[float(offset)] * 2]
+            if len(terms) + (offset != 0) <= 2:  # no partial sum but the result itself
+                return max(node.magnitude, *(abs(v) for e in ends for v in e))
+            plus, minus = sum(max(e[1], 0.0) for e in ends), sum(max(-e[0], 0.0) for e in ends)
+            if minus == 0:  # terms of one sign: no part of them exceeds the bound of the whole
+                return min(plus, max(node.hi, 0.0))
+            return max(plus, minus)
+        case Apply(linear=Along(_, matrix), arg=arg):
+            m = sp.csr_array(matrix.astype(np.float64))
+            rise, fall = np.ravel(m.maximum(0).sum(axis=1)), np.ravel((-m).maximum(0).sum(axis=1))
+            up, down = max(arg.hi, 0.0), max(-arg.lo, 0.0)
+            plus = float((rise * up + fall * down).max(initial=0))
+            minus = float((rise * down + fall * up).max(initial=0))
+            if minus == 0:
+                plus = min(plus, max(node.hi, 0.0))
+            return min(max(plus, minus), float(abs(m).max()) * arg.total)
+        case _:
+            return node.magnitude
+
+
+def _rounded_once(output: Node) -> set[Node]:
+    """The nodes that may round because they only hand the mean of two exact terms to the output.
+
+    And an interpolation between two, which rounds in any case, and a shift: the file states the error.
+    """
+    allowed: set[Node] = set()
+    node = output
+    while True:
+        match node:
+            case Sum(terms=terms, offset=offset) if len(terms) + (offset != 0) <= 2 + any(
+                low_bit(c) == 0 for c, _ in terms
+            ):
+                allowed.add(node)
+                return allowed
+            case Apply(linear=linear, arg=arg) if not isinstance(linear, Along | Weigh):
+                allowed.add(node)
+                node = arg
+            case Stack(parts=parts):
+                allowed.add(node)
+                return allowed.union(*(_rounded_once(p) for p in parts))
+            case _:
+                return allowed
+
+
+def _bits(magnitude: float, quantum: float) -> float:
+    """The whole bits of a mantissa that holds all multiples of the quantum up to the magnitude."""
+    if magnitude == 0:
+        return 0.0
+    if quantum == 0 or isinf(magnitude / quantum):
+        return float("inf")
+    mantissa, exponent = frexp(magnitude / quantum)
+    return max(0.0, float(exponent - (mantissa == 0.5)))
+
+
+def low_bit(value: float | int | Fraction) -> float:
+    """The largest power of two that divides a dyadic number; 0 for any other number."""
+    f = Fraction(value)
+    if f == 0:
+        return EXACT_ZERO
+    if f.denominator & (f.denominator - 1):
+        return 0.0
+    return float(Fraction(f.numerator & -f.numerator, f.denominator))
+
+
+def _low_bits(values: np.ndarray) -> np.ndarray:
+    """`low_bit` of every float64."""
+    mantissa, exponent = np.frexp(values)
+    whole = np.abs(mantissa * 2.0**53).astype(np.int64)
+    low = (whole & -whole).astype(np.float64)
+    return np.where(values == 0, EXACT_ZERO, np.ldexp(low, exponent - 53))
+
+
+def _low_bit_of(values: object) -> float:
+    array = np.asarray(values)
+    if array.size == 0:
+        return EXACT_ZERO
+    if array.dtype == object:
+        return min(low_bit(v) for v in array.ravel())
+    return float(_low_bits(array.astype(np.float64)).min())

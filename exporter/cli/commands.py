@@ -1,0 +1,348 @@
+"""The commands that read or study networks, such as `python -m exporter describe FILE`; each is an entry of `COMMANDS`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from exporter.analysis.promise import promise
+from exporter.constructions import takers
+from exporter.errors import UserError, install
+from exporter.formats.manifest import replace_file, writable
+from exporter.formats.speed_table import SPEED_TABLE
+from exporter.frontends.rewriting import LONGEST, OPERATORS
+from exporter.options import checked
+from exporter.parsing import Parser, at_least, folder, number
+from exporter.passes.profiles import PROFILES
+from exporter.progress import Progress
+from exporter.theory import theorem
+from exporter.theory.atlas import TABLE, atlas, redraw
+from exporter.theory.atlas_plots import can_plot, frontier_picture
+from exporter.theory.audit import audit, audit_lines
+from exporter.theory.frontier import Point, frontier, frontier_lines, points
+from exporter.theory.reduce import reduce_file
+from exporter.tools.describe import describe, describe_lines
+from exporter.tools.tune import BATCHES, LENGTHS, tune, tune_lines
+from exporter.tools.verify import LABELS, verify
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    """The parser of a command, with its description and its example."""
+    command = COMMANDS[name]
+    more = {"description": command.about, "epilog": f"example:\n{command.example}"}
+    return Parser(commands=COMMANDS, prog=f"python -m exporter {name}", **more)
+
+
+def _file_parser(name: str) -> argparse.ArgumentParser:
+    parser = _parser(name)
+    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file")
+    parser.add_argument("--json", action="store_true", default=False, help="print JSON")
+    return parser
+
+
+def _describe(args: Sequence[str]) -> int:
+    parsed = _file_parser("describe").parse_args(args)
+    about = describe(parsed.file)
+    print(json.dumps(about, indent=1) if parsed.json else "\n".join(describe_lines(about)))
+    return 0
+
+
+def _verify(args: Sequence[str]) -> int:
+    parser = _file_parser("verify")
+    parser.add_argument(
+        "--trials", type=at_least(1), default=100, metavar="N", help="vectors per family (default: 100)"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of the random inputs (default: 0)")
+    parsed = parser.parse_args(args)
+    result = verify(parsed.file, parsed.trials, parsed.seed, lambda names: iter(Progress(names, "verifying", "family")))
+    if parsed.json:
+        print(json.dumps(result.as_dict(), indent=1))
+    else:
+        print(f"{result.file}: {result.contract}")
+        print(f"{'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  {'promise':7} inputs")
+        for f in result.families:
+            held = "none" if f.kept is None else "kept" if f.kept else "BROKEN"
+            promised = f": {f.promise}" if f.promise else ""
+            figures = f"{f.exact:8.2%} {f.wrong:8.2%} {f.max_error:10.3g} {f.mse:10.3g}"
+            print(f"{f.trials:7d} {figures}  {held:7} {LABELS.get(f.family, f.family)}{promised}")
+        for breach in result.breaches:
+            print(f"broken: {breach}")
+        print(result.conclusion)
+    return 0 if result.kept else 1
+
+
+def _audit(args: Sequence[str]) -> int:
+    parser = _file_parser("audit")
+    parser.add_argument(
+        "--op", choices=["median", "max", "min"], default=None, help="what the file claims, when it does not say"
+    )
+    parser.add_argument("--rank", type=at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
+    parsed = parser.parse_args(args)
+    found = audit(parsed.file, parsed.op, parsed.rank)
+    print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
+    return 0
+
+
+def _reduce(args: Sequence[str]) -> int:
+    parser = _parser("reduce")
+    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of ours for one rank")
+    parser.add_argument("--to", choices=["max"], default="max", help="what it becomes (default: max)")
+    parser.add_argument(
+        "--mode", choices=["exact", "l2"], default="exact",
+        help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=at_least(0), metavar="S", help="of what l2 draws (default: 0)")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the file and manifest.json go")
+    parsed = parser.parse_args(args)
+    if "seed" in parsed and parsed.mode != "l2":
+        raise UserError(f"--seed is of what --mode l2 draws: with --mode {parsed.mode} it changes nothing")
+    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, getattr(parsed, "seed", 0))
+    about = entry["description"]
+    contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
+    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {about['d']} numbers  {contract}")
+    return 0
+
+
+def _atlas(args: Sequence[str]) -> int:
+    parser = _parser("atlas")
+    parser.add_argument("--d", type=at_least(1), nargs="+", metavar="D", help="how many numbers go in")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the table and the pictures go")
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--trials", type=at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
+    parser.add_argument(
+        "--failure", type=number, metavar="P",
+        help=f"what the planner must prove (default: 1e-3) [{', '.join(takers('failure'))}]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=number, metavar="S", help="a run ends after S seconds, however far it is (default: 30)"
+    )
+    parser.add_argument("--plots-only", action="store_true", help="draw the pictures of DIR/atlas.csv again")
+    parsed = vars(parser.parse_args(args))
+    out = parsed.pop("out")
+    if parsed.pop("plots_only", False):
+        if parsed:
+            raise UserError(f"--plots-only measures nothing, so --{next(iter(parsed))} changes nothing: leave it out")
+        redraw(out)
+    elif "d" not in parsed:
+        parser.error("the following arguments are required: --d (or --plots-only)")
+    else:
+        atlas(parsed.pop("d"), out, parsed.pop("construction", None), **parsed)
+    print(out / TABLE)
+    return 0
+
+
+def _frontier(args: Sequence[str]) -> int:
+    parser = _parser("frontier")
+    parser.add_argument("--d", type=at_least(1), required=True, metavar="D", help="how many numbers go in")
+    parser.add_argument("--failure", type=number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    parser.add_argument(
+        "--inputs", choices=["any", "uniform"], default="any",
+        help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
+    )  # fmt: skip
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw it with the lower bounds, as PNG (extra: plot)"
+    )
+    parsed = parser.parse_args(args)
+    failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
+    if picture and not can_plot():
+        raise UserError(f"--picture needs matplotlib: {install('plot')}")
+    found: list[Point] = []
+    for each in points(
+        parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
+        lambda all_: Progress(all_, "building", "network"),
+    ):  # fmt: skip
+        if isinstance(each, Point):
+            found.append(each)
+        else:
+            print(f"skipped {each[0]}: {each[1]}", file=sys.stderr)
+    if parsed.json:
+        print(json.dumps([asdict(p) for p in found], indent=1))
+    else:
+        print("\n".join(frontier_lines(parsed.d, frontier(found))))
+    if picture and found:
+        networks = [(p.construction, p.depth, p.width, p.failure_law in ("uniform", "uniform-seeds")) for p in found]
+        with writable(picture.parent):
+            replace_file(picture, frontier_picture(parsed.d, failure, networks))
+    return 0
+
+
+def _theorem(args: Sequence[str]) -> int:
+    parser = _parser("theorem")
+    theorem.arguments(parser)
+    print("\n".join(theorem.report(**vars(parser.parse_args(args)))))
+    return 0
+
+
+def _tune(args: Sequence[str]) -> int:
+    parser = _parser("tune")
+    parser.add_argument(
+        "--d", type=at_least(1), nargs="+", default=LENGTHS, metavar="D",
+        help=f"lengths (default: {' '.join(map(str, LENGTHS))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--batch", type=at_least(1), nargs="+", default=BATCHES, metavar="N",
+        help=f"vectors in a run (default: {' '.join(map(str, BATCHES))})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=at_least(1), default=120, metavar="S", help="to measure in all (default: 120)"
+    )
+    parser.add_argument(
+        "--out", type=folder, required=True, metavar="DIR", help="the folder of the models: DIR/fastest.json"
+    )
+    parsed = parser.parse_args(args)
+    table = tune(
+        parsed.d, parsed.batch, parsed.out, parsed.seconds,
+        lambda all_: Progress(all_, "measuring", "length"),
+    )  # fmt: skip
+    print("\n".join(tune_lines(table)))
+    print(parsed.out / SPEED_TABLE)
+    return 0
+
+
+def _rewrite(args: Sequence[str]) -> int:
+    parser = _parser("rewrite")
+    parser.add_argument("file", type=Path, metavar="MODEL", help="an .onnx file, of any origin")
+    parser.add_argument("--out", type=Path, metavar="NEW", help="the .onnx file to write")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be replaced, and write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--profile", metavar=f"{{{','.join(PROFILES)}}}",
+        help="what the new nodes are made of (default: minmax, Max and Min, which is right on all data as it is; with "
+        "--domain or --calibrate structured, where Relu is the only non-linear operator and data has a range and a grid)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--domain", type=number, nargs=2, metavar=("LO", "HI"), help="the range of the data, at every node"
+    )
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="DATA.npz",
+        help="measure the range at each node by running the model on these arrays, named as its inputs are",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bits",
+        type=number,
+        metavar="B",
+        help="the grid of 2^B steps on that range (default: 24, or all of an int8)",
+    )
+    parser.add_argument(
+        "--only", action="append", choices=OPERATORS, help="replace only these operators, repeatable (default: TopK)"
+    )
+    parser.add_argument("--also", action="append", choices=OPERATORS, help="replace these operators too, repeatable")
+    parser.add_argument(
+        "--indices", type=at_least(1), metavar="D",
+        help=f"replace TopK with indices on axes of up to D entries, whatever k is (default: {LONGEST} entries, and k "
+        "times the entries up to 2^23)",
+    )  # fmt: skip
+    parser.add_argument("--no-check", action="store_true", help="do not run both models")
+    parsed = vars(parser.parse_args(args))
+    dry, skip = parsed.pop("dry_run", False), parsed.pop("no_check", False)
+    file, as_json, out = parsed.pop("file"), parsed.pop("json", False), parsed.pop("out", None)
+    if out is None and not dry:
+        parser.error("the following arguments are required: --out (or --dry-run)")
+    try:
+        from exporter.frontends.rewriting.rewrite import rewrite  # noqa: PLC0415, the rest of the command works without the extra
+    except ModuleNotFoundError as error:
+        raise UserError(f"rewrite needs {error.name}: {install('rewrite')}") from None
+    for _ in (bar := Progress([file], "rewriting", "model")):
+        found = rewrite(
+            file,
+            None if dry else out,
+            check=not (dry or skip),
+            progress=bar.stage,
+            announce=lambda line: tqdm.write(line, file=sys.stderr),
+            spelled=False,
+            **parsed,
+        )
+    print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
+    return found.status
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its function, a line for the list of commands, its description, and examples that run as they stand."""
+
+    run: Callable[[Sequence[str]], int]
+    summary: str
+    about: str
+    example: str
+
+
+COMMANDS = {
+    "describe": Command(
+        _describe,
+        "FILE: what it computes and promises, its depth and operators",
+        "Print what a file says of itself, what its graph proves, and its operators.",
+        "  python -m exporter --d 9 --construction batcher --out models/\n"
+        "  python -m exporter describe models/median-batcher-d9.onnx",
+    ),
+    "verify": Command(
+        _verify,
+        "FILE: run it against numpy; status 1 if a promise is broken",
+        "Run a file in onnxruntime against numpy on named families of inputs.",
+        "  python -m exporter --d 9 --construction batcher --out models/\n"
+        "  python -m exporter verify models/median-batcher-d9.onnx --trials 50",
+    ),
+    "audit": Command(
+        _audit,
+        "FILE: what the lower bounds of the paper prove about it",
+        "Print which lower bounds of the paper rule out that a Gemm/Relu chain is right, with a witness.",
+        "  python -m exporter --d 9 --construction depth3 --profile dense --out models/\n"
+        "  python -m exporter audit models/median-depth3-d9-dense.onnx",
+    ),
+    "reduce": Command(
+        _reduce,
+        "FILE: turn a network for a rank into one for the maximum",
+        "Turn a network for rank k of d numbers into one for the maximum of k numbers, by fixed other inputs (Section 4).",
+        "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
+        "  python -m exporter reduce models/rank5-batcher-d9.onnx --to max --out models/",
+    ),
+    "frontier": Command(
+        _frontier,
+        "list the narrowest and the smallest network of every depth",
+        "For every depth the narrowest and the smallest network for the median known, counted as built; * where a depth\n"
+        "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
+        "  python -m exporter frontier --d 32 --failure 0.1 --inputs uniform",
+    ),
+    "theorem": Command(
+        _theorem,
+        "DEPTH: count the networks of the asymptotic theorems, or run them",
+        "Width O(d) and failure exp(-d^Omega(1)) at depth 6 (uniform inputs) and 10 (any order): neurons of every layer\n"
+        "at any d, or the network at a small d, run on random inputs. docs/frontier.md has the proofs.",
+        "  python -m exporter theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
+        "  python -m exporter theorem 6 --d 256 --run 100",
+    ),
+    "rewrite": Command(
+        _rewrite,
+        "MODEL: replace TopK in any ONNX model by networks of ours",
+        "Replace TopK along an axis of known length, which torch writes for sort, msort, argsort, topk and quantile; with\n"
+        "--also ReduceMax, ReduceMin, ArgMax and ArgMin too. Both models are run and compared.\n"
+        "Exit status 0: all replaced and as right as promised (without a check where --no-check or --dry-run asks for\n"
+        "none); 1: something is left as it was, or differs; 2: an error, and nothing is written; 3: all replaced, but\n"
+        "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
+        "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
+        "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --also ReduceMax --out models/new.onnx",
+    ),
+    "tune": Command(
+        _tune,
+        "time all exact networks here, for --construction fastest",
+        "Time every exact file for the median at these lengths and batches, as multiples of ONNX TopK + mean in the same\n"
+        "rounds, and write DIR/fastest.json. --construction fastest --out DIR then chooses by it, and so does a service\n"
+        "that loads DIR, between models of one length. Without such a file the table that we measured is used.",
+        "  python -m exporter tune --d 9 25 --batch 1 64 --seconds 2 --out models/\n"
+        "  python -m exporter --d 25 --construction fastest --out models/",
+    ),
+    "atlas": Command(
+        _atlas,
+        "build, count, measure and plot every construction",
+        "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
+        "  python -m exporter atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
+        "  python -m exporter atlas --plots-only --out atlas/",
+    ),
+}

@@ -1,0 +1,1 @@
+"""Files: ONNX, TFLite, Triton, manifests and descriptions."""

@@ -1,0 +1,196 @@
+"""ONNX files as networks, ours or not: one chain of affine maps and ReLUs as weight lists, any other graph as counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from exporter.errors import UserError
+from exporter.ir.graph import TRIMS
+from exporter.passes.profiles import prove_profile
+
+Matrix = npt.NDArray[np.float64]
+NONLINEAR = {"Relu", "ReduceMax", "Max", "Min"} | TRIMS  # of all profiles for vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """z = h @ weight + bias, the orientation of Gemm without transB."""
+
+    weight: Matrix
+    bias: Matrix
+
+
+def is_chain(proto: onnx.ModelProto) -> bool:
+    """Whether every node is one that `chain_of` can merge."""
+    return {n.op_type for n in proto.graph.node} <= {"Gemm", "MatMul", "Add", "Relu", "Identity", "Constant"}
+
+
+def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
+    """The affine maps between the ReLUs of a Gemm/Relu or MatMul/Add/Relu chain, merged where several follow."""
+    fixed = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in proto.graph.initializer}
+    at = data_input(proto, path).name
+    maps: list[Affine] = []
+    open_map: Affine | None = None
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            fixed[node.output[0]] = numpy_helper.to_array(node.attribute[0].t).astype(np.float64)
+            continue
+        moving = [name for name in node.input if name and name not in fixed]
+        if moving != [at] or (node.op_type != "Add" and node.input[0] != at):
+            raise UserError(
+                f"{path}: {node.op_type} {node.name} breaks the chain: it must read the node before it alone"
+            )
+        constants = [fixed[name] for name in node.input if name in fixed]
+        match node.op_type:
+            case "Relu":
+                if open_map is None:
+                    raise UserError(f"{path}: a Relu that follows no affine map is not counted by the paper's depth")
+                maps.append(open_map)
+                open_map = None
+            case "Identity":
+                pass
+            case _:
+                d = data_width(proto, path) if open_map is None and not maps else None
+                width = open_map.weight.shape[1] if open_map else maps[-1].weight.shape[1] if maps else d
+                assert width is not None
+                open_map = _then(open_map, _affine(node, constants, width, path))
+        at = node.output[0]
+    if at != proto.graph.output[0].name:
+        raise UserError(f"{path}: the chain ends in {at}, but the output is {proto.graph.output[0].name}")
+    if open_map is None:
+        width = maps[-1].weight.shape[1] if maps else data_width(proto, path)
+        open_map = Affine(np.eye(width), np.zeros(width))
+    maps.append(open_map)
+    if not all(np.isfinite(m.weight).all() and np.isfinite(m.bias).all() for m in maps):
+        raise UserError(f"{path}: a weight is infinite or no number")
+    return maps
+
+
+def data_input(proto: onnx.ModelProto, path: Path) -> onnx.ValueInfoProto:
+    """The one input that is not stored in the file."""
+    stored = {t.name for t in proto.graph.initializer}
+    inputs: list[onnx.ValueInfoProto] = [i for i in proto.graph.input if i.name not in stored]
+    if len(inputs) != 1:
+        raise UserError(f"{path}: a network of the paper has one input, this graph has {len(inputs)}")
+    return inputs[0]
+
+
+def data_width(proto: onnx.ModelProto, path: Path) -> int:
+    dims = data_input(proto, path).type.tensor_type.shape.dim
+    if len(dims) != 2 or dims[1].dim_value < 1:
+        raise UserError(f"{path}: its input must have the shape [N, d] with a fixed d")
+    return int(dims[1].dim_value)
+
+
+def _affine(node: onnx.NodeProto, constants: list[Matrix], width: int, path: Path) -> Affine:
+    attributes = {a.name: a.f if a.type == onnx.AttributeProto.FLOAT else a.i for a in node.attribute}
+    found: Affine | None = None
+    try:
+        match node.op_type:
+            case "Gemm" if not attributes.get("transA") and constants:
+                weight = constants[0].T if attributes.get("transB") else constants[0]
+                bias = constants[1].reshape(-1) * attributes.get("beta", 1.0) if len(constants) > 1 else np.zeros(1)
+                found = Affine(weight * attributes.get("alpha", 1.0), np.broadcast_to(bias, (weight.shape[1],)))
+            case "MatMul" if constants and constants[0].ndim == 2:
+                found = Affine(constants[0], np.zeros(constants[0].shape[1]))
+            case "Add" if constants:
+                found = Affine(np.eye(width), np.broadcast_to(constants[0].reshape(-1), (width,)))
+    except ValueError:
+        pass
+    if found is None or found.weight.shape[0] != width:
+        raise UserError(f"{path}: {node.op_type} {node.name} is not part of a Gemm/Relu chain of stored weights")
+    return found
+
+
+def _then(first: Affine | None, second: Affine) -> Affine:
+    if first is None:
+        return second
+    return Affine(first.weight @ second.weight, first.bias @ second.weight + second.bias)
+
+
+def run_chain(maps: list[Affine], x: Matrix) -> tuple[Matrix, Matrix]:
+    """The chain on a batch in float64, and a bound of how far that is from exact arithmetic.
+
+    A sum of n products is off by at most n u/(1 - n u) times the sum of the magnitudes, u = 2^-53, in any order; doubled, it
+    covers the rounding of the bound itself.
+    """
+    h, error = x, np.zeros_like(x)
+    for i, step in enumerate(maps):
+        h = np.maximum(h, 0) if i else h
+        n = len(step.weight) + 2
+        size = np.abs(step.weight)
+        error = 2 * (error @ size + n * 2.0**-53 / (1 - n * 2.0**-53) * (np.abs(h) @ size + np.abs(step.bias)))
+        h = h @ step.weight + step.bias
+    return h, error
+
+
+def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
+    """Neurons a hidden layer of a layered ReLU network that computes the graph: an upper bound, counted on the graph.
+
+    Every Relu stands in the layer after the last Relu below it. What a later layer reads is carried by one neuron for every
+    entry: on a bounded domain relu(v + c) - c is v. A Clip is two ReLUs an entry in one layer, and a maximum or minimum of n
+    numbers takes ceil(log2 n) layers of n, n/2, ... neurons, relu(a - b) and b for each pair.
+    """
+    report = prove_profile(proto)
+    if report.profile is None:
+        raise UserError(f"{path} is no ReLU network that can be counted: {report.reasons['fused']}")
+    source = data_input(proto, path).name
+    sizes = _sizes(proto, path)
+    fixed = {t.name for t in proto.graph.initializer} | {""}
+    born = {source: 0}  # what is carried: the input and what leaves the ReLUs, and the layer it stands in
+    level, reads = {source: 0}, {source: frozenset({source})}
+    last: dict[str, int] = {}
+    widths: dict[int, int] = {}
+    for node in proto.graph.node:
+        moving = [name for name in node.input if name not in fixed]
+        if not moving:
+            fixed.update(node.output)
+            continue
+        below = max(level[name] for name in moving)
+        read = frozenset().union(*(reads[name] for name in moving))
+        out = node.output[0]
+        if node.op_type not in NONLINEAR:
+            level[out], reads[out] = below, read
+            continue
+        for name in read:
+            last[name] = max(last.get(name, 0), below)
+        entries, taken = sizes[out], sizes[moving[0]]
+        many = {"ReduceMax": taken // entries, "Max": len(node.input), "Min": len(node.input)}.get(node.op_type, 1)
+        top = below + max(1, (many - 1).bit_length())
+        for layer in range(below + 1, top + 1):
+            count = 2 * entries if node.op_type in TRIMS else entries * many
+            widths[layer] = widths.get(layer, 0) + count
+            many = -(-many // 2)
+        level[out], reads[out], born[out] = top, frozenset({out}), top
+    depth = max(widths, default=0)
+    for name in reads[proto.graph.output[0].name]:
+        last[name] = depth
+    for name, layer in born.items():
+        for carried in range(layer + 1, last.get(name, 0) + 1):
+            widths[carried] += sizes[name]
+    return [widths[layer] for layer in range(1, depth + 1)]
+
+
+def _sizes(proto: onnx.ModelProto, path: Path) -> dict[str, int]:
+    """The entries of every tensor for one vector."""
+    one = onnx.ModelProto()
+    one.CopyFrom(proto)
+    for value in (data_input(one, path), *one.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    inferred = onnx.shape_inference.infer_shapes(one, data_prop=True)
+    sizes = {}
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if all(d.HasField("dim_value") for d in dims):
+            sizes[value.name] = prod(d.dim_value for d in dims)
+    unknown = [name for node in proto.graph.node for name in node.output if name not in sizes]
+    if unknown:
+        raise UserError(f"{path}: the shape of {unknown[0]} cannot be told from the graph, so it cannot be counted")
+    return sizes

@@ -1,0 +1,139 @@
+"""The manifest beside the files, and the writing of files: each is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from exporter.analysis.promise import summary
+from exporter.errors import WriteError
+from exporter.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two exports into one folder at the same time may lose a manifest entry
+    fcntl = None  # type: ignore[assignment]
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> dict[str, Any]:
+    """Write the file and enter it into the manifest of its directory; returns the manifest's entry."""
+    data = proto.SerializeToString(deterministic=True)
+    entry = entry_of(path.name, data, description)
+    with writable(path.parent), _locked(path.parent):
+        manifest = read_manifest(path.parent)
+        kept = [m for m in manifest["models"] if m["file"] != path.name]
+        manifest["models"] = sorted([*kept, entry], key=lambda m: str(m["file"]))
+        replace_files({path: data, path.parent / MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode()})
+    return entry
+
+
+def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
+    """The manifest's entry for a file: name, checksum, size, a line for people, and the description."""
+    return {
+        "file": file,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+        "summary": summary(description),
+        "description": description,
+    }
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a directory; a new one when there is none."""
+    path = directory / MANIFEST
+    producer = f"onnx-median {__version__}"
+    if not path.exists():
+        return {"format": FORMAT, "producer": producer, "models": []}
+    try:
+        models = models_in(path.read_bytes())
+    except (ValueError, KeyError, TypeError):
+        raise WriteError(f"{path} is not a manifest of onnx-median: move it away, then export again") from None
+    return {"format": FORMAT, "producer": producer, "models": models}
+
+
+def models_in(text: bytes, **numbers: Any) -> list[Any]:
+    """The entries of a manifest, unchecked; ValueError, KeyError or TypeError for other JSON.
+
+    `numbers` are arguments of json.loads for reading numbers.
+    """
+    manifest = json.loads(text, **numbers)
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {str(manifest['format'])[:40]!r} is unknown, {FORMAT} is expected")
+    if not isinstance(manifest["models"], list):
+        raise ValueError("the models are not a list")
+    return list(manifest["models"])
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write one file whole or not at all."""
+    replace_files({path: data})
+
+
+def replace_files(files: Mapping[Path, bytes | Path]) -> None:
+    """Write temporary files beside all targets, then rename them: readers see a whole old file or a whole new one.
+
+    `files` maps each target to its bytes, or to a file to copy. A target that is a device or a pipe is refused, because the
+    rename would remove it.
+    """
+    staged: dict[str, Path] = {}
+    try:
+        for path, data in files.items():
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, f"{path.name} exists and is not a regular file")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            staged[temporary] = path
+            with os.fdopen(handle, "wb") as file:
+                if isinstance(data, Path):
+                    with data.open("rb") as source:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                else:
+                    file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+        for temporary, path in staged.items():
+            os.replace(temporary, path)
+    except BaseException:
+        for temporary in staged:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def writable(directory: Path) -> Iterator[None]:
+    """Make the directory if it does not exist, and turn errors of the file system into WriteError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except FileExistsError:
+        raise WriteError(f"cannot write to {directory}: it is a file, not a directory") from None
+    except OSError as error:
+        raise WriteError(f"cannot write to {directory}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Lock a directory, so that two exports at the same time keep each other's manifest entries."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,47 @@
+"""Which nodes a quantiser must leave alone: ours are exact in the precision of the file, and wrong in 8 bits.
+
+onnxruntime.quantization.quantize_static(..., nodes_to_exclude=nodes_to_exclude("model.onnx"))
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+
+from exporter.errors import UserError
+from exporter.formats.model_file import reading
+
+EXCLUDE = (
+    "onnx_median.nodes_to_exclude"  # the key in metadata_props of a model that was rewritten: a JSON list of names
+)
+
+
+def listed(text: str) -> list[str]:
+    """The names of a list in metadata_props; UserError when it is damaged."""
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{EXCLUDE} in the model's metadata is not a list of names: remove it, then rewrite again")
+    return names
+
+
+def nodes_to_exclude(model: onnx.ModelProto | Path | str) -> list[str]:
+    """The names of our nodes: those that a rewritten model lists, and every node of a file of ours."""
+    proto, called = model, "the model"
+    if not isinstance(proto, onnx.ModelProto):
+        called = str(model)
+        with reading(Path(called)):
+            proto = onnx.load(called, load_external_data=False)
+    props = {p.key: p.value for p in proto.metadata_props}
+    if EXCLUDE in props:
+        return listed(props[EXCLUDE])
+    if proto.producer_name == "onnx-median":
+        return [node.name for node in proto.graph.node]
+    raise UserError(
+        f"{called} has no list of our nodes and is no file of ours: take the names from the file of ours before it is "
+        "merged, with the prefix that they get"
+    )

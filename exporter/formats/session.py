@@ -1,0 +1,60 @@
+"""A model that runs: onnxruntime on a file or on a model in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+
+from exporter.errors import UserError
+from exporter.formats.model_file import decode, load, running
+
+WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
+
+
+class Session:
+    """A model in onnxruntime, a file or one in memory: batches are cut to what fits, short ones padded where N is fixed."""
+
+    def __init__(self, source: Path | onnx.ModelProto, *, threads: int = 1, name: str = "the model") -> None:
+        path, proto = (source, load(source)) if isinstance(source, Path) else (name, source)
+        self.description = decode(proto)
+        stored = {t.name for t in proto.graph.initializer}
+        inputs = [i for i in proto.graph.input if i.name not in stored]
+        dims = inputs[0].type.tensor_type.shape.dim
+        if len(inputs) != 1 or len(dims) != 2 or dims[1].dim_value < 1:
+            raise UserError(f"{path}: it takes one input of shape [N, d] with a fixed d to be verified")
+        self.d = dims[1].dim_value
+        self.batch = dims[0].dim_value or None
+        kinds: dict[int, np.dtype[Any]] = {
+            1: np.dtype(np.float32), 11: np.dtype(np.float64), 2: np.dtype(np.uint8), 3: np.dtype(np.int8),
+        }  # fmt: skip
+        element = inputs[0].type.tensor_type.elem_type
+        if element not in kinds:
+            raise UserError(f"{path}: its input is none of float32, float64, int8 and uint8")
+        self.dtype = kinds[element]
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = threads  # 0: as many as there are
+        options.log_severity_level = 4
+        loaded = source if isinstance(source, Path) else source.SerializeToString()
+        self.path = path
+        with running(path):
+            self.session = ort.InferenceSession(loaded, options, providers=["CPUExecutionProvider"])
+        self.input = inputs[0].name
+        widest = max(64 * self.d, self.description.get("run_width") or 0)
+        self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))
+
+    def run(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[Any]:
+        """The outputs for the rows of x, one or more."""
+        x = np.ascontiguousarray(x, dtype=self.dtype)
+        pieces = []
+        for start in range(0, len(x), self.chunk):
+            piece = x[start : start + self.chunk]
+            short = self.chunk - len(piece) if self.batch else 0
+            padded = np.concatenate([piece, np.repeat(piece[-1:], short, axis=0)]) if short else piece
+            with running(self.path):
+                pieces.append(np.asarray(self.session.run(None, {self.input: padded})[0])[: len(piece)])
+        return np.concatenate(pieces).reshape(len(x), -1)

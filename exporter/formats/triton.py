@@ -1,0 +1,70 @@
+"""A model in the layout of a Triton model repository: NAME/1/model.onnx, and NAME/config.pbtxt that says how to serve it.
+
+The configuration is Triton's protobuf message ModelConfig in text. What it says of tensors is read from the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from exporter.formats.manifest import entry_of, replace_files, writable
+
+MOST_ROWS = 64  # in one run of the model
+CACHE_BYTES = 1 << 20  # two layers of a run should stay in it: one is read while the next is written
+TYPES: dict[int, tuple[str, int]] = {
+    TensorProto.FLOAT: ("TYPE_FP32", 4), TensorProto.DOUBLE: ("TYPE_FP64", 8), TensorProto.INT8: ("TYPE_INT8", 1),
+    TensorProto.UINT8: ("TYPE_UINT8", 1),
+}  # fmt: skip
+
+
+def write_repository(
+    proto: onnx.ModelProto, out: Path, name: str, about: dict[str, Any]
+) -> tuple[Path, dict[str, Any]]:
+    """Write the model as version 1 of the model `name` in the repository `out`; returns its path and an entry about it.
+
+    The repository has no manifest: what there is to know is in the file's metadata.
+    """
+    path = out / name / "1" / "model.onnx"
+    data = proto.SerializeToString(deterministic=True)
+    try:
+        with writable(path.parent):
+            replace_files({path: data, path.parents[1] / "config.pbtxt": config(proto, name, about).encode()})
+    except BaseException:
+        for folder in path.parents[:2]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # if there is nothing in it
+        raise
+    return path, entry_of(path.relative_to(out).as_posix(), data, about)
+
+
+def config(proto: onnx.ModelProto, name: str, about: dict[str, Any]) -> str:
+    """The text of config.pbtxt. A model of any batch is batched; one of a fixed batch takes it as a part of its shape."""
+    (source,), (target,) = proto.graph.input, proto.graph.output
+    fixed = source.type.tensor_type.shape.dim[0].HasField("dim_value")
+    lines = [
+        f"name: {json.dumps(name)}",
+        'platform: "onnxruntime_onnx"',
+        f"max_batch_size: {0 if fixed else MOST_ROWS}",
+        *_tensor("input", source, fixed),
+        *_tensor("output", target, fixed),
+    ]
+    if not fixed:
+        row = 2 * max(about["d"], about["run_width"]) * TYPES[source.type.tensor_type.elem_type][1]
+        rows = max(1, min(MOST_ROWS, CACHE_BYTES // row))
+        lines.append(f"dynamic_batching {{ preferred_batch_size: [ {1 << rows.bit_length() - 1} ] }}")
+    # a GPU's matrix products may round more than the proof of exactness allows (TF32)
+    lines.append("instance_group [ { kind: KIND_CPU } ]")
+    return "\n".join(lines) + "\n"
+
+
+def _tensor(kind: str, tensor: onnx.ValueInfoProto, fixed: bool) -> list[str]:
+    shape = tensor.type.tensor_type.shape.dim
+    dims = ", ".join(str(dim.dim_value) for dim in (shape if fixed else shape[1:]))
+    name, dtype = json.dumps(tensor.name), TYPES[tensor.type.tensor_type.elem_type][0]
+    return [f"{kind} [ {{ name: {name} data_type: {dtype} dims: [ {dims} ] }} ]"]

@@ -1,0 +1,1 @@
+"""Front ends beside vectors: image windows and models of other people."""

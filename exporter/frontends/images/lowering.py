@@ -1,0 +1,200 @@
+"""A program of planes as ONNX nodes: borders, rounding, comparators and shifts, each in the operators of the profile.
+
+    minmax       Min(a, b) and Max(a, b)
+    the others   min(a, b) = a - relu(a - b) and max(a, b) = b + relu(a - b): exact where a - b is
+
+A shift is a Slice; in `conv` (`exporter.frontends.images.convolutions`) it is a Conv. Shapes stay free: the graph takes an
+image of any size, also one smaller than the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from exporter.formats.model_file import ELEMENT
+from exporter.frontends.images.planes import Operation, Plane
+from exporter.frontends.images.windows import Selection
+from exporter.ir.graph import Graph
+from exporter.options import Border
+
+END = np.iinfo(np.int64).max
+ROWS, COLUMNS = 2, 3  # axes of an image [n, c, h, w]
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Data to multiples of a step in [low, low + top], as `exporter.ir.input_rounding` does it: c = 2^mantissa steps."""
+
+    low: float
+    top: float
+    c: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What the nodes of a file depend on beside the program.
+
+    `dtype` is computed in; `cast` is the type of input and output where it is another. `rounding` rounds and clamps data
+    first. Values are multiples of `step` in [low, high], and exact up to `exact`: the borders of `conv`, of which the
+    channels are fixed, need to know.
+    """
+
+    profile: Literal["minmax", "structured", "fused", "conv"]
+    dtype: str
+    cast: str | None
+    window: tuple[int, int]
+    border: Border
+    frames: bool
+    channels: int | None
+    low: float
+    high: float
+    step: float
+    exact: float
+    rounding: Rounding | None
+
+
+class Planar:
+    """The weighted sum of the ranks of every window, or of all frames, as a graph from x to y."""
+
+    def __init__(self, selection: Selection, form: Form) -> None:
+        self.selection, self.form = selection, form
+        self.graph = Graph(np.dtype(form.dtype), once=True)
+        self.names: dict[int, str] = {}
+        self.moved = 0.0  # what was taken off the data
+        self.beyond = _extents(selection)
+
+    def write(self, weights: dict[int, float]) -> Graph:
+        form, graph, program = self.form, self.graph, self.selection.program
+        x = self._inputs(graph.add("Cast", ["x"], to=ELEMENT[form.dtype]) if form.cast else "x")
+        for i in range(program.inputs):
+            self.names[i] = self._slice(x, {0: (i, i + 1)}) if form.frames else x
+        for at in program.live(self.selection.outputs):
+            if program.nodes[at].args:
+                self.names[at] = self._operation(at, program.nodes[at])
+        parts = {rank: self._output(self.selection.ranks[rank]) for rank in weights}
+        alike = len(set(weights.values())) == 1  # a mean is one sum, halved, as in numpy
+        terms = [part if alike else self._affine(part, weights[rank]) for rank, part in parts.items()]
+        y = terms[0] if len(terms) == 1 else graph.add("Add", terms)
+        y = self._ended(y, weights[min(weights)] if alike else 1.0, self.moved)
+        if form.cast:
+            y = graph.add("Cast", [y], to=ELEMENT[form.cast])
+        graph.finish(y)
+        return graph
+
+    # ---- what goes in
+
+    def _inputs(self, x: str) -> str:
+        """Round, clamp and pad."""
+        first = self.form.border == "zero"  # a zero is data like any other
+        if first:
+            x = self._padded(x)
+        if self.form.rounding:
+            x, self.moved = self._rounded(x, self.form.rounding), self.form.rounding.low
+        return x if first else self._padded(x)
+
+    def _rounded(self, x: str, rounding: Rounding) -> str:
+        """x - low to the grid, clamped: bit for bit what the layers of `exporter.ir.input_rounding` do."""
+        low, top, c = rounding.low, rounding.top, rounding.c
+        if self.form.profile == "fused":
+            ends = [self.graph.constant(low), self.graph.constant(low + top)]
+            a = self._affine(self.graph.add("Clip", [x, *ends]), 1.0, -low)
+            return self._affine(self._affine(a, -1.0, c), -1.0, c)
+        a = self._relu(self._affine(x, 1.0, -low)) if low else x
+        r = self._relu(self._affine(a, -1.0, c))
+        t = r if c == top else self._relu(self._affine(r, 1.0, top - c))
+        return self._relu(self._affine(t, -1.0, top))
+
+    @property
+    def _lines(self) -> dict[int, tuple[int, int]]:
+        """How many lines the windows reach beyond the image, before and after it, by axis: scipy's origin for even sizes."""
+        sides = zip((ROWS, COLUMNS), self.form.window, strict=True)
+        return {} if self.form.border == "valid" else {axis: (k // 2, k - 1 - k // 2) for axis, k in sides if k > 1}
+
+    def _padded(self, x: str) -> str:
+        """The image with the border that its windows reach into, as scipy.ndimage means it."""
+        form, sizes = self.form, self._lines
+        if form.border == "zero":
+            (up, down), (left, right) = (sizes.get(axis, (0, 0)) for axis in (ROWS, COLUMNS))
+            return self.graph.add("Pad", [x, self.graph.shape([0, 0, up, left, 0, 0, down, right])])
+        for axis, (before, after) in sizes.items():
+            if form.border == "edge":
+                first, last = self._slice(x, {axis: (0, 1)}), self._slice(x, {axis: (-1, END)})
+                x = self.graph.add("Concat", [first] * before + [x] + [last] * after, axis=axis)
+            else:
+                x = self._reflected(x, axis, before, after)
+        return x
+
+    def _reflected(self, x: str, axis: int, before: int, after: int) -> str:
+        """A line on each side at a time: the next one lies as far inside the image, grown so far, as it will outside.
+
+        An image that is smaller than its border is reflected again and again, and no line is read that is not there.
+        """
+        for t in range(before):
+            lines = [self._slice(x, {axis: (2 * t, 2 * t + 1)}), x]
+            if t < after:
+                lines.append(self._slice(x, {axis: (-2 * t - 1, -2 * t or END)}))
+            x = self.graph.add("Concat", lines, axis=axis)
+        return x
+
+    # ---- what is computed
+
+    def _operation(self, at: int, node: Operation) -> str:
+        """A minimum or a maximum, as large as its readers need it."""
+        a, b = (self._read(arg, self.beyond[at]) for arg in node.args)
+        if self.form.profile == "minmax":
+            return self.graph.add("Min" if node.op == "low" else "Max", [a, b])
+        excess = self._relu(self.graph.add("Sub", [a, b]))
+        return self.graph.add("Sub", [a, excess]) if node.op == "low" else self.graph.add("Add", [b, excess])
+
+    def _read(self, plane: Plane, size: tuple[int, int]) -> str:
+        """A plane, cut to the rows and columns that lie so far beyond the image."""
+        have, name = self.beyond[plane.node], self.names[plane.node]
+        rows = (plane.down, have[0] - size[0] - plane.down)
+        columns = (plane.right, have[1] - size[1] - plane.right)
+        cuts = {
+            axis: (start, -rest or END) for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)) if start or rest
+        }
+        return self._slice(name, cuts) if cuts else name
+
+    def _output(self, plane: Plane) -> str:
+        return self._read(plane, (0, 0))
+
+    def _ended(self, y: str, factor: float, offset: float) -> str:
+        """The output from the sum of its planes."""
+        return self._affine(y, factor, offset)
+
+    def _relu(self, x: str) -> str:
+        return self.graph.add("Relu", [x])
+
+    def _affine(self, x: str, factor: float, offset: float = 0.0) -> str:
+        """factor x + offset, of which at most one operation rounds where the factor is 1 or -1."""
+        graph = self.graph
+        if factor == 1 and offset == 0:
+            return x
+        if factor == -1:
+            return graph.add("Sub", [graph.constant(offset), x])
+        x = x if factor == 1 else graph.add("Mul", [x, graph.constant(factor)])
+        return graph.add("Add", [x, graph.constant(offset)]) if offset else x
+
+    def _slice(self, x: str, cuts: dict[int, tuple[int, int]]) -> str:
+        starts, ends = zip(*cuts.values(), strict=True)
+        return self.graph.add("Slice", [x, *map(self.graph.shape, (starts, ends, list(cuts)))])
+
+
+def _extents(selection: Selection) -> dict[int, tuple[int, int]]:
+    """How many rows and columns more than the output each node has, so that all its readers find theirs."""
+    beyond: dict[int, tuple[int, int]] = {}
+
+    def need(plane: Plane, rows: int, columns: int) -> None:
+        had = beyond.get(plane.node, (0, 0))
+        beyond[plane.node] = max(had[0], rows + plane.down), max(had[1], columns + plane.right)
+
+    for plane in selection.outputs:
+        need(plane, 0, 0)
+    for at in reversed(selection.program.live(selection.outputs)):
+        for arg in selection.program.nodes[at].args:
+            need(arg, *beyond[at])
+    return beyond

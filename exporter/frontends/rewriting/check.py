@@ -1,0 +1,223 @@
+"""Both models in onnxruntime on the same inputs: every replaced node and every output, equal bit for bit or how far off."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from exporter.errors import UserError
+from exporter.formats.model_file import running
+from exporter.frontends.rewriting.find import Request
+
+Feed = dict[str, Any]
+KINDS = {
+    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8, "tensor(int16)": np.int16, "tensor(uint16)": np.uint16, "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64, "tensor(bool)": np.bool_,
+}  # fmt: skip
+FREE = 3  # the length of an axis that may have any
+DRAWS = 6
+
+
+class Unchecked(UserError):
+    """onnxruntime does not run the model as it is, so that there is nothing to compare with."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor of both models: `equal` bit for bit (NaN equals NaN, 0 equals -0), or the largest difference."""
+
+    name: str
+    equal: bool
+    difference: float
+    fused: bool = False  # onnxruntime's own fusions make the difference: equal while the replaced tensors are outputs
+
+
+def external_files(proto: onnx.ModelProto) -> list[str]:
+    """The files beside a model that hold its data, of the bodies of If and Loop and of functions too."""
+    tensors: list[onnx.TensorProto] = []
+    graphs: list[Any] = [proto.graph, *proto.functions]
+    while graphs:
+        graph = graphs.pop()
+        tensors += getattr(graph, "initializer", [])
+        for attribute in (a for node in graph.node for a in node.attribute):
+            tensors += [attribute.t, *attribute.tensors]
+            graphs += [attribute.g, *attribute.graphs]
+    return sorted({e.value for t in tensors for e in t.external_data if e.key == "location"})
+
+
+@contextmanager
+def placed(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Path]]:
+    """The models as files in a folder of their own, which also holds their external data (linked, or copied)."""
+    with tempfile.TemporaryDirectory() as name:
+        there = Path(name)
+        for file in external_files(protos[0]):
+            (there / file).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(folder / file, there / file)
+            except OSError:
+                shutil.copyfile(folder / file, there / file)
+        paths = [there / f"model{i}.onnx" for i in range(len(protos))]
+        for path, proto in zip(paths, protos, strict=True):
+            path.write_bytes(proto.SerializeToString())
+        yield paths
+
+
+def quiet() -> Any:
+    """Options of a session that logs nothing."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+@contextmanager
+def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Any]]:
+    """The models in onnxruntime, with the options of a default session; the first is the model as it was."""
+    with placed(protos, folder) as paths:
+        loaded = []
+        for i, path in enumerate(paths):
+            try:
+                with running("the rewritten model" if i else "the model"):
+                    loaded.append(ort.InferenceSession(path, quiet(), providers=["CPUExecutionProvider"]))
+            except UserError as error:
+                if i:
+                    raise
+                told = str(error).replace(str(path.parent), "")
+                raise Unchecked(f"{told}; compare both models where the old one runs") from None
+        yield loaded
+
+
+def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with more of its tensors as outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    there = {o.name for o in [*copy.graph.output, *copy.graph.input]}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in dict.fromkeys(names) if n not in there)
+    return copy
+
+
+def feeds(
+    session: Any, calibration: Sequence[Feed] = (), domain: Sequence[float] | None = None, seed: int = 0
+) -> list[Feed]:
+    """The calibration data, then random inputs: with ties, without and over a wide range.
+
+    Where a range is given, or that of calibration data is known, the random ones stay within.
+    """
+    rng = np.random.default_rng(seed)
+    out = list(calibration)
+    for draw in range(DRAWS):
+        free: dict[str, int] = {}
+        drawn = {}
+        for source in session.get_inputs():
+            if source.type not in KINDS:
+                return out  # a type that is not drawn: strings, sequences
+            shape = [n if isinstance(n, int) else free.setdefault(n or "", FREE + draw) for n in source.shape]
+            kind = np.dtype(KINDS[source.type])
+            known = [end(feed[source.name]) for feed in calibration for end in (np.min, np.max)] or domain
+            ends = (np.nan, np.nan) if known is None else (float(min(known)), float(max(known)))
+            drawn[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
+        out.append(drawn)
+    return out
+
+
+def _drawn(rng: np.random.Generator, kind: Any, shape: list[int], draw: int, ends: tuple[float, float]) -> Any:
+    """Numbers of a type: from few values, from many, or as far as they go; between these ends, if they are finite."""
+    known = np.isfinite(ends).all()
+    if kind.kind == "b":
+        return rng.integers(0, 2, shape)
+    if kind.kind == "f":
+        if known:
+            parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
+            return np.clip(ends[0] * (1 - parts) + ends[1] * parts, *ends)
+        return [rng.integers(-4, 5, shape), rng.normal(size=shape), 1e4 * rng.normal(size=shape)][draw % 3]
+    about = np.iinfo(kind)
+    lo, hi = (math.ceil(ends[0]), math.floor(ends[1])) if known else (-(2**30), 2**30)
+    lo, hi = max(about.min, lo), min(about.max, hi)
+    small = rng.integers(0, 6 if draw % 2 else 100, shape)
+    return rng.integers(lo, max(lo, hi), shape, endpoint=True) if draw % 3 == 2 else np.clip(small, lo, max(lo, hi))
+
+
+def calibration_data(path: Path, session: Any) -> list[Feed]:
+    """The arrays of an .npz file, by the names of the model's inputs, in batches of the length that the model takes."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except Exception:
+        raise UserError(f"{path} is not an .npz file of arrays: write it with numpy.savez(path, name=array)") from None
+    wanted = [i.name for i in session.get_inputs()]
+    if sorted(data) != sorted(wanted):
+        raise UserError(f"{path} holds {', '.join(data) or 'nothing'}, and the model's inputs are {', '.join(wanted)}")
+    batches: dict[str, int] = {}  # the length of a batch, for inputs that hold several
+    for source in session.get_inputs():
+        kind, given = KINDS.get(source.type), data[source.name].dtype
+        if kind is not None and given != kind:
+            raise UserError(f"{path}: {source.name} is {given}, and the model takes {np.dtype(kind)}")
+        shape, dims = data[source.name].shape, source.shape or data[source.name].shape  # [] where nothing is known
+        free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
+        off = len(shape) != len(dims) or [
+            axis for axis, (n, d) in enumerate(zip(shape, dims, strict=True)) if isinstance(d, int) and d != n
+        ]
+        if off == [0] and shape[0] and shape[0] % dims[0] == 0:
+            batches[source.name] = dims[0]
+        elif off:
+            raise UserError(f"{path}: {source.name} has the shape {list(shape)}, and the model takes [{free}]")
+        if data[source.name].size == 0:
+            raise UserError(f"{path}: {source.name} is empty, so nothing can be measured")
+    counts = {len(data[name]) // length for name, length in batches.items()}
+    if len(counts) > 1:
+        raise UserError(f"{path}: its arrays hold different numbers of batches: {', '.join(map(str, sorted(counts)))}")
+    return [
+        {
+            name: array[i * batches[name] : (i + 1) * batches[name]] if name in batches else array
+            for name, array in data.items()
+        }
+        for i in range(*counts or {1})
+    ]
+
+
+def run(session: Any, feed: Feed, names: Sequence[str]) -> dict[str, Any]:
+    if not names:
+        return {}  # an empty list would ask for all of them
+    with running("the model"):
+        return dict(zip(names, session.run(list(names), feed), strict=True))
+
+
+def ranges(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """The least and the largest number of each tensor that has any."""
+    found = {n: [r[n] for r in results if r[n].size] for n in names}
+    return {
+        n: (min(float(v.min()) for v in some), max(float(v.max()) for v in some)) for n, some in found.items() if some
+    }
+
+
+def compared(name: str, pairs: Sequence[tuple[Any, Any]], request: Request | None = None) -> Compared:
+    """A tensor of both models, over all inputs; of a TopK only the positions that are read, sorted where it is not."""
+    equal, most = True, 0.0
+    for before, after in pairs:
+        a, b = (np.asarray(v) for v in (before, after))
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Compared(name, False, float("inf"))
+        if request is not None and request.op == "TopK":
+            a, b = (v.take(request.read, axis=request.axis) for v in (a, b))
+            if not request.ordered:
+                a, b = (np.sort(v, axis=request.axis) for v in (a, b))
+        if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            continue
+        equal = False
+        with np.errstate(all="ignore"):
+            off = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        most = max(most, float(np.nan_to_num(off, nan=np.inf).max()))
+    return Compared(name, equal, most)

@@ -1,0 +1,113 @@
+"""What rewriting did, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx
+
+from exporter.frontends.rewriting.check import Compared
+from exporter.frontends.rewriting.find import Left
+from exporter.problem.grid import at_most, shown
+
+FUSED = ", because onnxruntime fuses other nodes of the new file; equal bit for bit without those fusions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """A node that was replaced: what it was and became, and what the check found on its outputs."""
+
+    node: str
+    was: str
+    became: str
+    nodes: int
+    error: float
+    domain: tuple[float, float] | None = None
+    seen: tuple[float, float] | None = None  # the range of the data in the check
+    ordered: bool = True  # in an order that the node promises
+    outputs: list[Compared] = field(default_factory=list)
+
+    @property
+    def left_range(self) -> bool:
+        return bool(self.domain and self.seen and (self.seen[0] < self.domain[0] or self.seen[1] > self.domain[1]))
+
+    @property
+    def right(self) -> bool:
+        """Equal, or as near as promised."""
+        return not self.left_range and all(c.equal or c.difference <= self.error for c in self.outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """The outcome: `ok` if nothing is left, and every replaced node was seen to be as right as promised.
+
+    Without a check, because none was wanted, only what is left counts.
+    """
+
+    file: str
+    profile: str
+    replaced: list[Replaced]
+    left: list[Left]
+    nodes: tuple[int, int]
+    opset: tuple[int, int]
+    outputs: list[Compared]
+    checked: int  # inputs that both models were run on
+    unchecked: str = ""  # why nothing was checked, though it should have been
+    model: onnx.ModelProto = field(repr=False, compare=False)
+
+    @property
+    def status(self) -> int:
+        """The exit status: 1 if something is left or differs, 3 if nothing could be checked, else 0."""
+        if self.left or not all(r.right for r in self.replaced):
+            return 1
+        same = all(r.ordered and all(c.equal for c in r.outputs) for r in self.replaced)
+        if same and not all(c.equal or c.fused for c in self.outputs):
+            return 1
+        return 3 if self.unchecked else 0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        found = {name: value for name, value in vars(self).items() if name != "model"}
+        lists: dict[str, list[Any]] = {"replaced": self.replaced, "left": self.left, "outputs": self.outputs}
+        listed = {name: [asdict(each) for each in some] for name, some in lists.items()}
+        return found | listed | {"ok": self.ok, "status": self.status}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        out = []
+        for r in self.replaced:
+            out.append(f"replaced {r.was}\n    by {r.became}, {r.nodes} nodes{_told(r.outputs, r.error)}")
+            if r.left_range and r.domain and r.seen:
+                (lo, hi), (least, most) = r.domain, r.seen
+                out.append(
+                    f"    in the check its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}]"
+                    ", and is clamped there: take a wider --domain, --calibrate with data of yours, or --profile minmax"
+                )
+        out += [f"left {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.left]
+        if self.opset[0] != self.opset[1]:
+            out.append(f"opset raised from {self.opset[0]} to {self.opset[1]}, which the new nodes need")
+        out.append(
+            f"{len(self.replaced)} replaced, {len(self.left)} left, {self.nodes[0]} nodes became {self.nodes[1]}"
+        )
+        if self.checked:
+            out += [f"output {c.name}{_told([c], 0.0)}{FUSED * c.fused}" for c in self.outputs]
+            out.append(f"checked on {self.checked} inputs in onnxruntime")
+        elif self.unchecked:
+            out.append(f"NOTHING WAS CHECKED: {self.unchecked}")
+        else:
+            out.append("not checked, as asked" if self.replaced else "nothing is replaced, so nothing is written")
+        return out
+
+
+def _told(found: Sequence[Compared], error: float) -> str:
+    if not found:
+        return ""
+    if all(c.equal for c in found):
+        return ": equal bit for bit"
+    allowed = f" (at most {at_most(error)} is promised)" if error else ""
+    return f": largest difference {max(c.difference for c in found):.3g}{allowed}"

@@ -1,0 +1,203 @@
+"""Structured linear maps: the closed algebra every layer is written in.
+
+    Linear ::= Along(axis, M)     apply the matrix M along one axis:  I ⊗ M ⊗ I
+             | Take(axis, idx)    pick entries along one axis
+             | Spread(axis, n)    a new axis of length n, the same values along it
+             | Reorder(perm)      permute the axes
+             | Reshape(shape)     the same numbers, in the same order, in another shape
+             | Weigh(w)           multiply by constants: a scalar, or an array of the map's shape
+
+Weighted sums, stacking and composition of such maps are the affine nodes of `exporter.ir.trace`. No map here holds a
+matrix of the size of its input times its output: each is read through three functions: its shape (`target`), its action on
+arrays (`apply`) and any rows of its matrix (`rows`), from which the weight list is made piece by piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+Shape = tuple[int, ...]
+Array = npt.NDArray[Any]
+Scalar = float | int | Fraction
+
+
+@dataclass(frozen=True, eq=False)
+class Along:
+    """y[..., i, ...] = sum_j M[i, j] x[..., j, ...] on one axis."""
+
+    axis: int
+    matrix: Array | sp.csr_array
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """y[..., i, ...] = x[..., idx[i], ...] on one axis."""
+
+    axis: int
+    indices: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """y[..., i, ...] = x[...]: a new axis of length n at the given place."""
+
+    axis: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """y = transpose(x, perm)."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """y = reshape(x, shape), row-major."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Weigh:
+    """y = w * x, entry by entry."""
+
+    weights: Array | Scalar
+
+
+Linear = Along | Take | Spread | Reorder | Reshape | Weigh
+
+
+def target(linear: Linear, source: Shape) -> Shape:
+    """The shape of the map's value on a tensor of shape `source`; raises ValueError when the two do not fit."""
+    match linear:
+        case Along(axis, matrix):
+            if not 0 <= axis < len(source) or matrix.shape[1] != source[axis]:
+                raise ValueError(f"a matrix of shape {matrix.shape} does not act on axis {axis} of shape {source}")
+            return (*source[:axis], int(matrix.shape[0]), *source[axis + 1 :])
+        case Take(axis, indices):
+            if indices.size and not 0 <= indices.min() <= indices.max() < source[axis]:
+                raise ValueError(f"indices outside axis {axis} of shape {source}")
+            return (*source[:axis], len(indices), *source[axis + 1 :])
+        case Spread(axis, n):
+            if not 0 <= axis <= len(source):
+                raise ValueError(f"no place {axis} for a new axis in shape {source}")
+            return (*source[:axis], n, *source[axis:])
+        case Reorder(perm):
+            if sorted(perm) != list(range(len(source))):
+                raise ValueError(f"{perm} does not permute the axes of shape {source}")
+            return tuple(source[a] for a in perm)
+        case Reshape(shape):
+            if prod(shape) != prod(source):
+                raise ValueError(f"shape {source} does not reshape to {shape}")
+            return shape
+        case Weigh(weights):
+            if isinstance(weights, np.ndarray) and weights.shape != source:
+                raise ValueError(f"weights of shape {weights.shape} do not fit shape {source}")
+            return source
+        case _:
+            assert_never(linear)
+
+
+def apply(linear: Linear, x: Array) -> Array:
+    """The map on a batch: axis 0 of x is the batch. Works on floats and, entry by entry, on Fractions."""
+    match linear:
+        case Along(axis, matrix):
+            return _matmul_along(matrix, x, axis + 1)
+        case Take(axis, indices):
+            return np.take(x, indices, axis=axis + 1)
+        case Spread(axis, n):
+            y = np.expand_dims(x, axis + 1)
+            return np.broadcast_to(y, (*y.shape[: axis + 1], n, *y.shape[axis + 2 :]))
+        case Reorder(perm):
+            return np.transpose(x, (0, *(a + 1 for a in perm)))
+        case Reshape(shape):
+            return x.reshape((x.shape[0], *shape))
+        case Weigh(weights):
+            return np.asarray(x * number(weights, x.dtype))
+        case _:
+            assert_never(linear)
+
+
+def number(value: Array | Scalar, dtype: np.dtype[Any]) -> Any:
+    """A constant in the arithmetic of `dtype`: Fractions stay exact among Fractions and become floats among floats."""
+    if isinstance(value, np.ndarray):
+        if dtype.kind == "O":
+            return value if value.dtype.kind == "O" else np.vectorize(Fraction, otypes=[object])(value)
+        return value.astype(dtype)
+    if dtype.kind == "O":
+        return Fraction(value)
+    return dtype.type(float(value))
+
+
+def _matmul_along(matrix: Array | sp.csr_array, x: Array, axis: int) -> Array:
+    y = np.moveaxis(x, axis, -1)
+    if x.dtype.kind == "O":
+        out = np.dot(y, number(dense(matrix), x.dtype).T)
+    elif sp.issparse(matrix):
+        flat = np.ascontiguousarray(y).reshape(-1, y.shape[-1])
+        out = (matrix.astype(x.dtype) @ flat.T).T.reshape((*y.shape[:-1], matrix.shape[0]))
+    else:
+        out = y @ np.asarray(matrix).astype(x.dtype).T
+    return np.moveaxis(out, -1, axis)
+
+
+def source_index(linear: Take | Spread | Reorder | Reshape, source: Shape, rows: npt.NDArray[np.int64]) -> Array:
+    """For a map that only moves entries: the flat source entry that each of the flat target `rows` copies."""
+    match linear:
+        case Reshape():
+            return rows
+        case Take(axis, indices):
+            place = list(np.unravel_index(rows, target(linear, source)))
+            place[axis] = indices[place[axis]]
+        case Spread(axis, _):
+            place = list(np.unravel_index(rows, target(linear, source)))
+            del place[axis]
+        case Reorder(perm):
+            there = np.unravel_index(rows, target(linear, source))
+            place = [there[perm.index(a)] for a in range(len(source))]
+        case _:
+            assert_never(linear)
+    if not place:  # a scalar was spread
+        return np.zeros_like(rows)
+    return np.ravel_multi_index(tuple(place), source)
+
+
+def rows(linear: Along, source: Shape, wanted: npt.NDArray[np.int64]) -> sp.csr_array:
+    """The wanted rows of the matrix of an `Along` map, as CSR over the flat source."""
+    place = list(np.unravel_index(wanted, target(linear, source)))
+    matrix = linear.matrix if sp.issparse(linear.matrix) else sp.csr_array(np.asarray(linear.matrix, dtype=np.float64))
+    picked = sp.csr_array(matrix[place[linear.axis], :]).astype(np.float64)
+    stride = prod(source[linear.axis + 1 :])
+    place[linear.axis] = np.zeros_like(wanted)
+    base = np.ravel_multi_index(tuple(place), source)
+    columns = np.repeat(base, np.diff(picked.indptr)) + picked.indices.astype(np.int64) * stride
+    return sp.csr_array((picked.data, columns, picked.indptr), shape=(len(wanted), prod(source)))
+
+
+def dense(matrix: Array | sp.csr_array) -> Array:
+    """The matrix as an array, its numbers (floats or Fractions) as they are."""
+    return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())
+
+
+def ones_row(n: int) -> Array:
+    """The matrix of a plain sum over n entries."""
+    return np.ones((1, n))
+
+
+def prefix_sums(n: int) -> Array:
+    """Lower triangle of ones: row i sums the first i + 1 entries."""
+    return np.tril(np.ones((n, n)))
+
+
+def shape_size(shape: Sequence[int]) -> int:
+    return prod(shape)

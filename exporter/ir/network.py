@@ -1,0 +1,359 @@
+"""A traced formula as a network: affine, relu, affine, relu, ..., affine, with no skip connections.
+
+    Network ::= input, Layer 1, ..., Layer H, output
+    Layer   ::= Neurons...                    the neurons of one hidden layer, in order
+    Neurons   ::= computed: relu(pre)         a Relu node of the trace
+              | carried: a node that a later layer uses, as relu(x) where x >= 0, else as relu(x), relu(-x)
+
+Between two layers stands one affine map, however it was composed: `affine_rows` reads any rows of it, merged, as CSR over
+the neurons of the layer below. The weight list (`weights`) is all rows of all layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from exporter.ir import linear as lin
+from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh
+from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+
+Index = npt.NDArray[np.int64]
+CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of every reading
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """Neurons of one layer that stand for one node: its value is `signs[0] * first + signs[1] * second ...`.
+
+    `signs` is (1,) for a computed group and for a carried value known to be >= 0, (-1,) for one known to be <= 0, and
+    (1, -1) for any other. `pre` is the node whose signed values enter the ReLUs.
+    """
+
+    node: Node
+    pre: Node
+    signs: tuple[int, ...]
+    offset: int
+
+    @property
+    def carried(self) -> bool:
+        return self.node is self.pre
+
+    @property
+    def neurons(self) -> int:
+        return self.node.size * len(self.signs)
+
+    @property
+    def bound(self) -> float:
+        """The largest value that one of its neurons takes."""
+        return max(max(s * self.pre.lo, s * self.pre.hi, 0.0) for s in self.signs)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    groups: tuple[Neurons, ...]
+    name: str = ""
+
+    @property
+    def width(self) -> int:
+        return sum(g.neurons for g in self.groups)
+
+    def find(self) -> dict[Node, Neurons]:
+        return {g.node: g for g in self.groups}
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """One affine map of the weight list: z = matrix @ h + bias."""
+
+    matrix: sp.csr_array
+    bias: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The layered form of a traced formula; made by `network`."""
+
+    input: Node
+    output: Node
+    layers: tuple[Layer, ...]
+
+    @property
+    def d(self) -> int:
+        return self.input.size
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers) + 1
+
+    @property
+    def width(self) -> int:
+        return max((layer.width for layer in self.layers), default=0)
+
+    @property
+    def size(self) -> int:
+        return sum(layer.width for layer in self.layers)
+
+    def state(self, level: int) -> Layer:
+        """The values that the affine map after `level` ReLU layers reads; level 0 is the input itself."""
+        if level:
+            return self.layers[level - 1]
+        return Layer((Neurons(self.input, self.input, (1,), 0),))
+
+    def roots(self, level: int) -> list[tuple[Node, int]]:
+        """The rows of the affine map that reads `state(level)`: nodes and signs, in the order of the neurons above."""
+        if level == len(self.layers):
+            return [(self.output, 1)]
+        return [(g.pre, s) for g in self.layers[level].groups for s in g.signs]
+
+
+def network(source: Node, output: Node, names: Mapping[int, str] | None = None) -> Network:
+    """Layer a traced formula: place every Relu at its level and carry what later layers need; `names` are by level."""
+    if not isinstance(source, Input):
+        raise ValueError("a network starts at an Input node")
+    nodes = topological(output)
+    height, whole, below = max(output.level, 0), _whole(nodes), below_as_bits(nodes)
+    computed: dict[int, list[Relu]] = {}
+    for node in nodes:
+        if isinstance(node, Relu) and not node.is_constant:
+            computed.setdefault(node.level, []).append(node)
+    layers: list[Layer] = []
+    roots: list[Node] = [output]
+    for level in range(height, 0, -1):
+        here = computed.get(level, [])
+        carried = _carried(roots, level, whole, below)
+        groups, offset = [], 0
+        for node in here:
+            groups.append(Neurons(node, node.arg, (1,), offset))
+            offset += groups[-1].neurons
+        for node in carried:
+            signs = (1,) if node.lo >= 0 else (-1,) if node.hi <= 0 else (1, -1)
+            groups.append(Neurons(node, node, signs, offset))
+            offset += groups[-1].neurons
+        layers.append(Layer(tuple(groups), (names or {}).get(level, "")))
+        roots = [n.arg for n in here] + carried
+    return Network(source, output, tuple(reversed(layers)))
+
+
+def _whole(nodes: list[Node]) -> set[Node]:
+    """The nodes that are carried themselves where they are carried, of all in topological order.
+
+    A value that is affine in older values can be carried itself or through them: whatever takes fewer neurons.
+    """
+    cost: dict[Node, int] = {}
+    whole: set[Node] = set()
+    for node in nodes:
+        own = 0 if node.is_constant else node.size * (1 if node.lo >= 0 or node.hi <= 0 else 2)
+        parts = sum(cost[a] for a in dict.fromkeys(node.args))
+        if isinstance(node, Input | Relu) or own <= parts:
+            whole.add(node)
+        cost[node] = own if node in whole else parts
+    return whole
+
+
+def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, int]) -> list[Node]:
+    """The nodes below `level` that must pass through it, so that few neurons carry them.
+
+    A value all of whose parts are carried anyway is not carried a second time.
+    """
+    chosen: set[Node] = set()
+    seen: set[Node] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node.is_constant or node in seen:
+            continue
+        seen.add(node)
+        if node.level < level and node in whole:
+            chosen.add(node)
+        elif not (isinstance(node, Relu) and node.level == level):
+            pending.extend(node.args)
+
+    ordered = in_order(roots, chosen, below)
+    for node in reversed(ordered):
+        if not isinstance(node, Input | Relu) and _spanned(node, chosen):
+            chosen.remove(node)
+    return [node for node in ordered if node in chosen]
+
+
+def below_as_bits(nodes: list[Node]) -> dict[Node, int]:
+    """For every node, of all in topological order, what it depends on and itself, as bits: bit i for node number i."""
+    below: dict[Node, int] = {}
+    for number, node in enumerate(nodes):
+        below[node] = 1 << number
+        for arg in node.args:
+            below[node] |= below[arg]
+    return below
+
+
+def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> list[Node]:
+    """The chosen nodes as `topological(*roots)` has them, without a look at what leads to none that is still to be found."""
+    number = {node: 1 << below[node].bit_length() - 1 for node in chosen}
+    left = sum(number.values())
+    found: list[Node] = []
+    pending = list(reversed(roots))
+    while left:
+        node = pending[-1]
+        if not below[node] & left:
+            pending.pop()
+        elif missing := [arg for arg in node.args if below[arg] & left]:
+            pending.extend(reversed(missing))
+        else:
+            found.append(pending.pop())
+            left ^= number[node]
+    return found
+
+
+def _spanned(node: Node, chosen: set[Node]) -> bool:
+    """Whether the node is affine in other chosen nodes alone."""
+    pending = list(node.args)
+    while pending:
+        arg = pending.pop()
+        if arg.is_constant or arg in chosen:
+            continue
+        if isinstance(arg, Input | Relu):
+            return False
+        pending.extend(arg.args)
+    return True
+
+
+def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
+    """Rows of `node` as a merged affine function of the neurons in `state(level)`: (CSR, bias)."""
+    state = net.state(level)
+    return merged_rows(node, rows, state.find(), state.width)
+
+
+def merged_rows(
+    node: Node, rows: Index, leaves: dict[Node, Neurons], width: int
+) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
+    """The same over any groups that the node is affine in, in `width` columns."""
+    n = len(rows)
+    if node.is_constant:
+        return sp.csr_array((n, width)), constant_values(node).reshape(-1)[rows]
+    if node in leaves:
+        group = leaves[node]
+        k = len(group.signs)
+        columns = group.offset + rows[:, None] + np.arange(k) * node.size
+        data = np.tile(np.asarray(group.signs, dtype=np.float64), n)
+        return sp.csr_array((data, columns.ravel(), np.arange(n + 1) * k), shape=(n, width)), np.zeros(n)
+    match kind(node):
+        case Largest(arg=arg) | Variant(arg=arg):
+            return merged_rows(arg, rows, leaves, width)
+        case Sum(terms=terms, offset=offset):
+            matrix, bias = None, np.full(n, float(offset))
+            for c, arg in terms:
+                m, b = merged_rows(arg, rows, leaves, width)
+                bias = bias + b * float(c)
+                if not arg.is_constant:
+                    if c != 1:
+                        m.data *= float(c)  # which is m's alone
+                    matrix = m if matrix is None else matrix + m
+            return sp.csr_array((n, width)) if matrix is None else matrix, bias
+        case Stack(parts=parts, axis=axis):
+            return _stacked_rows(node, parts, axis, rows, leaves, width)
+        case Apply(linear=Weigh(weights), arg=arg):
+            m, b = merged_rows(arg, rows, leaves, width)
+            w = np.broadcast_to(np.asarray(weights, dtype=np.float64), node.shape).reshape(-1)[rows]
+            return sp.csr_array(sp.diags_array(w) @ m), w * b
+        case Apply(linear=Along() as linear, arg=arg):
+            picked = lin.rows(linear, arg.shape, rows)
+            used, place = _used(picked.indices, arg.size)
+            m, b = merged_rows(arg, used, leaves, width)
+            inner = sp.csr_array((picked.data, place, picked.indptr), shape=(n, len(used)))
+            return sp.csr_array(inner @ m), inner @ b
+        case Apply(linear=linear, arg=arg):
+            assert isinstance(linear, Take | Spread | Reorder | Reshape)
+            source = lin.source_index(linear, arg.shape, rows)
+            used, place = _used(source, arg.size)
+            m, b = merged_rows(arg, used, leaves, width)
+            return (m, b) if np.array_equal(used, source) else (sp.csr_array(m[place]), b[place])
+        case Input() | Relu() | Constant():
+            raise AssertionError(f"{node} is not carried to its use")
+        case never:
+            assert_never(never)
+
+
+def _used(entries: Index, size: int) -> tuple[Index, Index]:
+    """The distinct ones of some flat entries, ascending, and the place of each among them; sorted for only when few."""
+    if 16 * entries.size < size:
+        found, place = np.unique(entries, return_inverse=True)
+        return found.astype(np.int64), place
+    seen = np.zeros(size, dtype=bool)
+    seen[entries] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[entries]
+
+
+def _stacked_rows(
+    node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[Node, Neurons], width: int
+) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
+    if len(rows) == 0:  # nothing is read, by a row of zeros
+        return sp.csr_array((0, width)), np.zeros(0)
+    place = list(np.unravel_index(rows, node.shape))
+    starts = np.cumsum([0] + [p.shape[axis] for p in parts])
+    which = np.searchsorted(starts, place[axis], side="right") - 1
+    matrices, biases, order = [], [], []
+    for i, part in enumerate(parts):
+        mine = np.flatnonzero(which == i)
+        if len(mine):
+            inner = [p[mine] for p in place]
+            inner[axis] = inner[axis] - starts[i]
+            m, b = merged_rows(part, np.ravel_multi_index(tuple(inner), part.shape), leaves, width)
+            matrices.append(m)
+            biases.append(b)
+            order.append(mine)
+    back = np.argsort(np.concatenate(order), kind="stable")
+    return sp.csr_array(sp.vstack(matrices, format="csr")[back]), np.concatenate(biases)[back]
+
+
+def constant_values(node: Node) -> npt.NDArray[np.float64]:
+    """The value of a constant node, in float64."""
+    values: dict[Node, npt.NDArray[np.float64]] = {}
+    for n in topological(node):
+        match kind(n):
+            case Constant(values=v):
+                out = v.astype(np.float64)
+            case Largest(arg=a) | Variant(arg=a):
+                out = values[a]
+            case Relu(arg=a):
+                out = np.maximum(values[a], 0)
+            case Sum(terms=terms, offset=offset):
+                out = np.full(n.shape, float(offset))
+                for c, a in terms:
+                    out = out + values[a] * float(c)
+            case Stack(parts=parts, axis=axis):
+                out = np.concatenate([values[p] for p in parts], axis)
+            case Apply(linear=linear, arg=a):
+                out = lin.apply(linear, values[a][None])[0]
+            case Input():
+                raise AssertionError("an input is not a constant")
+            case never:
+                assert_never(never)
+        values[n] = out
+    return values[node]
+
+
+def map_chunks(net: Network, level: int, chunk: int = CHUNK) -> Iterator[Weights]:
+    """The affine map above `state(level)`, merged, a piece of its rows at a time."""
+    for node, sign in net.roots(level):
+        for start in range(0, node.size, chunk):
+            rows = np.arange(start, min(start + chunk, node.size), dtype=np.int64)
+            matrix, bias = affine_rows(net, level, node, rows)
+            matrix = sp.csr_array(matrix * sign) if sign != 1 else matrix
+            matrix.eliminate_zeros()
+            yield Weights(matrix, bias * sign)
+
+
+def weights(net: Network) -> list[Weights]:
+    """The weight list: one merged CSR matrix and bias per affine map, input first."""
+    out = []
+    for level in range(len(net.layers) + 1):
+        pieces = list(map_chunks(net, level))
+        matrix = sp.csr_array(sp.vstack([p.matrix for p in pieces], format="csr"))
+        matrix.sort_indices()
+        out.append(Weights(matrix, np.concatenate([p.bias for p in pieces])))
+    return out

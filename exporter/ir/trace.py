@@ -1,0 +1,383 @@
+"""Formulas over vectors that record themselves: the one data type every reading starts from.
+
+    Node ::= Input(shape)                    the network's input, entries within known bounds
+           | Constant(values)                a fixed tensor
+           | Apply(linear, Node)             a structured linear map (exporter.ir.linear)
+           | Sum((c, Node)..., offset)       c1 a1 + c2 a2 + ... + offset, scalars c and offset
+           | Stack(Node..., axis)            concatenation
+           | Relu(Node)                      one layer of neurons
+           | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`, or of every row
+           | Variant(Node, form)             the Node, for which a file made for serving may compute another formula
+
+Everything but Relu is affine and costs no layer. `level` counts the ReLU layers below a node; what is used more than one
+layer later is carried there by `exporter.ir.network`, which is why every node knows bounds of its values: a value that
+is never negative is carried by one neuron, any other by two. Bounds follow by interval arithmetic; where a formula keeps
+its values closer than intervals can see (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states it, and the tests check
+every stated bound on real inputs.
+
+A node never changes: to state more of it is to make another one, and only that one is to be used from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from math import inf
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from exporter.ir.linear import (
+    Along,
+    Array,
+    Linear,
+    Reorder,
+    Reshape,
+    Scalar,
+    Shape,
+    Spread,
+    Take,
+    Weigh,
+    apply,
+    ones_row,
+    prefix_sums,
+    shape_size,
+    target,
+)
+
+CONSTANT_LEVEL = -1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Node:
+    """A tensor of numbers in the network; `shape` leaves the batch out."""
+
+    shape: Shape
+    level: int
+    lo: float
+    hi: float
+    total: float = field(default=inf, kw_only=True)  # a bound of the sum of magnitudes along the last axis
+
+    def __repr__(self) -> str:
+        """Short: a formula written out as a tree grows exponentially where it shares nodes."""
+        return f"<{type(self).__name__} of shape {self.shape} at level {self.level}>"
+
+    @cached_property
+    def size(self) -> int:
+        return shape_size(self.shape)
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return ()
+
+    @property
+    def is_constant(self) -> bool:
+        return self.level == CONSTANT_LEVEL
+
+    @property
+    def magnitude(self) -> float:
+        return max(abs(self.lo), abs(self.hi))
+
+    # Arithmetic: + and - with nodes of the same shape or numbers, * and / by numbers.
+    def __add__(self, other: Node | Scalar) -> Node:
+        return total([(1, self), (1, other)]) if isinstance(other, Node) else total([(1, self)], other)
+
+    def __radd__(self, other: Scalar) -> Node:
+        return total([(1, self)], other)
+
+    def __sub__(self, other: Node | Scalar) -> Node:
+        return total([(1, self), (-1, other)]) if isinstance(other, Node) else total([(1, self)], -other)
+
+    def __rsub__(self, other: Scalar) -> Node:
+        return total([(-1, self)], other)
+
+    def __neg__(self) -> Node:
+        return self * -1
+
+    def __mul__(self, factor: Scalar) -> Node:
+        if isinstance(self, Sum) and any(isinstance(a, Apply) and isinstance(a.linear, Spread) for a in self.args):
+            # scale the small terms, not their broadcast sum
+            return assume(
+                total([(factor * c, a) for c, a in self.terms], factor * self.offset),
+                *sorted((float(factor) * self.lo, float(factor) * self.hi)),
+            )
+        return total([(factor, self)])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Scalar) -> Node:
+        return self * (Fraction(1) / Fraction(divisor))
+
+    # Structure.
+    def map(self, linear: Linear) -> Node:
+        return _apply(linear, self)
+
+    def along(self, axis: int, matrix: Array | sp.csr_array) -> Node:
+        return _apply(Along(axis, matrix), self)
+
+    def take(self, indices: Sequence[int] | Array | slice, axis: int = 0) -> Node:
+        picked = np.arange(self.shape[axis])[indices] if isinstance(indices, slice) else indices
+        idx = np.asarray(picked, dtype=np.int64).reshape(-1)
+        if len(idx) == self.shape[axis] and np.array_equal(idx, np.arange(len(idx))):
+            return self
+        if isinstance(self, Stack) and axis == self.axis and len(idx):  # all from one part: take it there
+            starts = np.cumsum([0] + [p.shape[axis] for p in self.parts])
+            which = np.searchsorted(starts, idx, side="right") - 1
+            if (which == which[0]).all():
+                part: Node = self.parts[int(which[0])]
+                return part.take(idx - starts[which[0]], axis)
+        return _apply(Take(axis, idx), self)
+
+    def spread(self, axis: int, n: int) -> Node:
+        """A new axis of length n, the same values along it."""
+        return _apply(Spread(axis, n), self)
+
+    def reorder(self, *perm: int) -> Node:
+        return _apply(Reorder(perm), self)
+
+    def reshape(self, *shape: int) -> Node:
+        return self if shape == self.shape else _apply(Reshape(shape), self)
+
+    def weigh(self, weights: Array) -> Node:
+        return _apply(Weigh(weights), self)
+
+    def sum(self, axis: int = 0) -> Node:
+        """The sum over one axis, which disappears."""
+        kept = self.along(axis, ones_row(self.shape[axis]))
+        return kept.reshape(*self.shape[:axis], *self.shape[axis + 1 :])
+
+    def prefix_sum(self, axis: int = 0) -> Node:
+        return self.along(axis, prefix_sums(self.shape[axis]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(Node):
+    """The network's input."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Constant(Node):
+    values: Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Apply(Node):
+    linear: Linear
+    arg: Node
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return (self.arg,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sum(Node):
+    terms: tuple[tuple[Scalar, Node], ...]
+    offset: Scalar
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return tuple(a for _, a in self.terms)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stack(Node):
+    parts: tuple[Node, ...]
+    axis: int
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return self.parts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Relu(Node):
+    arg: Node
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return (self.arg,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Largest(Node):
+    """`arg` as it is; where a form has an operation for the largest entry of `of`, that may take the place of its layers."""
+
+    arg: Node
+    of: Node
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return (self.arg,)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Variant(Node):
+    """`arg` as it is. In its place the fused profile computes `form(cells)`, with which every output is the same.
+
+    `cells` is how many numbers of one vector it may hold at a time, where there are many.
+
+    The network, its layers and its neurons are those of `arg`: each pair of entries compared once, or few neurons a cell, is
+    what is counted. What a processor does fastest, and in fewest bits, may be another formula (exporter.ir.fused_forms).
+    """
+
+    arg: Node
+    form: Callable[[int], Node]
+
+    @cached_property
+    def args(self) -> tuple[Node, ...]:
+        return (self.arg,)
+
+
+Kind = Input | Constant | Apply | Sum | Stack | Relu | Largest | Variant
+
+
+def kind(node: Node) -> Kind:
+    """The node as one of the closed set, so that a match over all of them is checked to be complete."""
+    assert isinstance(node, Kind)
+    return node
+
+
+def vector(d: int, lo: float = 0.0, hi: float = 1.0) -> Node:
+    """The network's input: d numbers in [lo, hi]."""
+    return Input((d,), 0, lo, hi)
+
+
+def constant(values: Any) -> Node:
+    array = np.asarray(values)
+    if array.dtype != object:
+        array = array.astype(np.float64)
+    flat = array.astype(np.float64)
+    return Constant(array.shape, CONSTANT_LEVEL, float(flat.min()), float(flat.max()), array)
+
+
+def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
+    """c1 a1 + c2 a2 + ... + offset."""
+    if len(terms) == 1 and isinstance(terms[0][1], Sum) and len(terms[0][1].terms) == 1:
+        (c, inner), within = terms[0], terms[0][1]
+        flat = total([(c * within.terms[0][0], within.terms[0][1])], c * within.offset + offset)
+        return assume(flat, *sorted(float(c) * end + float(offset) for end in (inner.lo, inner.hi)))
+    shapes = {a.shape for _, a in terms}
+    if len(shapes) != 1:
+        raise ValueError(f"terms of different shapes {sorted(shapes)}: spread them first")
+    ends = [sorted((float(c) * a.lo, float(c) * a.hi)) for c, a in terms]
+    lo, hi = (sum(e[i] for e in ends) + float(offset) for i in (0, 1))
+    return Sum(shapes.pop(), max(a.level for _, a in terms), lo, hi, tuple(terms), offset)
+
+
+def stack(parts: Iterable[Node], axis: int = 0) -> Node:
+    """Concatenation along an axis that exists."""
+    nodes = tuple(parts)
+    if len(nodes) == 1:
+        return nodes[0]
+    if len({(*n.shape[:axis], *n.shape[axis + 1 :]) for n in nodes}) != 1:
+        raise ValueError(f"shapes {[n.shape for n in nodes]} do not stack along axis {axis}")
+    first = nodes[0].shape
+    shape = (*first[:axis], sum(n.shape[axis] for n in nodes), *first[axis + 1 :])
+    level = max(n.level for n in nodes)
+    return Stack(shape, level, min(n.lo for n in nodes), max(n.hi for n in nodes), nodes, axis)
+
+
+def relu(x: Node) -> Node:
+    """One layer of neurons; of a constant, a constant."""
+    level = CONSTANT_LEVEL if x.is_constant else x.level + 1
+    return Relu(x.shape, level, max(x.lo, 0.0), max(x.hi, 0.0), x)
+
+
+def trim(v: Node, height: Scalar = 1, total: float = inf) -> Node:
+    """min(max(v, 0), height) = relu(v) - relu(v - height), the paper's trim (proof of Lemma G.11).
+
+    `total` bounds the sum of the neurons of each kind along the last axis.
+    """
+    up, beyond = (assume_total(relu(w), total) for w in (v, v - height))
+    return assume(up - beyond, max(0.0, min(v.lo, float(height))), min(float(height), max(v.hi, 0.0)))
+
+
+def assume(node: Node, lo: float, hi: float) -> Node:
+    """The node with bounds that interval arithmetic cannot see. A bound is a claim: the tests check every one of them."""
+    if lo <= node.lo and hi >= node.hi:
+        return node
+    if isinstance(node, Apply) and isinstance(node.linear, Reshape | Reorder | Spread):
+        node = replace(node, arg=assume(node.arg, lo, hi))  # the same numbers
+    return replace(node, lo=max(lo, node.lo), hi=min(hi, node.hi))
+
+
+def assume_total(node: Node, total: float) -> Node:
+    """The node with a bound of the sum of magnitudes along the last axis, less than all entries at their largest."""
+    return node if total >= node.total else replace(node, total=total)
+
+
+def largest_of(q: Node, node: Node) -> Node:
+    """The scalar `node`, which is the largest entry of the vector q, or a vector of the largest of every row."""
+    return Largest(node.shape, node.level, node.lo, node.hi, node, q)
+
+
+def variant(node: Node, form: Callable[[int], Node]) -> Node:
+    """The node, for which the fused profile computes `form(cells)`."""
+    return Variant(node.shape, node.level, node.lo, node.hi, node, form, total=node.total)
+
+
+class LayerNames(dict[int, str]):
+    """What the ReLU layers are called, by level; where several things happen in one layer, all of them."""
+
+    def span(self, name: str, after: Node, last: Node) -> None:
+        """Name the layers behind one node up to another one."""
+        for level in range(max(after.level, 0) + 1, last.level + 1):
+            self.add(level, name)
+
+    def add(self, level: int, name: str) -> None:
+        there = self[level].split(" + ") if level in self else []
+        self[level] = " + ".join(dict.fromkeys([*there, name]))
+
+
+def differences(a: Node, b: Node) -> Node:
+    """The matrix a_i - b_j of two vectors."""
+    return a.spread(1, b.shape[0]) - b.spread(0, a.shape[0])
+
+
+def below_diagonal(n: int) -> Node:
+    """The constant matrix [j < i], as trim(i - j): two short vectors instead of n^2 stored numbers."""
+    index = constant(np.arange(n))
+    return trim(differences(index, index))
+
+
+def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = attrgetter("args")) -> list[Node]:
+    """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
+    order: dict[Node, None] = {}
+    pending = list(reversed(outputs))
+    while pending:
+        node = pending[-1]
+        if node in order:
+            pending.pop()
+        elif missing := [arg for arg in args(node) if arg not in order]:
+            pending.extend(reversed(missing))
+        else:
+            order[pending.pop()] = None
+    return list(order)
+
+
+def _apply(linear: Linear, arg: Node) -> Node:
+    shape = target(linear, arg.shape)
+    lo, hi = _bounds(linear, arg)
+    if isinstance(arg, Constant) and not isinstance(linear, Spread):  # fold what stays small
+        return constant(apply(linear, arg.values[None])[0])
+    return Apply(shape, arg.level, lo, hi, linear, arg)
+
+
+def _bounds(linear: Linear, arg: Node) -> tuple[float, float]:
+    match linear:
+        case Along(_, matrix):
+            m = matrix.astype(np.float64)
+            plus = (m + abs(m)) / 2
+            up, down = np.ravel(plus.sum(axis=1)), np.ravel((plus - m).sum(axis=1))
+            return float((up * arg.lo - down * arg.hi).min()), float((up * arg.hi - down * arg.lo).max())
+        case Weigh(weights):
+            w = np.asarray(weights, dtype=np.float64)
+            ends = np.stack([w * arg.lo, w * arg.hi])
+            return float(ends.min()), float(ends.max())
+        case _:
+            return arg.lo, arg.hi

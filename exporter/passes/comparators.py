@@ -1,0 +1,244 @@
+"""Sorting networks as Max and Min nodes: every float as it is, with no grid, no domain and no rounding.
+
+A comparator of the formula, a - relu(a - b) and b + relu(a - b), is Min(a, b) and Max(a, b); all else in a network of
+comparators only moves entries. Numbers that are compared and moved are never changed, so that the answer is one of the
+entries, whatever they are: infinities, subnormals, whole numbers of any type. The mean of two is (a + b) / 2, one rounding
+as in numpy. A NaN that a runtime's Max and Min hand on (onnxruntime's do) reaches every answer, as in numpy.median.
+
+The numbers stand along the first axis of the tensors, or along any but the last: then a stage moves and compares long runs
+of memory. Bystanders of a stage are not copied.
+
+A quantile between two ranks is numpy's a + (b - a) t, or b - (b - a) (1 - t), operation by operation; numpy subtracts in the
+type of the data, and goes on in float64 where several quantiles are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from exporter.ir.fused_forms import RUNS, SHORT, grain, unvaried
+from exporter.ir.graph import Graph
+from exporter.ir.linear import Reorder, Reshape, Spread, Take, Weigh, source_index
+from exporter.ir.network import Network
+from exporter.ir.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
+
+Index = npt.NDArray[np.int64]
+
+
+class Interpolation(NamedTuple):
+    """start + (upper - lower) * weights"""
+
+    start: Node
+    upper: Node
+    lower: Node
+    weights: npt.NDArray[np.float64]
+
+
+class Comparison(NamedTuple):
+    """One end of a comparator."""
+
+    op: str
+    a: Node
+    b: Node
+
+
+def comparison(node: Node) -> Comparison | None:
+    """The comparator whose lower or upper end the node is (`minimum` and `maximum` of exporter.ir.primitives)."""
+    match node:
+        case Sum(terms=((1, a), (-1, Relu(arg=Sum(terms=((1, same), (-1, b)), offset=0)))), offset=0) if a is same:
+            return Comparison("Min", a, b)
+        case Sum(terms=((1, b), (1, Relu(arg=Sum(terms=((1, a), (-1, same)), offset=0)))), offset=0) if b is same:
+            return Comparison("Max", a, b)
+        case _:
+            return None
+
+
+def mean_of_two(node: Node) -> tuple[Node, Node] | None:
+    """The two that the node is the mean of."""
+    match node:
+        case Sum(terms=((half, a), (same, b)), offset=0) if half == same == 0.5:
+            return a, b
+        case _:
+            return None
+
+
+def interpolation(node: Node) -> Interpolation | None:
+    """The quantiles between two ranks that the node is (`interpolated`)."""
+    match node:
+        case Sum(
+            terms=((1, start), (1, Apply(linear=Weigh(weights), arg=Sum(terms=((1, upper), (-1, lower)), offset=0)))),
+            offset=0,
+        ):
+            return Interpolation(start, upper, lower, np.asarray(weights, dtype=np.float64))
+        case _:
+            return None
+
+
+def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
+    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
+    lower, upper = np.array(places).T
+    t = np.asarray(weights)
+    start = values.take(np.where(t < 0.5, lower, upper))
+    return start + (values.take(upper) - values.take(lower)).weigh(np.where(t < 0.5, t, t - 1))
+
+
+def operands(node: Node) -> tuple[Node, ...] | None:
+    """What a node of a network of comparators reads; None for one that has no place in it."""
+    if found := comparison(node):
+        return found.a, found.b
+    if halves := mean_of_two(node):
+        return halves
+    if mixed := interpolation(node):
+        return mixed.start, mixed.upper, mixed.lower
+    match node:
+        case Input():
+            return ()
+        case Apply(linear=Take() | Spread() | Reorder() | Reshape(), arg=arg) | Largest(arg=arg):
+            return (arg,)
+        case Stack(parts=parts, axis=0):
+            return parts
+        case _:
+            return None
+
+
+def made_of_comparators(net: Network) -> bool:
+    """Whether the whole network is comparators, moved entries, means of two and interpolations."""
+    net = unvaried(net)
+    return all(operands(node) is not None for node in topological(net.output, args=lambda node: operands(node) or ()))
+
+
+def comparator_graph(net: Network, dtype: str, wide: bool = False) -> Graph:
+    """A network of comparators as Max and Min on rows [N, d]; `wide`: what comes out, and any interpolation, is float64."""
+    graph = Graph(np.dtype(dtype), once=True)
+    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True, wide=wide)
+    graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
+    return graph
+
+
+def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False, wide: bool = False) -> str:
+    """The output of the network for the numbers along an axis of the tensor x, along that axis.
+
+    `rows`: x is (d, N). `wide`: the output is float64.
+    """
+    net = unvaried(net)
+    return _Comparators(graph, net, x, axis, rows, wide).tensor(net.output, wide=wide)
+
+
+class _Comparators:
+    """The nodes of one network. Every number that is computed has an id, those of one tensor in a row.
+
+    A vector of the formula is an array of ids: to move entries is to index it, and costs no node until a comparator reads
+    the vector. `rows`: x is (d, N). `wide`: interpolations are computed in float64.
+    """
+
+    def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool, wide: bool) -> None:
+        self.graph, self.axis, self.rows, self.wide = graph, axis, rows, wide
+        self.names: list[str] = []
+        self.starts = np.zeros(0, dtype=np.int64)  # the first id of every tensor
+        self.sizes = np.zeros(0, dtype=np.int64)
+        self.ids: dict[Node, Index] = {net.input: self._new(x, net.input.size)}
+        self.joined: dict[tuple[tuple[tuple[int, int], ...], bool], str] = {}
+        self.widened: set[str] = set()  # tensors of float64 in a graph of float32
+        for node in topological(net.output, args=lambda node: operands(node) or ()):
+            if node not in self.ids:
+                self.ids[node] = self._made(node)
+
+    def _new(self, name: str, size: int) -> Index:
+        """The ids of a new tensor. One id is left out between two tensors, so that a run of ids stays within one."""
+        start = int(self.starts[-1] + self.sizes[-1]) + 1 if self.names else 0
+        self.names.append(name)
+        self.starts, self.sizes = np.append(self.starts, start), np.append(self.sizes, size)
+        return np.arange(start, start + size)
+
+    def _made(self, node: Node) -> Index:
+        """The ids of a node's entries: new ones of what is computed, those of the arguments of what is moved."""
+        if found := comparison(node):
+            both = [self.tensor(found.a, found.b), self.tensor(found.b, found.a)]
+            return self._new(self.graph.add(found.op, both), node.size)
+        if halves := mean_of_two(node):
+            sums = self.graph.add("Add", [self.tensor(half) for half in halves])
+            return self._new(self.graph.add("Mul", [sums, self.graph.constant(0.5)]), node.size)
+        if mixed := interpolation(node):
+            apart = self.graph.add("Sub", [self.tensor(mixed.upper), self.tensor(mixed.lower)])
+            weights = self.graph.constant(mixed.weights[:, None], np.float64 if self.wide else self.graph.dtype)
+            moved = self.graph.add("Mul", [self._widened(apart) if self.wide else apart, weights])
+            sums = self.graph.add("Add", [self.tensor(mixed.start, wide=self.wide), moved])
+            self.widened |= {sums} if self.wide else set()
+            return self._new(sums, node.size)
+        match node:
+            case Largest(arg=arg):
+                return self.ids[arg]
+            case Stack(parts=parts):
+                return np.concatenate([self.ids[part] for part in parts])
+            case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
+                return self.ids[arg][source_index(linear, arg.shape, np.arange(node.size, dtype=np.int64))]
+            case _:
+                raise AssertionError(f"{node} is no node of comparators")
+
+    def tensor(self, node: Node, beside: Node | None = None, wide: bool = False) -> str:
+        """The tensor of a vector: one that is there, a few runs cut out of such and joined, or entries of their join,
+        which is that of the vector `beside` as well; `wide`: in float64."""
+        ids = self.ids[node]
+        starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+        if len(starts) <= RUNS and len(ids) >= RUNS * (len(starts) - 1):
+            ends = [*starts[1:], len(ids)]
+            runs = [(int(ids[start]), int(ids[end - 1])) for start, end in zip(starts, ends, strict=True)]
+            return self._join(runs, wide)
+        used = self._used(ids if beside is None else np.concatenate([ids, self.ids[beside]]))
+        sizes = [last - first + 1 for first, last in used]
+        if (used, wide) not in self.joined:
+            self.joined[used, wide] = self._join(used, wide)
+        firsts, places = np.array([first for first, _ in used]), np.cumsum([0, *sizes[:-1]])
+        which = np.searchsorted(firsts, ids, side="right") - 1
+        return self._taken(self.joined[used, wide], sum(sizes), ids - firsts[which] + places[which])
+
+    def _used(self, ids: Index) -> tuple[tuple[int, int], ...]:
+        """The first and the last id that are read of every tensor; all of it if the tensors are short."""
+        ordered = np.sort(ids)
+        which = self._which(ordered)
+        first = np.flatnonzero(np.diff(which, prepend=-1))
+        bases = which[first]
+        if self.sizes[bases].sum() < SHORT:
+            lows, highs = self.starts[bases], self.starts[bases] + self.sizes[bases] - 1
+        else:
+            lows, highs = ordered[first], ordered[np.append(first[1:], len(ordered)) - 1]
+        return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
+
+    def _which(self, ids: Index) -> Index:
+        """The tensors that hold some ids."""
+        return np.searchsorted(self.starts, ids, side="right") - 1
+
+    def _join(self, runs: Iterable[tuple[int, int]], wide: bool) -> str:
+        """Runs of ids in one tensor."""
+        parts = [self._widened(self._cut(*run)) if wide else self._cut(*run) for run in runs]
+        return self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
+
+    def _widened(self, name: str) -> str:
+        if name not in self.widened:
+            name = self.graph.add("Cast", [name], to=TensorProto.DOUBLE)
+            self.widened.add(name)
+        return name
+
+    def _cut(self, first: int, last: int) -> str:
+        """A run of ids, all of one tensor."""
+        base = int(self._which(np.array([first]))[0])
+        start = int(self.starts[base])
+        return self._taken(self.names[base], int(self.sizes[base]), np.arange(first - start, last - start + 1))
+
+    def _taken(self, name: str, size: int, index: Index) -> str:
+        if np.array_equal(index, np.arange(size)):
+            return name
+        if np.array_equal(index, np.arange(index[0], index[0] + len(index))):
+            ends = ([int(index[0])], [int(index[-1]) + 1], [self.axis], [1])
+            return self.graph.add("Slice", [name, *map(self.graph.shape, ends)])
+        if self.rows and (g := grain(index, size)) > 1:
+            cut = self.graph.add("Reshape", [name, self.graph.shape([size // g, g, -1])])
+            return self.graph.add(
+                "Reshape", [self._taken(cut, size // g, index[::g] // g), self.graph.shape([len(index), -1])]
+            )
+        return self.graph.add("Gather", [name, self.graph.constant(index, np.int64)], axis=self.axis)

@@ -1,0 +1,80 @@
+"""A network of minima and maxima in 8-bit integers: every node between DequantizeLinear and QuantizeLinear (QDQ).
+
+    q (int8) -> DequantizeLinear -> Min, Max, Slice, Concat, ... -> QuantizeLinear -> q (int8)
+
+An integer q stands for the number (q - zero point) * scale. All tensors share one scale and one zero point. Dequantisation
+then keeps the order of the integers, and the nodes only compare and move numbers, so every output is one of the input
+integers. A runtime may compute in float32 or in integers: the answer is the same.
+
+The way back is exact: (q - zero point) * scale is off by at most one part in 2^24, its quotient by the scale (or its
+product with the inverse) by at most three, and the quotient is at most 255 in magnitude, so rounding finds the integer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from exporter.errors import UserError
+from exporter.ir.graph import Graph
+from exporter.problem.grid import Grid, shown
+
+Integer = Literal["int8", "uint8"]
+INTEGERS: tuple[str, ...] = get_args(Integer)
+OPSET = 13  # the first with QuantizeLinear on int8 and Min, Max, Slice, Pad as we write them
+GRIDS = {"int8": Grid(-128, 127, 8), "uint8": Grid(0, 255, 8)}
+SCALES = 2.0**-100, 2.0**100  # beyond these the products with 255 leave the normal float32 numbers
+MOVES = {"Slice", "Gather", "Reshape", "Transpose", "Concat", "Pad"}
+COMPARES = {"Min", "Max"}
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """What an integer stands for: (q - zero_point) * scale."""
+
+    dtype: Integer
+    scale: float
+    zero_point: int
+
+
+def quantisation(dtype: Any, given: tuple[float, float]) -> Quantisation:
+    """The quantisation of --dtype and --quantized, or UserError with the rule that a value breaks."""
+    if dtype not in INTEGERS:
+        raise UserError(f"--quantized is for --dtype int8 and --dtype uint8, not for --dtype {dtype}")
+    scale, zero = given
+    lo, hi = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if not SCALES[0] <= scale <= SCALES[1]:
+        raise UserError(f"--quantized: the scale must be from {SCALES[0]:.3g} to {SCALES[1]:.3g}, not {shown(scale)}")
+    if not (lo <= zero <= hi and zero == int(zero)):
+        raise UserError(
+            f"--quantized: the zero point must be a whole number from {lo} to {hi} ({dtype}), not {shown(zero)}"
+        )
+    return Quantisation(dtype, float(np.float32(scale)), int(zero))
+
+
+def in_integers(graph: Graph, of: Quantisation) -> Graph:
+    """The graph from x to y with every tensor between its nodes, x and y as integers."""
+    stored = {"scale": np.float32(of.scale), "zero_point": np.dtype(of.dtype).type(of.zero_point)}
+    tensors = {name: numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()}
+    new = Graph(graph.dtype, initializers={**graph.initializers, **tensors}, opset=OPSET)
+    read: dict[str, str] = {}
+
+    def numbers(name: str) -> str:
+        """A tensor as floats. Constants are parameters, such as the ends of a Slice."""
+        if name in new.initializers or not name:
+            return name
+        if name not in read:
+            read[name] = new.add("DequantizeLinear", [integers.get(name, name), *stored])
+        return read[name]
+
+    integers: dict[str, str] = {}
+    for node in graph.nodes:
+        assert node.op_type in MOVES | COMPARES, node.op_type
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        made = new.add(node.op_type, [numbers(name) for name in node.input], **attributes)
+        integers[node.output[0]] = new.add("QuantizeLinear", [made, *stored])
+    new.finish(integers["y"])
+    return new

@@ -1,0 +1,501 @@
+"""A network as ONNX nodes, factored as its formula is (the merged chain: exporter.passes.dense).
+
+    structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
+    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), Clip or HardSigmoid for the guard, and
+                 ReduceMax for a tree of maxima
+
+The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
+materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
+
+What makes them fast in onnxruntime, and no slower elsewhere: sums are Gemm(ones, v, transB = 1), which reads v once, with
+factor and offset inside; the scalars it returns stay (1, N); matrices (N, a, b) are kept as N a rows of b; an offset is
+added to the smallest operand; many scalars are added up by one Gemm. Fused files also share what they compute twice and
+take the mean of two entries as a product; structured ones keep to the forms that docs/runtimes.md was measured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import Any, assert_never
+
+import numpy as np
+import scipy.sparse as sp
+
+from exporter.ir.fused_forms import grain, regular_runs, scaled_total, served, trimmed, unvaried
+from exporter.ir.graph import TURNED, Graph
+from exporter.ir.input_rounding import Guard, guard
+from exporter.ir.linear import (
+    Along,
+    Array,
+    Linear,
+    Reorder,
+    Reshape,
+    Shape,
+    Spread,
+    Take,
+    Weigh,
+    dense,
+    shape_size,
+)
+from exporter.ir.network import Network, constant_values
+from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.passes.rewrites import (
+    absorbed,
+    entry_sum,
+    joint_product,
+    largest_entry,
+    lifted,
+    lifted_total,
+    plus_product,
+    product_chain,
+)
+
+FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
+TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
+LONG_LIST = 4096
+ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
+LONG = 4  # so many scalars are added up by one Gemm
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in the graph. `shape` leaves the batch out and has 1 where the node's own axis is longer but all alike.
+
+    A scalar per vector, shape (), is the tensor (1, N); a matrix (a, b) may be `merged` to the tensor (N a, b); anything
+    else is (N, *shape), and without the N where it does not depend on the input.
+    """
+
+    name: str
+    shape: Shape
+    batched: bool
+    merged: bool = False
+
+
+def structured_graph(net: Network, dtype: str, fused: bool = False, cells: int = ONE_VECTOR) -> Graph:
+    """The factored formula as ONNX nodes; fused, with its variants, which make so many numbers of a vector at a time."""
+    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net, cells) if fused else unvaried(net))
+
+
+class Lowering:
+    """The nodes of one formula, batch first; exporter.passes.batch_last puts the batch last."""
+
+    def __init__(self, graph: Graph, fused: bool) -> None:
+        self.graph, self.fused = graph, fused
+        self.values: dict[Node, Value] = {}
+        self.totals: dict[tuple[float, Node], tuple[Value, float]] = {}
+        self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
+        self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
+
+    def run(self, net: Network) -> Graph:
+        self.graph.finish(self._emit(net).name)
+        if self.fused:
+            self.graph.reshape_once()
+        return self.graph
+
+    def _emit(self, net: Network) -> Value:
+        """All nodes but what a pattern absorbs, and the vector of outputs."""
+        for node in topological(net.output, args=self._operands):
+            self.values[node] = self._lower(node)
+        p = net.output.size
+        out = self._reshape(self._full(net.output), (p,))
+        return out if out.name != "x" and out.batched else self._from_input(out, p)
+
+    def _rule(self, node: Node) -> tuple[Rule, Any]:
+        """The first rule of the table that matches, and what it found."""
+        for rule in self.rules():
+            if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
+                return rule, found
+        raise AssertionError("the last rule matches every node")
+
+    def rules(self) -> tuple[Rule, ...]:
+        return RULES
+
+    def _operands(self, node: Node) -> tuple[Node, ...]:
+        rule, found = self._rule(node)
+        return rule.operands(found)
+
+    def _lower(self, node: Node) -> Value:
+        rule, found = self._rule(node)
+        return rule.emit(self, node, found)
+
+    def plain(self, node: Node) -> Value:
+        """A node by itself."""
+        match kind(node):
+            case Input(shape=shape):
+                return self._input(shape)
+            case Constant():
+                return self.folded(node)
+            case Largest(arg=arg) | Variant(arg=arg):
+                return self.values[arg]
+            case Relu(arg=arg):
+                return self._each(self.values[arg], "Relu")
+            case Sum(terms=terms, offset=offset):
+                if node.shape == () and len(terms) >= LONG and not node.is_constant:
+                    return self._long_sum(terms, offset)
+                return self._sum(node, terms, offset)
+            case Stack(parts=parts, axis=axis):
+                return self._stack(parts, axis)
+            case Apply(linear=linear, arg=arg):
+                return self._apply(linear, arg)
+            case never:
+                assert_never(never)
+
+    def _input(self, shape: Shape) -> Value:
+        return Value("x", shape, True)
+
+    def folded(self, node: Node) -> Value:
+        values = self._once(constant_values(node))
+        return Value(self._stored(values), values.shape, False)
+
+    def _once(self, values: Array) -> Array:
+        """Constants; fused, once along an axis on which they are all alike, for a scalar is added faster than a row."""
+        for axis in range(values.ndim) if self.fused else ():
+            first = values.take([0], axis)
+            values = first if np.all(values == first) else values
+        return values
+
+    def _stored(self, values: Array) -> str:
+        return self.graph.constant(values.astype(np.float64))
+
+    def clip(self, c: float, v: Node, h: float, offset: float) -> Value:
+        if summed := absorbed((c, v, h, offset)):
+            arg, lo, hi, offset = self.total(*summed), offset, h + offset, 0.0
+        else:
+            arg, lo, hi = self.values[v], 0.0, h
+        clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
+        return self._shift(self._scale(clipped, c), offset)
+
+    def guard(self, g: Guard) -> Value:
+        """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
+        source, c = self.values[g.source], (self.graph.constant(g.c),)
+        if g.bare and self.graph.dtype == np.float32:
+            return self._each(self._each(source, "HardSigmoid", **TURNED), "Sub", before=c)
+        ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
+        shifted = self._shift(self._scale(self._each(source, "Clip", *ends), g.scale), -g.shift)
+        return self._each(self._each(shifted, "Sub", before=c), "Sub", before=c)
+
+    def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = (), **attributes: Any) -> Value:
+        """An operation on every entry; of a reshaped tensor it is done first, where a Gemm may take it in."""
+        if v.name not in self.reshaped:
+            return replace(v, name=self.graph.add(op, [*before, v.name, *after], **attributes))
+        source, dims = self.reshaped[v.name]
+        done = self.graph.add(op, [*before, source, *after], **attributes)
+        if source in self.dims:
+            self.dims[done] = self.dims[source]
+        return replace(v, name=self._reshape_to(done, dims))
+
+    def _scale(self, v: Value, c: float | int | Fraction) -> Value:
+        if c == 1:
+            return v
+        if abs(float(c) - 1) <= 2.0**-24:
+            # onnxruntime reads a float64 factor as float32, and leaves out what is 1 there
+            return self._scale(self._scale(v, 2 * c), 0.5)
+        return self._each(v, "Mul", self.graph.constant(float(c)))
+
+    def _shift(self, v: Value, offset: float) -> Value:
+        if offset == 0:
+            return v
+        add = offset > 0 and (self.fused or bool(v.shape))
+        return self._each(v, "Add" if add else "Sub", self.graph.constant(offset if add else -offset))
+
+    def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
+        """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
+        order = sorted(terms, key=lambda t: (t[0] != 1, t[0] < 0))
+        values = self._aligned([self.values[a] for _, a in order], node)
+        factors = [c for c, _ in order]
+        if offset and len(values) > 1:
+            small = min(range(len(values)), key=lambda i: shape_size(values[i].shape))
+            if shape_size(values[small].shape) < node.size and abs(factors[small]) == 1:
+                values[small] = self._shift(values[small], float(offset * factors[small]))
+                offset = 0
+        acc = values[0]
+        if factors[0] == -1 and (len(values) == 1 or offset):
+            acc = self._each(acc, "Sub", before=(self.graph.constant(float(offset)),))
+            offset = 0
+        else:
+            acc = self._scale(acc, factors[0])
+        for c, term in zip(factors[1:], values[1:], strict=True):
+            scaled = self._scale(term, abs(c))
+            shape = tuple(max(a, b) for a, b in zip(acc.shape, term.shape, strict=True))
+            name = self.graph.add("Add" if c > 0 else "Sub", [acc.name, scaled.name])
+            acc = Value(name, shape, acc.batched or term.batched, acc.merged or term.merged)
+        acc = self._shift(acc, float(offset))
+        if len(acc.shape) == 2 and acc.shape == node.shape and acc.batched and not acc.merged and min(acc.shape) > 1:
+            acc = self._merge(acc)
+        return acc
+
+    def _aligned(self, values: list[Value], node: Node) -> list[Value]:
+        """Operands of one layout: all merged where one is and the others can be, else none."""
+        if not any(v.merged for v in values):
+            return values
+        rows = node.shape[0]
+        if all(v.merged or (v.batched and v.shape[0] == rows) or (not v.batched and v.shape[0] == 1) for v in values):
+            return [v if v.merged or not v.batched else self._merge(v) for v in values]
+        return [self._plain(v) for v in values]
+
+    def _merge(self, v: Value) -> Value:
+        self.dims[v.name] = (-1, *v.shape)
+        return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
+
+    def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
+        """A Reshape of what another Reshape was made of, where there is one; fused, none to what it is already."""
+        source, _ = self.reshaped.get(name, (name, dims))
+        if self.fused and self.dims.get(source) == tuple(dims):
+            return source
+        out = self.graph.add("Reshape", [source, self.graph.shape(dims)])
+        self.reshaped[out] = source, dims
+        return out
+
+    def _plain(self, v: Value) -> Value:
+        if not v.merged:
+            return v
+        return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
+
+    def largest(self, q: Node, shape: Shape) -> Value:
+        """The largest entry of a vector, or of a matrix of one row; of every row where a vector is wanted."""
+        v = self._full(q)
+        if shape:
+            return Value(self.graph.add("ReduceMax", [v.name], axes=[2], keepdims=0), shape, True)
+        attributes = {"axes": [2], "keepdims": 0} if len(q.shape) == 2 else {"axes": [1]}
+        name = self.graph.add("ReduceMax", [v.name], **attributes)
+        self.dims[name] = (-1, 1)
+        return Value(self._reshape_to(name, [1, -1]), (), True)
+
+    def _long_sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
+        """Many scalars: (n, N) stacked, and one row of coefficients."""
+        moving = [(c, a) for c, a in terms if not a.is_constant]
+        fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
+        cat = self.graph.add("Concat", [self.values[a].name for _, a in moving], axis=0)
+        row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
+        return Value(self._row_product(row, cat, fixed), (), True)
+
+    def total(self, c: float, arg: Node, offset: float) -> Value:
+        """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
+        if (c, arg) not in self.totals:
+            self.totals[c, arg] = self._new_total(c, arg, offset), offset
+        made, its_offset = self.totals[c, arg]
+        return self._shift(made, offset - its_offset)
+
+    def _summed(self, arg: Node) -> tuple[Value, float]:
+        """A tensor whose entries are those of the node less a number, and the number."""
+        shifted = None if arg in self.values else lifted(arg)
+        node, h, offset = shifted or (arg, 0.0, 0.0)
+        v = self.values[node] if self.values[node].shape == node.shape else self._full(node)
+        if shifted:
+            v = self._each(v, "Clip", *(self.graph.constant(end) for end in (-offset, h - offset)))
+        return v, offset
+
+    def _new_total(self, c: float, arg: Node, offset: float) -> Value:
+        """The sum as Gemm(c ... c, v, offset) over the rows of v."""
+        n, lead = arg.shape[-1], arg.shape[:-1]
+        v, each = self._summed(arg)
+        offset += c * n * each
+        if not v.batched:
+            ones = self.graph.constant(np.full((n, 1), c))
+            out = self._shift(Value(self.graph.add("MatMul", [v.name, ones]), (*lead, 1), False), offset)
+            return self._reshape(out, lead)
+        name = v.name
+        if lead and not v.merged:
+            name = self._reshape_to(name, [-1, n])
+        row = _row_length(n)
+        if row < n:
+            name = self._row_sums(self._reshape_to(name, [-1, row]), row, 1.0, 0.0)
+            n //= row
+            name = self._reshape_to(name, [-1, n])
+        name = self._row_sums(name, n, c, offset)
+        if lead:
+            name = self._reshape_to(name, [-1, *lead])
+        return Value(name, lead, True)
+
+    def _row_sums(self, name: str, n: int, c: float, offset: float) -> str:
+        return self._row_product(self.graph.constant(np.full((1, n), c)), name, offset, transB=1)
+
+    def _row_product(self, row: str, name: str, offset: float, **attributes: int) -> str:
+        """row @ name + offset, of shape (1, N).
+
+        MNN takes what is added to such a product for a bias of N entries and reads past the end of the one that is there;
+        a subtraction it leaves alone. The fused profile, made for serving, keeps the offset inside the Gemm.
+        """
+        if self.fused:
+            return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], **attributes)
+        out = self.graph.add("Gemm", [row, name], **attributes)
+        return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
+
+    def product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
+        """rest + M arg along the last axis: one Gemm over the rows."""
+        v, r = self._rows(arg), self._rows(rest)
+        name = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), r])
+        return Value(name, rest.shape, True, merged=len(rest.shape) == 2)
+
+    def joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
+        """M (v, w, ...) for vectors: one Gemm over all of them."""
+        zero = self.graph.constant(np.zeros(len(matrix)))
+        name = self.graph.add("Gemm", [self._stack(args, 0).name, self.graph.constant(matrix.T), zero])
+        return Value(name, (len(matrix),), True)
+
+    def entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
+        """row v + offset for a vector: one Gemm."""
+        weights, bias = self.graph.constant(row[:, None]), self.graph.constant([offset])
+        return Value(self.graph.add("Gemm", [self._full(arg).name, weights, bias]), (1,), True)
+
+    def product(self, node: Node, arg: Node, matrix: Array) -> Value:
+        """M arg along the last axis: one Gemm over the rows."""
+        v, zero = self._rows(arg), self.graph.constant(np.zeros(len(matrix)))
+        out = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), zero])
+        return Value(out, node.shape, True, merged=len(node.shape) == 2)
+
+    def _rows(self, node: Node) -> str:
+        """The tensor of a vector or matrix, a row of which is its last axis."""
+        v = self.values[node]
+        if v.merged:
+            return v.name
+        v = self._full(node)
+        return v.name if len(node.shape) == 1 else self._reshape_to(v.name, [-1, node.shape[-1]])
+
+    def _stack(self, parts: tuple[Node, ...], axis: int) -> Value:
+        full = [self._full(p) for p in parts]
+        batched = any(v.batched for v in full)
+        if batched:
+            full = [v if v.batched else self._with_batch(v) for v in full]
+        shape = (*full[0].shape[:axis], sum(v.shape[axis] for v in full), *full[0].shape[axis + 1 :])
+        name = self.graph.add("Concat", [v.name for v in full], axis=self._place(axis, batched))
+        return Value(name, shape, batched)
+
+    def _place(self, axis: int, batched: bool) -> int:
+        """The axis of a tensor that is an axis of the formula."""
+        return axis + batched
+
+    def _apply(self, linear: Linear, arg: Node) -> Value:
+        v = self._plain(self.values[arg])
+        match linear:
+            case Spread(axis, _):
+                return self._reshape(v, (*v.shape[:axis], 1, *v.shape[axis:]))
+            case Reshape(shape):
+                return self._reshape(self._full(arg), shape)
+            case Reorder(perm):
+                return self._transpose(v, list(perm))
+            case Weigh(weights):
+                if not isinstance(weights, np.ndarray):
+                    return self._scale(v, weights)
+                if v.batched and v.shape == ():
+                    return self._scale(v, float(weights))
+                return Value(self.graph.add("Mul", [v.name, self._stored(self._once(weights))]), arg.shape, v.batched)
+            case Take(axis, indices):
+                return self._take(v, axis, indices)
+            case Along(axis, matrix):
+                if v.shape[axis] != arg.shape[axis]:
+                    v = self._full(arg)
+                return self._along(v, axis, matrix)
+
+    def _take(self, v: Value, axis: int, indices: Array) -> Value:
+        if v.shape[axis] == 1:
+            return v  # all entries along the axis are alike
+        shape = (*v.shape[:axis], len(indices), *v.shape[axis + 1 :])
+        where = self._place(axis, v.batched)
+        steps = np.unique(np.diff(indices))
+        if len(steps) == 0 or (len(steps) == 1 and steps[0] > 0):
+            return Value(self._slice(v.name, indices, where), shape, v.batched)
+        if self.fused and (runs := regular_runs(indices)):
+            names = [self._slice(v.name, run, where) for run in runs]
+            return Value(self.graph.add("Concat", names, axis=where), shape, v.batched)
+        if self.fused and (g := grain(indices, v.shape[axis])) > 1:
+            rows = self._reshape(v, (*v.shape[:axis], v.shape[axis] // g, g, *v.shape[axis + 1 :]))
+            return self._reshape(self._take(rows, axis, indices[::g] // g), shape)
+        # long lists of indices are most of a file: four bytes each will do
+        idx = self.graph.constant(indices, np.int32 if len(indices) > LONG_LIST else np.int64)
+        return Value(self.graph.add("Gather", [v.name, idx], axis=where), shape, v.batched)
+
+    def _slice(self, name: str, indices: Array, axis: int) -> str:
+        """Entries at equal distances."""
+        step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
+        ends = [[int(indices[0])], [int(indices[-1]) + 1], [axis], [step]]
+        return self.graph.add("Slice", [name, *(self.graph.shape(e) for e in ends)])
+
+    def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
+        m = dense(matrix).astype(np.float64)
+        shape = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :])
+        if axis == len(shape) - 1:
+            return Value(self.graph.add("MatMul", [v.name, self.graph.constant(m.T)]), shape, v.batched)
+        if axis == len(shape) - 2:
+            return Value(self.graph.add("MatMul", [self.graph.constant(m), v.name]), shape, v.batched)
+        perm = [a for a in range(len(shape)) if a != axis] + [axis]
+        moved = self._transpose(v, perm)
+        name = self.graph.add("MatMul", [moved.name, self.graph.constant(m.T)])
+        return self._transpose(
+            Value(name, (*moved.shape[:-1], m.shape[0]), v.batched), [perm.index(a) for a in range(len(shape))]
+        )
+
+    def _transpose(self, v: Value, perm: list[int]) -> Value:
+        b = int(v.batched)
+        axes = ([0] if b else []) + [a + b for a in perm]
+        return Value(self.graph.add("Transpose", [v.name], perm=axes), tuple(v.shape[a] for a in perm), v.batched)
+
+    def _reshape(self, v: Value, shape: Shape) -> Value:
+        if shape == v.shape:
+            return v
+        dims = [1, -1] if v.batched and shape == () else [-1, *shape] if v.batched else shape
+        return Value(self._reshape_to(v.name, dims), shape, v.batched)
+
+    def _full(self, node: Node) -> Value:
+        """The node's value with every axis at its full length, not merged."""
+        v = self._plain(self.values[node])
+        if v.shape == node.shape:
+            return v
+        dims = [1, *node.shape] if v.batched else node.shape
+        return Value(self.graph.add("Expand", [v.name, self.graph.shape(dims)]), node.shape, v.batched)
+
+    def _with_batch(self, v: Value) -> Value:
+        """A constant, once for every vector of the batch: 0 x_1 + constant."""
+        start = [self.graph.shape(e) for e in ([0], [1], [1], [1])]
+        zero = self._scale(Value(self.graph.add("Slice", ["x", *start]), (1,), True), 0)
+        zero = self._reshape(zero, (1,) * len(v.shape))
+        return Value(self.graph.add("Add", [zero.name, v.name]), v.shape, True)
+
+    def _from_input(self, out: Value, p: int) -> Value:
+        """The output of a network without a node of its own: the input itself, or a constant."""
+        if out.batched:
+            return Value(self.graph.add("Add", [out.name, self.graph.constant(np.zeros(p))]), out.shape, True)
+        return self._with_batch(out)
+
+
+def folds(node: Node) -> bool:
+    """Whether a constant is stored as it is."""
+    return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
+
+
+def _row_length(n: int) -> int:
+    """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
+    if n <= TWO_STAGE:
+        return n
+    near = [r for r in range(256, 4097) if n % r == 0]
+    return min(near, key=lambda r: abs(r - 1024)) if near else n
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
+
+    match: Callable[[Node], Any]
+    operands: Callable[[Any], tuple[Node, ...]]
+    emit: Callable[[Lowering, Node, Any], Value]
+    fused: bool = False  # for that profile alone
+    rows: bool = False  # a product from the right, for vectors as rows
+
+
+RULES = (
+    Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
+    Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
+    Rule(largest_entry, lambda q: (q,), lambda low, node, q: low.largest(q, node.shape), fused=True),
+    Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
+    Rule(lifted_total, lambda t: (t[0],), lambda low, _, t: low.total(*t[1]), fused=True),
+    Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
+    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),
+    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p), rows=True),
+    Rule(partial(plus_product, axes=2), lambda p: p[:2], lambda low, _, p: low.product_plus(*p), fused=True, rows=True),
+    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True, rows=True),
+    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c), rows=True),
+    Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),
+)

@@ -1,0 +1,247 @@
+"""The profiles: which operators a file may have, how it is written, and the proof of a file's profile from the file alone.
+
+    dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
+    matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
+    structured   Relu is the only non-linear node; every product has a constant factor
+    fused        structured, and Clip with constant bounds or HardSigmoid where it is one, ReduceMax
+    minmax       Max and Min, what moves entries, and the mean of two; in int8 and uint8 as QDQ (exporter.passes.int8)
+    conv         of image filters alone: Conv with constant kernels, Relu, Add, Sub
+
+A new profile is one entry of PROFILES, from the strictest to the most permissive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+
+import onnx
+
+from exporter.errors import UserError
+from exporter.ir.graph import CLAMP, TRIMS, TURNED, Graph
+from exporter.ir.network import Network, weights
+from exporter.passes.batch_last import batch_graph
+from exporter.passes.comparators import comparator_graph
+from exporter.passes.dense import dense_graph
+from exporter.passes.lowering import structured_graph
+from exporter.passes.one_vector import for_one_vector
+
+AFFINE = {
+    "Add", "Sub", "Mul", "MatMul", "Gemm", "Reshape", "Slice", "Concat", "Transpose", "Expand", "ReduceSum", "Gather",
+    "Pad",
+}  # fmt: skip
+PRODUCTS = {"Mul", "MatMul", "Gemm"}
+WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", "Pad", "Conv"}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One entry of the catalogue.
+
+    `why_not` says why a file is not of this profile, or None; `write` lowers a network in a dtype. A `merged` profile is one
+    chain of merged maps: no order of summation is the formula's, and every zero is stored. `pair`: how many neurons one
+    number of a run stands for at most, as Clip stands for two. `floats`: it compares and moves numbers and never changes
+    them, so that it needs no grid and no guard, and writes networks of comparators alone. `batches` lowers a network for
+    large batches.
+    """
+
+    name: str
+    operators: str
+    purpose: str
+    why_not: Callable[[onnx.ModelProto], str | None]
+    write: Callable[[Network, str], Graph]
+    _: KW_ONLY
+    merged: bool = False
+    pair: int = 1
+    floats: bool = False
+
+    batches: Callable[[Network, str], Graph] | None = None
+
+    def graph(self, net: Network, dtype: str, tune: str = "throughput", batch: int | None = None) -> Graph:
+        """A network for large batches, if they have a form of their own, or for `tune`; for exactly `batch`."""
+        if self.batches and in_batches(tune, batch):
+            return self.batches(net, dtype)
+        graph = self.write(net, dtype)
+        if self.clips and batch == 1:
+            for_one_vector(graph, net.input.size)
+        return graph
+
+    @property
+    def clips(self) -> bool:
+        """Whether it has Clip, and computes what the network's variants are served as."""
+        return self.pair > 1
+
+
+def in_batches(tune: str, batch: int | None) -> bool:
+    """Whether a file is for many vectors in a run, and not for single ones."""
+    return tune == "throughput" and batch != 1
+
+
+@dataclass(frozen=True)
+class ProfileReport:
+    """The strictest profile that the graph fits, or None, and for each stricter one why it does not fit."""
+
+    profile: str | None
+    reasons: dict[str, str]
+    ops: dict[str, int]
+
+
+def prove_profile(model: onnx.ModelProto) -> ProfileReport:
+    ops = dict(sorted(Counter(n.op_type for n in model.graph.node).items()))
+    reasons: dict[str, str] = {}
+    for profile in (IMAGE_PROFILES if takes_images(model) else PROFILES).values():
+        reason = _not_single(model) or profile.why_not(model)
+        if reason is None:
+            return ProfileReport(profile.name, reasons, ops)
+        reasons[profile.name] = reason
+    return ProfileReport(None, reasons, ops)
+
+
+def takes_images(model: onnx.ModelProto) -> bool:
+    """Whether the input of a graph is of the kind [n, c, h, w]."""
+    stored = {t.name for t in model.graph.initializer}
+    return [len(i.type.tensor_type.shape.dim) for i in model.graph.input if i.name not in stored] == [4]
+
+
+def _not_single(model: onnx.ModelProto) -> str | None:
+    graph = model.graph
+    stored = {t.name for t in graph.initializer}
+    inputs = [i.name for i in graph.input if i.name not in stored]
+    if len(inputs) != 1 or len(graph.output) != 1:
+        return f"{len(inputs)} inputs and {len(graph.output)} outputs instead of one each"
+    if any(n.domain not in ("", "ai.onnx") for n in graph.node):
+        return "operators outside the default domain"
+    return None
+
+
+def _not_dense(model: onnx.ModelProto) -> str | None:
+    for i, node in enumerate(model.graph.node):
+        if node.op_type == "Gemm" and any(a.name in ("alpha", "beta", "transA") for a in node.attribute):
+            return f"node {i}: alpha, beta and transA must be left at their defaults"
+        if node.op_type == "Gemm" and len(node.input) != 3:
+            return f"node {i}: weights and bias must be stored tensors"
+    return _not_chain(model, ("Gemm", "Relu"))
+
+
+def _not_matmul(model: onnx.ModelProto) -> str | None:
+    return _not_chain(model, ("MatMul", "Add", "Relu"))
+
+
+def _not_chain(model: onnx.ModelProto, ops: tuple[str, ...]) -> str | None:
+    """Why the graph is not the given operators over and over, each on the one before, without the last Relu."""
+    graph = model.graph
+    stored = {t.name for t in graph.initializer}
+    current = next(i.name for i in graph.input if i.name not in stored)
+    for i, node in enumerate(graph.node):
+        if node.op_type != ops[i % len(ops)]:
+            return f"node {i} is {node.op_type}: the chain is {', '.join(ops)}, {ops[0]}, ..."
+        if node.input[0] != current:
+            return f"node {i} does not read the node before it"
+        if any(name not in stored for name in node.input[1:]):
+            return f"node {i}: weights and bias must be stored tensors"
+        current = node.output[0]
+    if len(graph.node) % len(ops) != len(ops) - 1 or current != graph.output[0].name:
+        return f"the chain does not end in the {ops[-2]} that is the output"
+    return None
+
+
+def _not_structured(model: onnx.ModelProto) -> str | None:
+    return _not_affine(model, {"Relu"})
+
+
+def _not_fused(model: onnx.ModelProto) -> str | None:
+    for node in model.graph.node:
+        slope = {a.name: a.f for a in node.attribute}
+        if node.op_type == "HardSigmoid" and slope not in (CLAMP, CLAMP | {"beta": 0.0}, TURNED):
+            return f"HardSigmoid {node.name} is no Clip of v or 1 - v from 0 to 1"
+    return _not_affine(model, {"Relu", "ReduceMax"} | TRIMS)
+
+
+def _not_minmax(model: onnx.ModelProto) -> str | None:
+    return _not_affine(model, {"Max", "Min", "QuantizeLinear", "DequantizeLinear"}, widens=True)
+
+
+def _not_conv(model: onnx.ModelProto) -> str | None:
+    allowed = ("Conv", "Relu", "Add", "Sub")
+    other = [n.op_type for n in model.graph.node if n.op_type not in allowed and not _type_of_ends(model, n)]
+    return f"{other[0]} is none of {', '.join(allowed)}" if other else _not_affine(model, {"Relu", "Conv"})
+
+
+def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+    """Whether a node does no more than give x or y another type."""
+    return node.op_type == "Cast" and (
+        node.input[0] == model.graph.input[0].name or node.output[0] == model.graph.output[0].name
+    )
+
+
+def _to_float64(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and node.attribute[0].i == onnx.TensorProto.DOUBLE
+
+
+def _not_affine(model: onnx.ModelProto, nonlinear: set[str], widens: bool = False) -> str | None:
+    """Why a graph is neither affine nor one of these operators; `widens`: numbers may become float64 on the way."""
+    fixed = {t.name for t in model.graph.initializer} | {""}
+    for node in model.graph.node:
+        if _type_of_ends(model, node) or (widens and _to_float64(node)):
+            continue
+        if node.op_type not in AFFINE | nonlinear:
+            return f"{node.op_type} is neither affine nor {' or '.join(sorted(nonlinear))}"
+        moving = [name for name in node.input if name not in fixed]
+        if not moving:
+            fixed.update(node.output)  # computed from constants alone
+            continue
+        if node.op_type in PRODUCTS and len(moving) > 1 and not (node.op_type == "Gemm" and _bias_only(node, fixed)):
+            return f"{node.op_type} {node.name} multiplies two values that depend on the input"
+        if node.op_type in WITH_PARAMETERS and moving != [node.input[0]]:
+            return f"{node.op_type} {node.name} has parameters that depend on the input"
+    return None
+
+
+def _bias_only(node: onnx.NodeProto, fixed: set[str]) -> bool:
+    return node.input[0] in fixed or node.input[1] in fixed
+
+
+PROFILES = {
+    p.name: p
+    for p in (
+        Profile(
+            "dense", "Gemm and Relu, one chain", "verifiers, small d", _not_dense,
+            lambda net, dtype: dense_graph(weights(net), dtype), merged=True,
+        ),
+        Profile(
+            "matmul", "MatMul, Add and Relu, one chain", "loaders without Gemm", _not_matmul,
+            lambda net, dtype: dense_graph(weights(net), dtype, gemm=False), merged=True,
+        ),
+        Profile(
+            "structured", "Relu is the only non-linear one, the rest affine with constant weights",
+            "every runtime, any d", _not_structured, structured_graph,
+        ),
+        Profile(
+            "fused",
+            "structured, with Clip or HardSigmoid for relu(v) - relu(v - 1) and the guard, ReduceMax for a tree of maxima",
+            "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
+            batches=batch_graph,
+        ),
+        Profile(
+            "minmax", "Max and Min, right on every float: no grid, no domain",
+            "runtimes with Max and Min but no TopK", _not_minmax, comparator_graph, floats=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def _no_vectors(net: Network, dtype: str) -> Graph:
+    raise UserError("--profile conv is of image filters: it needs a --window")
+
+
+# those of image filters (exporter.frontends.images), which are lowered there; from the strictest to the most permissive
+IMAGE_PROFILES = {
+    p.name: p
+    for p in (
+        Profile(
+            "conv", "Conv with constant kernels, Relu, Add and Sub", "image filters on NPUs", _not_conv, _no_vectors
+        ),
+        *(PROFILES[name] for name in ("structured", "fused", "minmax")),
+    )
+}

@@ -1,0 +1,127 @@
+"""Formulas that have a shorter form in ONNX: one small rule each, applied by `exporter.passes.lowering`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from exporter.ir.fused_forms import scaled_total, trimmed
+from exporter.ir.linear import Along, Array, Reshape, Take
+from exporter.ir.trace import Apply, Largest, Node, Sum
+
+
+def largest_entry(node: Node) -> Node | None:
+    """The vector, or the matrix of one row, whose largest entry the node is."""
+    match node:
+        case Largest(of=Apply(linear=Reshape(), arg=arg)) if len(arg.shape) == 2 and arg.shape[0] == 1:
+            return arg
+        case Largest(of=q):
+            return q
+        case _:
+            return None
+
+
+def absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
+    """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
+    c, v, _, offset = pair
+    summed = scaled_total(v) if c == 1 and offset else None
+    return (summed[0], summed[1], summed[2] + offset) if summed else None
+
+
+def lifted(node: Node) -> tuple[Node, float, float] | None:
+    """(a, h, o) when the node is trim(a + o, h) with |o| <= h: as Clip(a, -o, h - o) + o it passes once over the entries."""
+    pair = trimmed(node)
+    if pair is None or pair[0] != 1 or pair[3]:
+        return None
+    match pair[1]:
+        case Sum(terms=((1, a),), offset=o) if 0 < abs(float(o)) <= pair[2]:
+            return a, pair[2], float(o)
+        case _:
+            return None
+
+
+def lifted_total(node: Node) -> tuple[Node, tuple[float, Node, float]] | None:
+    """(a, `scaled_total`) when that is of such a node: what was added to its entries is added to the sum."""
+    found = scaled_total(node)
+    inner = lifted(found[1]) if found else None
+    return (inner[0], found) if found and inner else None
+
+
+def plus_product(node: Node, axes: int = 1) -> tuple[Node, Node, Array] | None:
+    """(a, v, M) when the node is the vector a + M v, or with two `axes` a matrix, M being along the second."""
+    match node:
+        case Sum(terms=((1, rest), (1, Apply(linear=Along(axis, matrix), arg=arg))), offset=0) if (
+            len(node.shape) == axes == axis + 1 and not arg.is_constant and isinstance(matrix, np.ndarray)
+        ):
+            return rest, arg, matrix.astype(np.float64)
+        case _:
+            return None
+
+
+def product_chain(node: Node) -> tuple[Node, Array] | None:
+    """(v, M) when the node is M v along the last axis of a vector or matrix; M1 (M0 v) is taken as one product.
+
+    That is no less exact where M0 and v are not negative: a part of the terms of M0 v is at most M0 v.
+    """
+    match node:
+        case Apply(linear=Along(axis, matrix), arg=arg) if (
+            isinstance(matrix, np.ndarray) and axis == len(arg.shape) - 1 and axis < 2 and not arg.is_constant
+        ):
+            m = matrix.astype(np.float64)
+            match arg:
+                case Apply(linear=Along(same, inner), arg=v) if (
+                    same == axis and isinstance(inner, np.ndarray) and v.lo >= 0 and np.min(inner) >= 0
+                ):
+                    return v, m @ inner.astype(np.float64)
+            return arg, m
+    return None
+
+
+def joint_product(node: Node) -> tuple[tuple[Node, ...], Array] | None:
+    """((v, w, ...), [M N ...]) when the node is a vector M v + N w + ...
+
+    That is no less exact where each row adds up two terms, or terms that are not negative: a part of them is at most the
+    whole.
+    """
+    products = _products(node) if isinstance(node, Sum) and len(node.shape) == 1 else None
+    if not products:
+        return None
+    matrix = np.concatenate([m for m, _ in products], axis=1).astype(np.float64)
+    signed = np.concatenate([(m < 0) | ((m != 0) & (v.lo < 0)) for m, v in products], axis=1)
+    if np.all(~signed.any(axis=1) | (np.count_nonzero(matrix, axis=1) <= 2)):
+        return tuple(v for _, v in products), matrix
+    return None
+
+
+def _products(node: Node) -> list[tuple[Array, Node]] | None:
+    """The products M v that the node is a sum of."""
+    match node:
+        case Apply(linear=Along(0, matrix), arg=arg) if isinstance(matrix, np.ndarray) and not arg.is_constant:
+            return [(matrix, arg)]
+        case Sum(terms=terms, offset=0) if all(c == 1 for c, _ in terms):
+            found = [_products(a) for _, a in terms]
+            return None if None in found else [p for part in found if part for p in part]
+        case _:
+            return None
+
+
+def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
+    """(v, row, offset) when the node is a sum of all entries of the vector v with powers of two for factors.
+
+    Such products are exact, so that their sum rounds as often as a sum of its own does. v stays a product of its own: taken
+    together with it, the mean of two entries would be a longer sum, which may round more than once.
+    """
+    match node:
+        case Sum(terms=((_, Apply(linear=Take(0, _), arg=v)), _, *_) as terms, offset=offset) if (
+            node.shape == (1,) and not v.is_constant and len(v.shape) == 1
+        ):
+            row = np.zeros(v.size)
+            for c, term in terms:
+                match term:
+                    case Apply(linear=Take(0, indices), arg=arg) if arg is v and abs(math.frexp(c)[0]) == 0.5:
+                        row[indices] += float(c)
+                    case _:
+                        return None
+            return (v, row, float(offset)) if len(terms) == np.count_nonzero(row) == v.size else None
+    return None

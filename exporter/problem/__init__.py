@@ -1,0 +1,1 @@
+"""What is asked: the statistic, the data and the grid."""

@@ -1,1 +1,0 @@
-"""What is asked: order statistics, the grid of the data, options, families of inputs."""

@@ -1,0 +1,1 @@
+"""Research tools: audits, reductions, the frontier, the atlas and asymptotic theorems."""

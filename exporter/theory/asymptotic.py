@@ -1,0 +1,137 @@
+"""The networks of the asymptotic theorems (docs/frontier.md, Theorems 5 and 6): width O(d), failure exp(-d^Ω(1)).
+
+    depth6    uniform inputs      count, mask and filter, shortlist, pairs, select
+    depth10   any order           a pivot in three layers, beside them a sample that is cut into cells; a full count at the
+                                  pivot beside pairs of every cell; ends; mask and filter, shortlist, pairs, select
+
+They are no files of the catalogue: their widths are 4d and 6d from about d = 10^12 and 10^175 on. At a small d, with windows
+that fit there (exporter.theory.theorem), they compute what the proofs say, and are counted and run as any other network.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import scipy.sparse as sp
+
+from exporter.constructions.sampling import Index, permutation, prepare, ranks_of_rows
+from exporter.ir.linear import Scalar
+from exporter.ir.primitives import compare, indicator_product, like
+from exporter.ir.trace import Node, assume, constant, relu, trim
+from exporter.theory.asymptotic_plan import Depth6, Depth10, Hashing
+
+
+def functions_of(d: int, ending: Hashing, seed: int) -> Index:
+    """The slot of every position, for each of Q random functions: independent and uniform."""
+    return np.random.default_rng([seed, 9]).integers(0, ending.slots, (ending.functions, d))
+
+
+def depth6(u: Node, plan: Depth6, delta: Scalar, seed: int = 0) -> Node:
+    """The entry of rank k of uniform entries; 1/δ a multiple of d.
+
+    With N entries below k/d the window is lower .. lower + gap, lower = k/d + (k - N - W)/d. What is kept is x - lower:
+    that needs no neurons beside those of the mask, as the gap is a constant,
+    (x - l) [l <= x <= l + g] = [x - l]+ - [x - l - g]+ - g [x > l + g].
+    """
+    step, d, k, w = Fraction(delta), plan.d, plan.rank, plan.margin
+    n = assume(d - compare(u, Fraction(k, d) - step, step).sum(), 0.0, float(d))
+    lower, gap = Fraction(2 * k - w, d) - n / d, Fraction(2 * w, d)
+    rise = (u - like(lower, u)) / step
+    fall = rise - gap / step
+    over, past = relu(rise), relu(fall)
+    reached = assume(relu(rise + 1) - over, 0.0, 1.0)
+    beyond = assume(past - relu(fall - 1), 0.0, 1.0)
+    values = assume((over - past) * step - beyond * gap, 0.0, float(gap))
+    return hash_ending(values, (reached, beyond), gap, plan, step, seed) + lower.reshape(1)
+
+
+def hash_ending(
+    values: Node, sides: tuple[Node, Node], most: Fraction, plan: Depth6 | Depth10, step: Fraction, seed: int
+) -> Node:
+    """The value of the target among the live entries, at most `most`, by the first good function: three layers.
+
+    Live is what has reached the lower end and is not beyond the upper one. A function is good when no slot holds two live
+    entries and no block more than c. Of the first good one the slots are kept: with f_q its indicator, f_q - 1 - (f_1 + ...
+    + f_(q - 1)) is 0 for it and at most -1 for every other, and z + 1 times that takes the wanted rank out of reach.
+    """
+    (reached, beyond), d, ending = sides, plan.d, plan.ending
+    q, g, c, z = ending.functions, ending.blocks, ending.entries, ending.size
+    slot_of = functions_of(d, ending, seed) + ending.slots * np.arange(q)[:, None]
+    place = sp.csr_array((np.ones(q * d), (slot_of.ravel(), np.tile(np.arange(d), q))), shape=(q * ending.slots, d))
+    mask = reached - beyond  # where a step before went wrong the ends may be crossed, and what is between counts as -1
+    counts, sums = (v.along(0, place).reshape(q, g, ending.length) for v in (mask, values))
+    below = assume(d - reached.sum(), 0.0, float(d))
+    wanted = 1 + trim(z - mask.sum() + plan.rank - below - 1, z - 1)
+    slots = first_slots(sums, counts, c).reorder(1, 2, 0).reshape(q, z)
+    wrong = relu(counts - 1).sum(2).sum(1) + relu(counts.sum(2) - c).sum(1)
+    free = assume(relu(1 - wrong), 0.0, 1.0)
+    chosen = free - 1 - free.along(0, np.tril(np.ones((q, q)), -1))
+    apart = like(wanted, slots) - ranks_of_rows(slots, step) + ((z + 1) * chosen).spread(1, z)
+    found = indicator_product(trim(slots, most), apart)
+    return assume(found.sum(1).sum(0).reshape(1), 0.0, q * z * float(most))
+
+
+def first_slots(values: Node, counts: Node, c: int) -> Node:
+    """Along the last axis the first c values of count 1, on a new first axis, where no count exceeds 1.
+
+    As in `sampling.slots_of`, one neuron a value and place; an empty place holds a whole number <= 0.
+    """
+    axis, shape = len(values.shape) - 1, values.shape
+    base = values - counts.prefix_sum(axis) - (c + 1) * (1 - counts)
+    places = constant(np.arange(1, c + 1))
+    index = constant(np.arange(c))
+    for a, n in enumerate(shape):
+        places = places.spread(a + 1, n)
+        index = index.spread(a + 1, n) if a < axis else index
+    sums = relu(base.spread(0, c) + places).sum(axis + 1)
+    return sums.along(0, np.eye(c) - np.eye(c, k=-1)) - index
+
+
+def depth10(u: Node, plan: Depth10, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
+    """The entry of rank k, in any order. `offsets` makes equal entries distinct, in the order of their indices."""
+    d, a, s, h = plan.d, plan.candidates, plan.sample, plan.cells
+    e = prepare(u, delta, offsets)
+    q, order = e.quantum, permutation(d, seed, 1)
+    first = [e.values.take(order[:n]) for n in (a, plan.counted, plan.cuts, s)]
+    lower, upper = _ends(e.values, first, order, plan, q, h)
+    rise, fall = (e.values - like(lower, u)) / q, (e.values - like(upper, u)) / q - 1
+    over, past = relu(rise), relu(fall)
+    reached = assume(relu(rise + 1) - over, 0.0, 1.0)
+    beyond = assume(relu(fall + 1) - past, 0.0, 1.0)
+    # u itself is kept, which is 1 at most: one entry below an end the ramp is at -1 or less
+    kept, gone = assume(relu(rise + u) - over, 0.0, 1.0), assume(relu(fall + u) - past, 0.0, 1.0)
+    return hash_ending(kept - gone, (reached, beyond), Fraction(1), plan, Fraction(delta), seed)
+
+
+def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, h: int) -> tuple[Node, Node]:
+    """The ends of the window, two entries of the sample: five layers."""
+    d, a, s, k, z = plan.d, plan.candidates, plan.sample, plan.rank, plan.size
+    candidates, counted, cuts, sample = first
+    # 1: the candidates against b entries, the first a of them the candidates again; the sample against the cuts
+    wins = compare(candidates.spread(1, plan.counted), counted.spread(0, a), q)
+    place = assume(wins.take(range(a), axis=1).sum(1), 0.0, float(a - 1))
+    passed = assume(compare(sample.spread(1, plan.cuts), cuts.spread(0, s), q).sum(1), 0.0, float(plan.cuts))
+    # 2: the candidates below the target; the cells first .. last of the sample
+    under = trim(plan.below - wins.sum(1)).sum()
+    ramps = relu(passed.spread(0, h + 2) - constant(np.arange(h + 2) + plan.first - 1.0).spread(1, s))
+    at_least = assume(ramps.take(range(h + 1)) - ramps.take(range(1, h + 2)), 0.0, 1.0)
+    inside = assume(at_least.take(range(h)) - at_least.take(range(1, h + 1)), 0.0, 1.0)
+    upto = assume(s - at_least.take(range(1, h + 1)).sum(1), 0.0, float(s))
+    # 3: the highest candidate below the target; the sample's entries in every cell
+    pivot = assume(indicator_product(candidates, like(under, candidates) - 1 - place).sum(), 0.0, 1.0)
+    blocks, block, c = plan.blocks, plan.block, plan.entries
+    slots = first_slots(sample.spread(0, h).reshape(h, blocks, block), inside.reshape(h, blocks, block), c)
+    slots = assume(slots, -float(c), 1.0).reorder(1, 2, 0).reshape(h, z)
+    # 4: all entries against the pivot; all pairs of a cell
+    reached = compare(x, like(pivot, x) - q, q)
+    below, sampled = assume(d - reached.sum(), 0.0, float(d)), assume(s - reached.take(order[:s]).sum(), 0.0, float(s))
+    ranks = ranks_of_rows(slots, q) - z + upto.spread(1, z)  # in the whole sample; of an empty slot, one that is taken
+    # 5: the entries whose rank in the sample is ⌊sampled + (k - below) s/d⌋ - margin, and + margin + 1
+    per, times = plan.rate.denominator, plan.rate.numerator
+    values, ends = relu(slots), []
+    for shift in (plan.margin, -plan.margin - 1):
+        ahead = per * (ranks - like(sampled - shift, ranks)) - like(times * (k - below), ranks)
+        picked = trim(values - ahead, per) - trim(-ahead, per)
+        ends.append(assume(picked.sum(1).sum(0).reshape(), 0.0, 1.0))
+    return ends[0], ends[1]

@@ -1,0 +1,266 @@
+"""The atlas: every construction at every d, built, exported, run and compared with what the theorems claim.
+
+DIR/atlas.csv, atlas.md  the table, written after every row, so an interrupted run goes on where it was
+DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family;
+                         drawn from the table, so `--plots-only` can draw them again
+
+A row of the table stands as long as it describes the network of today: at once if the sources that made it are the same,
+else if a network built again has the same counts and the same bound. A row of another effort is measured again.
+
+A network whose tensors outgrow memory is counted and not run. A run ends after `seconds`, with as many vectors as it had;
+the table says how many.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from exporter.analysis.accounting import Accounting, accounting
+from exporter.build import build, to_onnx, trace
+from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
+from exporter.errors import UserError, install
+from exporter.formats.manifest import replace_file, writable
+from exporter.formats.session import Session
+from exporter.options import Options, checked
+from exporter.problem import task as tasks
+from exporter.problem.families import UNITS
+from exporter.progress import Progress
+from exporter.theory.atlas_plots import Row, can_plot, plots
+
+BITS = 24
+GRID_ERROR = 2.0 ** -(2 * BITS)
+COLUMNS = (
+    "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "claimed_exponent", "exponent", "size",
+    "nnz", "max_weight", "theorem_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "reason",
+)  # fmt: skip
+COUNTS = ("depth", "width", "size", "nnz", "max_weight", "failure_bound")  # what tells whether a network is the same
+FOUND = ("failure_rate", "trials", "mse", "families")
+FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family, ...
+ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
+SOURCES = ("build.py", "options.py", "question", "formula", "planning", "constructions", "readings", "files")
+TABLE = "atlas.csv"
+NO_MATPLOTLIB = (
+    f"matplotlib is not installed: {install('plot')}; then python -m exporter atlas --plots-only --out {{}} draws them"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    construction: str
+    d: int
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What is asked of a cell."""
+
+    trials: int = 200
+    failure: float = 1e-3
+    seconds: float = 30.0
+
+
+def sources() -> str:
+    """A digest of the code that makes networks and files."""
+    digest, here = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(p for name in SOURCES for p in ([here / name] if "." in name else (here / name).rglob("*.py"))):
+        digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def measure(cell: Cell, effort: Effort, before: Row | None = None) -> Row:
+    """Build, export and run one construction; a refusal is a result too.
+
+    `before` is a row of the same effort: what it found is kept if the network is still the same.
+    """
+    row: Row = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
+    construction = lookup(cell.construction)
+    claims = construction.claims
+    row |= {ASKED + what: value for what, value in asdict(effort).items()} | {"op": construction.op}
+    task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
+    row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
+    # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
+    asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
+    options = Options(cell.construction, **own(construction, asked))
+    try:
+        if construction.counted and (reason := construction.cannot(cell.d, task.ranks)):
+            net, failure = trace(construction, task, options)
+            return (
+                row
+                | _counts(accounting(net), failure.bound, cell.d, claims.power)
+                | {"reason": f"counted, not run: {reason}"}
+            )
+        model = build(task, options)
+    except UserError as error:
+        return row | {"reason": str(error)}
+    row |= _counts(model.accounting, model.failure_bound, cell.d, claims.power)
+    if before and before["trials"] and all(before[c] == row[c] for c in COUNTS):
+        return row | {c: before[c] for c in FOUND}
+    return row | _run(Session(to_onnx(model)), task, effort)
+
+
+def _counts(counted: Accounting, bound: float, d: int, power: int | None) -> Row:
+    """The columns that need no run.
+
+    An answer of [0, 1] is wrong by 1 at most, so the mean squared error is at most the failure bound, plus what rounding to
+    the grid costs. A theorem reaches that error with weights 12 d^k/eps.
+    """
+    error = bound + GRID_ERROR
+    return {
+        "depth": counted.depth, "width": counted.width, "width_over_d": counted.width / d, "size": counted.size,
+        "nnz": counted.nnz, "max_weight": counted.max_weight, "failure_bound": bound, "mse_bound": error,
+        "theorem_weight": 12 * d**power / error if power else None,
+    }  # fmt: skip
+
+
+def _run(session: Session, task: tasks.Task, effort: Effort) -> Row:
+    """Errors by family; uniform vectors get half of the time, the other families share the rest."""
+    rng = np.random.default_rng(0)
+    chunk = max(1, min(effort.trials, session.chunk, (1 << 14) // session.d))
+    errors: dict[str, float] = {}
+    row: Row = {"families": errors}
+    for name in UNITS:
+        usual = name == "uniform"
+        count = effort.trials if usual else min(effort.trials, 40)
+        stop = time.monotonic() + effort.seconds / 2 / (1 if usual else len(UNITS) - 1)
+        found: list[float] = []
+        while len(found) < count and not (found and time.monotonic() > stop):
+            units = UNITS[name](rng, min(chunk, count - len(found)), session.d, 1 << BITS)
+            x = (units / 2.0**BITS).astype(session.dtype)
+            # numpy in the file's own dtype: where the mean of two values rounds, both round
+            found += np.abs(session.run(x)[:, 0].astype(np.float64) - task.answers(x)[:, 0]).tolist()
+        error = np.array(found)
+        errors[name] = float(np.mean(error**2))
+        if usual:
+            row |= {"failure_rate": float(np.mean(error > 0)), "trials": len(found), "mse": errors[name]}
+    return row
+
+
+def atlas(
+    ds: Sequence[int],
+    out: Path,
+    names: Sequence[str] | None = None,
+    trials: int = 200,
+    failure: float | None = None,
+    seconds: float = 30.0,
+) -> Path:
+    """Measure what is missing, then write the table and the plots; interrupted runs lose nothing."""
+    chosen = list(names or CONSTRUCTIONS)
+    for name in chosen:
+        lookup(name)
+    if trials < 1:
+        raise UserError(f"--trials must be 1 or more, not {trials}")
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise UserError(f"--seconds must be a number above 0, not {seconds}")
+    if failure is not None and not set(chosen) & set(takers("failure")):
+        raise UserError(f"none of these uses --failure: it is an option of {spoken(takers('failure'))}")
+    effort = Effort(trials, 1e-3 if failure is None else checked("failure", failure), float(seconds))
+    table, made_by = out / TABLE, sources()
+    rows = {(r["construction"], r["d"]): r for r in (read_table(table) if table.exists() else [])}
+    with writable(out):
+        for cell in (bar := Progress([Cell(n, d) for d in sorted(ds) for n in chosen], "atlas", "cell")):
+            bar.stage(f"{cell.construction} d = {cell.d}")
+            before = rows.get((cell.construction, cell.d))
+            if before and any(before[ASKED + what] != value for what, value in asdict(effort).items()):
+                before = None
+            if not before or before["source"] != made_by:
+                rows[cell.construction, cell.d] = measure(cell, effort, before) | {"source": made_by}
+                _write(out, rows.values())
+        _write(out, rows.values())
+    if can_plot():
+        redraw(out)
+    else:
+        print(f"note: no pictures: {NO_MATPLOTLIB.format(out)}", file=sys.stderr)
+    return table
+
+
+def _write(out: Path, rows: Iterable[Row]) -> None:
+    """The table, in the order of the catalogue; what is no longer there is left out."""
+    order = list(CONSTRUCTIONS)
+    known = sorted(
+        (r for r in rows if r["construction"] in order), key=lambda r: (order.index(r["construction"]), r["d"])
+    )
+    _exponents(known)
+    replace_file(out / TABLE, _csv(known).encode())
+    replace_file(out / "atlas.md", _markdown(known).encode())
+
+
+def redraw(out: Path) -> None:
+    """Draw the pictures of the table in DIR."""
+    rows = read_table(out / TABLE)
+    if not can_plot():
+        raise UserError(NO_MATPLOTLIB.format(out))
+    with writable(out):
+        for name, picture in plots(rows).items():
+            replace_file(out / name, picture)
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of atlas.csv as they were measured: numbers as numbers, and what is empty as None."""
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            if missing := set(COLUMNS) - set(reader.fieldnames or ()):
+                raise ValueError(f"no column {min(missing)}")
+            rows = [_row(raw) for raw in reader]
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; python -m exporter atlas --d 256 --out {path.parent} makes one"
+        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise UserError(f"{path} is not a table of the atlas: {error}") from None
+    return rows
+
+
+def _row(raw: dict[str, str]) -> Row:
+    words, asked = ("construction", "op", "reason", "source"), [ASKED + what for what in asdict(Effort())]
+    columns = (*COLUMNS, *asked, "source")  # the last ones are missing in a table of an earlier version
+    row: Row = {c: text if c in words else _number(text) for c in columns for text in [raw.get(c) or ""]}
+    needed = ("d", "trials", *(("depth", "width", "size", "mse_bound") if row["width"] else ()))
+    if lacking := [c for c in needed if row[c] is None]:
+        raise ValueError(f"a row without {lacking[0]}")
+    row["families"] = {c.removeprefix(FAMILY): float(v) for c, v in raw.items() if c and c.startswith(FAMILY) and v}
+    return row
+
+
+def _number(text: str) -> float | None:
+    return int(text) if text.isdigit() else float(text) if text else None
+
+
+def _exponents(rows: Iterable[Row]) -> None:
+    """The slope of log width over log d for every construction that has two d."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in (built := [r for r in rows if r.get("width")]):
+        points.setdefault(row["construction"], []).append((np.log(row["d"]), np.log(row["width"])))
+    for row in built:
+        mine = np.array(points[row["construction"]])
+        row["exponent"] = float(np.polyfit(mine[:, 0], mine[:, 1], 1)[0]) if len(mine) > 1 else None
+
+
+def _csv(rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    more = [*(FAMILY + name for name in UNITS), *(ASKED + what for what in asdict(Effort())), "source"]
+    writer = csv.DictWriter(text, [*COLUMNS, *more], extrasaction="ignore", restval="")
+    writer.writeheader()
+    writer.writerows(row | {FAMILY + name: error for name, error in row["families"].items()} for row in rows)
+    return text.getvalue()
+
+
+def _markdown(rows: Iterable[Row]) -> str:
+    head = "| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS) + "\n"
+    return head + "".join("| " + " | ".join(_text(row.get(c)) for c in COLUMNS) + " |\n" for row in rows)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")

@@ -1,0 +1,109 @@
+"""The frontier: for every depth the narrowest and the smallest network known, all constructions, counted as built.
+
+    python -m exporter frontier --d 2048 --failure 1e-3 --inputs any
+
+Depth, width, size and the largest weight are counted on the networks, without the layers that round and clamp data; nothing
+is run. `searched` are the options that make a construction's depth or width: all of them are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from exporter.analysis.accounting import accounting
+from exporter.build import trace
+from exporter.constructions import CONSTRUCTIONS, Construction, lookup
+from exporter.errors import UserError
+from exporter.options import Options
+from exporter.problem import task as tasks
+
+Law = Literal["any", "uniform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A network on the plane of depth and width."""
+
+    construction: str
+    options: dict[str, Any]
+    depth: int
+    width: int
+    size: int
+    max_weight: float
+    failure_bound: float
+    failure_law: str | None
+
+    @property
+    def command(self) -> str:
+        """What exports it."""
+        return " ".join([f"--construction {self.construction}", *(f"--{k} {v}" for k, v in self.options.items())])
+
+
+def candidates(inputs: Law, failure: float, names: Sequence[str] = ()) -> list[tuple[Construction, dict[str, Any]]]:
+    """Every construction for the median, or the named ones, with every choice that moves it on the plane."""
+    found = []
+    for c in map(lookup, names or CONSTRUCTIONS):
+        if c.op != "median" or (c.uniform and inputs == "any"):
+            continue
+        given = {"failure": failure} if "failure" in c.takes else {}
+        for values in product(*c.searched.values()):
+            found.append((c, given | dict(zip(c.searched, values, strict=True))))
+    return found
+
+
+def points(
+    d: int,
+    failure: float = 1e-3,
+    inputs: Law = "any",
+    names: Sequence[str] = (),
+    progress: Callable[[list[Any]], Iterable[Any]] = lambda all_: all_,
+) -> Iterator[Point | tuple[str, str]]:
+    """A point for every candidate, or its name and why there is none."""
+    task = tasks.median(d)
+    for construction, given in progress(candidates(inputs, failure, names)):
+        options = Options(construction.name, inputs="grid", **given)
+        try:
+            if reason := construction.cannot(d, task.ranks):
+                raise UserError(reason)
+            net, bound = trace(construction, task, options)
+        except UserError as error:
+            yield construction.name, str(error)
+            continue
+        counted = accounting(net)
+        yield Point(
+            construction=construction.name, options=given, depth=counted.depth, width=counted.width, size=counted.size,
+            max_weight=counted.max_weight, failure_bound=bound.bound, failure_law=bound.law,
+        )  # fmt: skip
+
+
+def frontier(found: Iterable[Point]) -> list[tuple[Point, Point, bool]]:
+    """For every depth the narrowest and the smallest, and whether no shallower network is as narrow or as small."""
+    by_depth: dict[int, list[Point]] = {}
+    for point in found:
+        by_depth.setdefault(point.depth, []).append(point)
+    rows, least = [], (float("inf"), float("inf"))
+    for _, here in sorted(by_depth.items()):
+        narrow = min(here, key=lambda p: (p.width, p.size))
+        small = min(here, key=lambda p: (p.size, p.width))
+        rows.append((narrow, small, narrow.width < least[0] or small.size < least[1]))
+        least = min(least[0], narrow.width), min(least[1], small.size)
+    return rows
+
+
+def frontier_lines(d: int, rows: list[tuple[Point, Point, bool]]) -> list[str]:
+    """The table for people; a star where a depth gains something over all shallower ones."""
+    lines = [
+        f"{'depth':>6} {'width/d':>9} {'size/d':>9} {'weight':>9} {'failure':>9} {'law':8} narrowest, then smallest"
+    ]
+    for narrow, small, gains in rows:
+        for point in dict.fromkeys(id(p) for p in (narrow, small)):
+            p = narrow if id(narrow) == point else small
+            law = p.failure_law or "exact"
+            lines.append(
+                f"{p.depth:5d}{'*' if gains else ' '} {p.width / d:9.2f} {p.size / d:9.1f} {p.max_weight:9.2g} "
+                f"{p.failure_bound:9.3g} {law:8} {p.command}"
+            )
+    return lines

@@ -1,0 +1,95 @@
+"""What the paper's lower bounds prove at one d, with every constant: see "Lower bounds" in docs/paper-notes.md.
+
+A claim is one output, f(x) = the sum of w_r x_(r) over the sorted entries x_(1) <= ... <= x_(d). All bounds here speak of
+equality (or mean squared error) over all real inputs of a cube; a network that is exact on a grid only may break them.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_FLOOR, Decimal
+from fractions import Fraction
+from itertools import pairwise
+from math import exp, lgamma, log
+
+from exporter.problem.task import Output
+
+
+def least_depth(out: Output, d: int) -> int:
+    """The depth below which no ReLU network equals f on an open set that meets all orders of the entries: 1, 2 or 3.
+
+    Take x on x_1 = x_2 = t with k - 1 other entries below t and the rest above, k = 1 to d - 1. Near x the two are worth
+    w_k min + w_(k+1) max, a kink of (w_(k+1) - w_k)/2 |x_1 - x_2|. An affine map has none. A network of one hidden layer has
+    finitely many kinks, each along a whole hyperplane and the same all along it: those along x_1 = x_2 add up to one
+    multiple of |x_1 - x_2|, at almost every point of that hyperplane. So depth 1 needs w_(k+1) = w_k for every k, and depth
+    2 needs w_(k+1) - w_k to be one number. One rank has it only for d <= 2, the mean of the middle two only for d = 2.
+    """
+    weight = dict(zip(out.ranks, out.weights, strict=True))
+    w = [weight.get(r, Fraction(0)) for r in range(1, d + 1)]
+    jumps = {b - a for a, b in pairwise(w)}
+    return 1 if jumps <= {Fraction(0)} else 2 if len(jumps) == 1 else 3
+
+
+def maximum_within(out: Output, d: int) -> int:
+    """The largest m so that fixing d - m inputs makes f the maximum (or minimum) of m numbers, up to an affine map.
+
+    Ones above: with only as many free entries as the lowest rank, that rank is their maximum and all higher ranks are 1.
+    Zeros below: with d + 1 - (the highest rank) free entries, that rank is their minimum. Depth and width stay.
+    """
+    return max(min(out.ranks), d + 1 - max(out.ranks))
+
+
+def least_m(depth: int) -> int | None:
+    """The smallest m at which Theorem 4.1 speaks of a depth: 3 <= depth <= log2 log2 m; None where none fits."""
+    return 2 ** (2**depth) if 3 <= depth <= 5 else None
+
+
+def exact_width(m: int, depth: int) -> float | None:
+    """The width that the exact maximum of m numbers takes at a depth, by Theorem 4.1; None where it is silent.
+
+    Theorem 4.2 states d^(1 + e)/40 from log2 log2 d >= depth on. Its proof fixes inputs until m numbers are left
+    and applies Theorem 4.1 to these m, so what it proves is m^(1 + e)/10, and that from log2 log2 m >= depth on:
+    for the median of d = 2m - 1 numbers and depth 3 that is d >= 511, not 256.
+    """
+    start = least_m(depth)
+    if start is None or m < start:
+        return None
+    return float(m ** (1 + 1 / (2 ** (depth - 2) - 1)) / 10)
+
+
+def narrow_error(out: Output, d: int) -> float | None:
+    """A mean squared error that every network has on [0, 1]^d whose first affine map has rank below d; rounded down.
+
+    Theorem 4.9, with a proof that allows kernel vectors v of any signs. Let a = |v_i| be the
+    largest entry, v_i = a after a change of sign, and h > 0, τ = ha. For one rank k, choose k - 1 of the other entries:
+
+        p_i = c + h v_i t            c = τ + s
+        p_j = τ + h v_j t + s x_j                   for the chosen ones
+        p_j = c + 2τ + h v_j t + s' x_j             for the others,       4τ + s + s' = 1,    t, x_j in [0, 1].
+
+    Since |v_j| <= a, all p lie in [0, 1] and p_i has rank k. The choices give disjoint sets, each of volume
+    τ s^(k-1) s'^(d-k). Along t the network is constant and f moves by τ t, so its squared error is τ²/12 or more on average:
+
+        binom(d - 1, k - 1) τ³ s^(k-1) s'^(d-k) / 12,  largest at 4τ = 3/(d + 2), s = (k - 1)/(d + 2), s' = (d - k)/(d + 2).
+
+    For the mean of ranks k and k + 1 two entries i, j stand in the middle, p_j = c + h v_j t + s'' x_j, in any order; the
+    sum of two entries of v is at least 2a/3 in size for some pair if d >= 3 (with a and the others negative, -α and -β, it
+    is a - α, a - β or α + β). Then f moves by τ/3 or more, |v_i| >= a/3, and with 6τ + s + s' + s'' = 1 it is
+    binom(d - 2, k - 1) (τ/3) (τ/3)²/12 s'' s^(k-1) s'^(d-k-1). For d = 2 that mean is linear: no error need be.
+    """
+    k = out.ranks[0]
+    if len(out.ranks) == 1 and d >= 2 and out.weights == (Fraction(1),):
+        left, right, tau, constant, chosen = k - 1, d - k, 3 / (4 * (d + 2)), 1 / 12, d - 1
+    elif out.ranks == (k, k + 1) and set(out.weights) == {Fraction(1, 2)} and d >= 3:
+        left, right, tau, constant, chosen = k - 1, d - k - 1, 1 / (2 * (d + 2)), 1 / (324 * (d + 2)), d - 2
+    else:
+        return None
+    logarithm = log(constant) + 3 * log(tau) + lgamma(chosen + 1) - lgamma(left + 1) - lgamma(right + 1)
+    for n in (left, right):
+        logarithm += n * log(n / (d + 2)) if n else 0.0
+    return round_down(exp(logarithm))
+
+
+def round_down(value: float) -> float:
+    """Two significant digits, not above the value."""
+    exact = Decimal(value)
+    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_FLOOR)) if value > 0 else 0.0

@@ -1,0 +1,256 @@
+"""The asymptotic theorems (docs/frontier.md), counted at any d and run at a small one.
+
+    python -m exporter theorem 10 --d 1e100 1e200 --failure 1e-6     neurons of every layer, in units of d
+    python -m exporter theorem 10 --d 512 --run 200                  the network itself, with windows that fit
+
+At a small d the theorem's windows do not fit, so what is run has narrower ones, and no failure is proven of it. But each
+proof has two halves: on certain events the network is right, and these events are likely. `holds` decides for an input
+whether they happen, from the ranks alone and without a network; where they do, the network must agree with numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from exporter.analysis.evaluate import evaluate
+from exporter.constructions.sampling import permutation
+from exporter.errors import UserError
+from exporter.ir.network import Network, network
+from exporter.ir.trace import vector
+from exporter.parsing import at_least, number
+from exporter.theory import asymptotic as networks
+from exporter.theory.asymptotic_plan import (
+    EVENTS,
+    THEOREMS,
+    Depth6,
+    Depth10,
+    Hashing,
+    Theorem,
+    ceil_div,
+    ceil_root,
+    floor_root,
+    tail_for,
+)
+
+Ints = npt.NDArray[np.int64]
+BITS = 14  # of the inputs that are run: with the offsets of equal entries and a carried entry all is exact in float64
+AT_ONCE = 1 << 24  # numbers of the widest layer that are held at a time
+LARGEST = 2048  # d of a network that is run
+
+
+def planned(depth: int, d: int, failure: float = 1e-3, exponent: Fraction | None = None) -> tuple[Theorem, int]:
+    """The network of the theorem for the median (rank ⌈d/2⌉) and its λ: of a failure, or ⌊d^exponent⌋."""
+    if exponent is None:
+        tail = tail_for(depth, failure)
+    else:
+        tail = max(1, floor_root(d**exponent.numerator, exponent.denominator))
+    return THEOREMS[depth](d, ceil_div(d, 2), tail), tail
+
+
+def relaxed(depth: int, d: int) -> Depth6 | Depth10:
+    """The same network with windows that fit at a small d."""
+    k = ceil_div(d, 2)
+    if depth == 6:
+        w = 2 * ceil_root(ceil_root(d))
+        return Depth6(d=d, rank=k, margin=w, ending=Hashing(4, w, 4 * w, 6))
+    counted, candidates, cuts = floor_root(d * d, 3), floor_root(d, 3) + 2, floor_root(d * d, 7) + 1
+    block = cuts + 2
+    blocks = d // cuts // block
+    sample = blocks * block
+    margin, middle, spread = ceil_root(counted * sample, d) + 1, k * cuts // d, ceil_root(cuts, 2)
+    live = 2 * margin * d // sample
+    return Depth10(
+        d=d, rank=k, candidates=candidates, counted=counted, cuts=cuts, blocks=blocks, block=block, entries=7,
+        first=max(0, middle - spread), last=min(cuts, middle + spread), margin=margin,
+        ending=Hashing(6, ceil_div(live, 3), 2 * live, 9),
+    )  # fmt: skip
+
+
+def built(plan: Depth6 | Depth10, seed: int = 0, bits: int = BITS) -> Network:
+    """The network on inputs of a grid of 2^bits steps."""
+    x = vector(plan.d)
+    if isinstance(plan, Depth6):
+        return network(x, networks.depth6(x, plan, Fraction(1, 2**bits), seed))
+    return network(x, networks.depth10(x, plan, Fraction(1, 2**bits), seed))
+
+
+def holds(plan: Depth6 | Depth10, x: Ints, seed: int, bits: int = BITS) -> bool:
+    """Whether the events of the proof happen on one input of grid values: then the network is right."""
+    live = window6(plan, x, bits) if isinstance(plan, Depth6) else window10(plan, x, seed)
+    return live is not None and any(separates(slots, plan.ending) for slots in _slots(plan, seed)[:, live])
+
+
+def _slots(plan: Theorem, seed: int) -> Ints:
+    return networks.functions_of(plan.d, plan.ending, seed)
+
+
+def separates(slots: Ints, ending: Hashing) -> bool:
+    """No two live entries in a slot, and no more than c in a block."""
+    if slots.size == 0:
+        return True
+    crowd = np.bincount(slots // ending.length).max()
+    return bool(np.bincount(slots).max() <= 1 and crowd <= ending.entries)
+
+
+def window6(plan: Depth6, x: Ints, bits: int) -> Ints | None:
+    """The positions of the live entries, if the target is one of them."""
+    d, k, w = plan.d, plan.rank, plan.margin
+    per = 2**bits // d
+    n = int((x < k * per).sum())
+    lower, upper = (2 * k - w - n) * per, (2 * k + w - n) * per
+    return np.flatnonzero((x >= lower) & (x <= upper)) if lower <= np.sort(x)[k - 1] <= upper else None
+
+
+def window10(plan: Depth10, x: Ints, seed: int) -> Ints | None:
+    """The same; equal entries are ranked by their indices."""
+    d, k, s = plan.d, plan.rank, plan.sample
+    rank = np.empty(d, np.int64)
+    rank[np.argsort(x, kind="stable")] = np.arange(1, d + 1)
+    a, b, c, sample = (rank[permutation(d, seed, 1)[:n]] for n in (plan.candidates, plan.counted, plan.cuts, s))
+    under = a[(b[None, :] < a[:, None]).sum(1) < plan.below]
+    if not under.size:
+        return None
+    n, sampled = int(under.max()) - 1, int((sample < under.max()).sum())
+    cell = (c[None, :] < sample[:, None]).sum(1)
+    middle = (cell >= plan.first) & (cell <= plan.last)
+    crowd = np.bincount((cell * plan.blocks + np.arange(s) // plan.block)[middle])
+    if crowd.max(initial=0) > plan.entries:
+        return None
+    at = sampled + (k - n) * s // d
+    low, high = at - plan.margin, at + plan.margin + 1
+    if low < 1 or high > s:
+        return None
+    order = np.argsort(sample)
+    ends = order[[low - 1, high - 1]]
+    first, last = sample[ends]
+    return np.flatnonzero((rank >= first) & (rank <= last)) if middle[ends].all() and first <= k <= last else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a network on random inputs: how many, on how many the events held, and how often it was wrong."""
+
+    depth: int
+    widths: tuple[int, ...]
+    trials: int
+    held: int
+    wrong_where_held: int
+    right_elsewhere: int
+
+
+def measured(depth: int, d: int, trials: int, seed: int = 0, equal: bool = False) -> Run:
+    """The network at a small d on uniform grid values; with `equal` each of few values many times."""
+    if not 64 <= d <= LARGEST:
+        raise UserError(f"a network is run at d = 64 to {LARGEST}, not {d}: without --run any d can be counted")
+    if depth == 6 and d & (d - 1):
+        raise UserError(f"the window of depth 6 moves in steps of 1/d, exact for d a power of two only: not d = {d}")
+    plan = relaxed(depth, d)
+    net = built(plan, seed)
+    x = np.random.default_rng([seed, d]).integers(0, 2**BITS + 1, (trials, d))
+    if equal:
+        x = x // 2 ** (BITS - 4) * 2 ** (BITS - 4)
+    parts = ceil(trials * net.width / AT_ONCE)
+    out = np.concatenate([evaluate(net, part / 2.0**BITS) for part in np.array_split(x, parts)])[:, 0]
+    right = out * 2**BITS == np.sort(x, axis=1)[:, plan.rank - 1]
+    held = np.array([holds(plan, row, seed) for row in x])
+    return Run(
+        net.depth, tuple(layer.width for layer in net.layers), trials, int(held.sum()), int((held & ~right).sum()),
+        int((right & ~held).sum()),
+    )  # fmt: skip
+
+
+def run_lines(depth: int, d: int, found: Run) -> list[str]:
+    plan = relaxed(depth, d)
+    lines = [f"theorem {depth} at d = {d}, with windows that fit there: depth {found.depth}, size {sum(found.widths)}"]
+    lines += [
+        f"  layer {i}  {width:9d} neurons, by the formula {layer.width:9d}  {layer.module}"
+        for i, (width, layer) in enumerate(zip(found.widths, plan.layers, strict=True), 1)
+    ]
+    lines.append(
+        f"{found.trials} random inputs: the events of the proof hold on {found.held}, where it is wrong on "
+        f"{found.wrong_where_held}; elsewhere it is right on {found.right_elsewhere}"
+    )
+    return lines
+
+
+def table_lines(depth: int, ds: list[int], failure: float, exponent: Fraction | None) -> list[str]:
+    """Neurons of every layer in units of d."""
+    about = f"at most {failure:g}" if exponent is None else f"at most {EVENTS[depth]} exp(-d^({exponent}))"
+    lines = [f"theorem {depth}: neurons of the {depth - 1} hidden layers over d; failure {about}"]
+    lines.append(f"{'d':>8} {'λ':>6} {'width/d':>9}  layers 1 .. {depth - 1}, over d")
+    for d in ds:
+        try:
+            plan, tail = planned(depth, d, failure, exponent)
+        except UserError as error:
+            lines.append(f"{_short(d):>8} {error}")
+            continue
+        widths = " ".join(f"{_over(layer.width, d):>8}" for layer in plan.layers)
+        lines.append(f"{_short(d):>8} {tail:6d} {_over(plan.width, d):>9}  {widths}")
+    return lines
+
+
+def _short(d: int) -> str:
+    return str(d) if d < 10**6 else f"{Decimal(d):.3g}".replace("e+", "e")
+
+
+def _over(width: int, d: int) -> str:
+    quotient = float(Fraction(width, d))
+    return f"{quotient:.3f}" if quotient < 10**4 else f"{quotient:.2e}"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of the command."""
+    parser.add_argument("theorem", type=int, choices=sorted(THEOREMS), help="its depth")
+    parser.add_argument(
+        "--d", type=_long, nargs="+", required=True, metavar="D", help="whole numbers, as 2048 or 1e200"
+    )
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--failure", type=_failure, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    given.add_argument("--exponent", type=_fraction, default=None, metavar="E", help="failure exp(-d^E), as 1/100")
+    given.add_argument(
+        "--run", type=at_least(1), default=None, metavar="N", help="build it and run it on N random inputs"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of what is run (default: 0)")
+
+
+def report(
+    theorem: int, d: list[int], failure: float, exponent: Fraction | None, run: int | None, seed: int
+) -> list[str]:
+    """What the command prints."""
+    if run is None:
+        return table_lines(theorem, d, failure, exponent)
+    return [line for each in d for line in run_lines(theorem, each, measured(theorem, each, run, seed))]
+
+
+def _failure(text: str) -> float:
+    found = number(text)
+    if isinstance(found, str) or not 0 < found < 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not {text!r}")
+    return found
+
+
+def _long(text: str) -> int:
+    try:
+        number = Decimal(text)
+        if number == int(number) and 2 <= number < Decimal("1e1000"):
+            return int(number)
+    except (InvalidOperation, OverflowError, ValueError):
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number from 2 to 1e1000, not {text!r}")
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        number = Fraction(text)
+        if 0 < number < 1 and number.denominator <= 10_000:
+            return number
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, as 1/100 or 0.01, not {text!r}")

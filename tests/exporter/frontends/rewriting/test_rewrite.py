@@ -1,0 +1,387 @@
+"""Rewriting: every pattern is gone and every bit is the same, nothing else of a model changes, and bad input is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from exporter.cli.parser import main
+from exporter.errors import UserError
+from exporter.formats.quantisation import EXCLUDE
+from exporter.frontends.rewriting import OPERATORS
+from exporter.frontends.rewriting.rewrite import operators, rewrite
+from tests.exporter.frontends.rewriting.patterns import model, patterns
+
+PATTERNS = patterns()
+RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Relu-only form does without
+
+
+def run(proto: onnx.ModelProto, x: Any) -> list[Any]:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, {session.get_inputs()[0].name: x}))
+
+
+def saved(proto: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_pattern_is_replaced_and_equal(name: str, tmp_path: Path) -> None:
+    path = saved(PATTERNS[name], tmp_path)
+    found = rewrite(path, tmp_path / "new.onnx", also=OPERATORS)
+    assert found.ok, found.lines()
+    assert found.checked >= 4
+    assert all(c.equal for r in found.replaced for c in r.outputs)
+    assert all(c.equal or "unsorted" in name or "not sorted" in name for c in found.outputs)
+    after = onnx.load(tmp_path / "new.onnx")
+    onnx.checker.check_model(after, full_check=True)
+    assert not set(operators(after)) & set(OPERATORS)
+    assert [i.name for i in after.graph.input] == [i.name for i in PATTERNS[name].graph.input]
+    assert [o.name for o in after.graph.output] == [o.name for o in PATTERNS[name].graph.output]
+    rewrite(path, tmp_path / "again.onnx", also=OPERATORS, check=False)
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("profile", ["structured", "fused"])
+@pytest.mark.parametrize("name", [n for n in PATTERNS if "int64" not in n])
+def test_every_pattern_by_relu_networks(name: str, profile: str, tmp_path: Path) -> None:
+    """On whole numbers, which are on the grid: values and indices are then equal too."""
+    path = saved(PATTERNS[name], tmp_path)
+    found = rewrite(
+        path, tmp_path / "new.onnx", domain=(-128, 127), bits=8, profile=profile, also=OPERATORS, check=False
+    )
+    kept = {"ReduceMax"} if "quantile" in name else set()  # over what is NaN, as int64: not data of this range
+    assert not set(operators(found.model)) & (RELU - ({"Where", "Less"} if kept else set())), operators(found.model)
+    source = PATTERNS[name].graph.input[0].type.tensor_type
+    shape = [d.dim_value or 4 for d in source.shape.dim]
+    kind = helper.tensor_dtype_to_np_dtype(source.elem_type)
+    rng = np.random.default_rng(0)
+    for high in (3, 127):
+        x = rng.integers(-high, high, shape, endpoint=True).astype(kind)
+        for a, b in zip(run(PATTERNS[name], x), run(found.model, x), strict=True):
+            if "sorted" in name:  # in any order
+                axis = 2 if "torch" in name else 1
+                assert np.array_equal(np.sort(a, axis=axis), np.sort(b, axis=axis)), name
+                continue
+            assert np.array_equal(a, b), name
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE])
+def test_infinities_subnormals_and_ties(dtype: int, tmp_path: Path) -> None:
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    info = np.finfo(kind)
+    values = np.array([np.inf, -np.inf, info.max, -info.max, info.smallest_subnormal, 0, 1, -1], dtype=kind)
+    x = values[np.random.default_rng(0).integers(0, len(values), (200, 9))]
+    for largest in (0, 1):
+        before = model("TopK", ["n", 9], dtype, k=9, largest=largest)
+        after = rewrite(saved(before, tmp_path)).model
+        order = np.argsort(-x if largest else x, axis=1, kind="stable")
+        v, i = run(after, x)
+        assert np.array_equal(i, order)
+        assert np.array_equal(v, np.take_along_axis(x, order, axis=1))
+
+
+def test_an_index_stays_inside_the_axis_whatever_nan_does(tmp_path: Path) -> None:
+    x = np.where(np.random.default_rng(0).random((100, 7)) < 0.5, np.nan, 1).astype(np.float32)
+    for before in (model("TopK", ["n", 7], k=4), model("TopK", ["n", 7], k=1), model("ArgMin", ["n", 7], axis=1)):
+        i = run(rewrite(saved(before, tmp_path), also=["ArgMin"]).model, x)[-1]
+        assert ((i >= 0) & (i < 7)).all()
+
+
+def chain() -> onnx.ModelProto:
+    """Conv, median of 9 by TopK and Gather, and a second TopK whose length is unknown; metadata and documentation."""
+    proto = model("TopK", ["n", 9], k=5)
+    g = proto.graph
+    g.node.append(helper.make_node("Gather", ["v", "four"], ["median"], axis=1, name="pick"))
+    g.initializer.append(numpy_helper.from_array(np.array(4, dtype=np.int64), "four"))
+    g.node.insert(0, helper.make_node("Mul", ["x0", "two"], ["x"], name="scale", doc_string="kept"))
+    g.initializer.append(numpy_helper.from_array(np.array(2, dtype=np.float32), "two"))
+    g.input[0].name = "x0"
+    g.node.append(helper.make_node("TopK", ["y0", "k"], ["w", "j"], name="unknown"))
+    g.input.append(helper.make_tensor_value_info("y0", TensorProto.FLOAT, ["n", "m"]))
+    del g.output[:]
+    g.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("median", "w"))
+    helper.set_model_props(proto, {"author": "someone"})
+    return proto
+
+
+def test_nothing_else_changes_and_what_is_left_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(chain(), tmp_path)
+    assert main(["rewrite", str(path), "--out", str(tmp_path / "new.onnx"), "--json", "--no-check"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["node"], each["reason"]) for each in told["left"]] == [
+        ("unknown", "the length of axis -1 is unknown")
+    ]
+    assert "make_dynamic_shape_fixed" in told["left"][0]["remedy"]
+    before, after = onnx.load(path), onnx.load(tmp_path / "new.onnx")
+    kept = {n.name: n for n in after.graph.node}
+    for node in before.graph.node:
+        if node.name != "node":
+            assert kept[node.name].SerializeToString(deterministic=True) == node.SerializeToString(deterministic=True)
+    assert {p.key: p.value for p in after.metadata_props if p.key != EXCLUDE} == {"author": "someone"}
+    assert after.opset_import[0].version == 17
+    assert after.ir_version == before.ir_version
+    assert {t.name for t in before.graph.initializer} <= {t.name for t in after.graph.initializer}
+    # only the middle one of the five is read: a network for the median, not for five ranks
+    assert sum(n.op_type in ("Max", "Min") for n in after.graph.node) < 40
+    x = np.random.default_rng(0).normal(size=(50, 9)).astype(np.float32)
+    session = ort.InferenceSession(after.SerializeToString())
+    assert np.array_equal(session.run(["median"], {"x0": x, "y0": x})[0], np.median(2 * x, axis=1))
+
+
+def test_inside_if_is_left(tmp_path: Path) -> None:
+    inner = model("ReduceMax", ["n", 5], axes=[1]).graph
+    del inner.input[:]
+    empty = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["e"])], "e", [], [helper.make_empty_tensor_value_info("e")]
+    )
+    node = helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=empty, name="if")
+    proto = helper.make_model(
+        helper.make_graph(
+            [node], "g",
+            [helper.make_tensor_value_info("c", TensorProto.BOOL, []), helper.make_tensor_value_info("x", 1, ["n", 5])],
+            [helper.make_empty_tensor_value_info("y")],
+        ), opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    found = rewrite(saved(proto, tmp_path), tmp_path / "new.onnx", also=["ReduceMax"])
+    assert [each.reason for each in found.left] == ["it stands inside the body of an If, Loop or Scan"]
+    assert not found.ok
+    assert not (tmp_path / "new.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("k", "d"), [(1, 200), (9, 131), (16, 300), (7, 7), (40, 256), (17, 257), (300, 1301), (613, 613)]
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_topk_with_indices_is_numpys_stable_order(k: int, d: int, kind: Any, tmp_path: Path) -> None:
+    """Ties, constant rows, infinities beside the largest numbers, subnormals, both zeros."""
+    rng = np.random.default_rng(k * d)
+    x: Any
+    if kind is np.int64:
+        ends = np.iinfo(kind)
+        x = rng.integers(ends.min, ends.max, (8, d), endpoint=True)
+        x[:4] = np.array([ends.min, ends.max, 0, 1])[rng.integers(0, 4, (4, d))]
+        x[4] = ends.min
+    else:
+        info = np.finfo(kind)
+        odd = np.array([np.inf, -np.inf, info.max, info.min, info.smallest_subnormal, 0, -0.0, 1], kind)
+        x = rng.normal(size=(8, d)).astype(kind)
+        x[:3] = odd[rng.integers(0, len(odd), (3, d))]
+        x[3], x[4] = -np.inf, np.inf
+        x[5] = np.where(rng.random(d) < 0.95, -np.inf, info.min)
+        x[6] = np.where(rng.random(d) < 0.5, np.inf, info.max)
+    for largest in (0, 1):
+        kind_of = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        found = rewrite(saved(model("TopK", ["n", d], kind_of, k=k, largest=largest), tmp_path), check=False)
+        assert not found.left
+        wide = x.astype(object) if kind is np.int64 else x
+        order = np.argsort(-wide if largest else wide, axis=1, kind="stable")[:, :k]
+        v, i = run(found.model, x)
+        assert np.array_equal(i, order)
+        assert np.array_equal(v, np.take_along_axis(x, order, axis=1))
+        assert sum(len(t.raw_data) for t in found.model.graph.initializer) < 200 * (d + k) + 8 * k * k
+
+
+def test_indices_beyond_the_limits_are_left_unless_asked_for(tmp_path: Path) -> None:
+    path = saved(model("TopK", [1, 20000], k=2), tmp_path)
+    assert "--indices 20000" in rewrite(path).left[0].remedy
+    assert rewrite(path, indices=20000).ok
+
+
+@pytest.mark.parametrize(("opset", "raised"), [(9, 13), (10, 10), (21, 21)])
+def test_the_opset_is_raised_only_where_it_must_be(opset: int, raised: int, tmp_path: Path) -> None:
+    proto = model("TopK", [3, 6], opset=max(opset, 10), k=2)
+    if opset < 10:  # k was an attribute
+        proto.graph.node[0].attribute.append(helper.make_attribute("k", 2))
+        del proto.graph.node[0].input[1:], proto.graph.initializer[:]
+        proto.opset_import[0].version = opset
+    elif opset == 10:
+        del proto.graph.output[1]  # values alone need no newer operator
+    found = rewrite(saved(proto, tmp_path))
+    assert found.ok, found.lines()
+    assert found.opset == (opset, raised)
+    assert any("opset raised" in line for line in found.lines()) == (opset != raised)
+
+
+def test_external_data_stays_external(tmp_path: Path) -> None:
+    proto = chain()
+    big = np.random.default_rng(0).normal(size=(1, 9)).astype(np.float32)
+    proto.graph.initializer[2].CopyFrom(numpy_helper.from_array(big, "two"))
+    source = tmp_path / "in"
+    source.mkdir()
+    onnx.save(proto, source / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=60)
+    found = rewrite(source / "m.onnx", tmp_path / "out" / "new.onnx")
+    assert found.replaced[0].right
+    assert (tmp_path / "out" / "m.data").read_bytes() == (source / "m.data").read_bytes()
+    raw = onnx.load(tmp_path / "out" / "new.onnx", load_external_data=False)
+    assert {t.name for t in raw.graph.initializer if t.external_data} >= {"two"}
+    ort.InferenceSession(tmp_path / "out" / "new.onnx")
+    assert sorted(os.listdir(source)) == ["m.data", "m.onnx"]
+
+
+def test_the_range_is_measured(tmp_path: Path) -> None:
+    path = saved(model("TopK", ["n", 9], k=3), tmp_path)
+    wide = tmp_path / "wide.npz"
+    rng = np.random.default_rng(0)
+    np.savez(wide, x=rng.uniform(-9, 9, (50, 9)).astype(np.float32))
+    found = rewrite(path, calibrate=wide, only=["TopK"])
+    assert found.profile == "structured"
+    domain = found.replaced[0].domain
+    assert domain
+    assert -9 <= domain[0] < -8
+    assert found.replaced[0].outputs[0].difference <= found.replaced[0].error
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(model("TopK", ["n", 9], k=3), tmp_path)
+    assert main(["rewrite", str(path), "--dry-run", "--out", str(tmp_path / "new.onnx")]) == 0
+    assert "1 replaced, 0 left" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+def nonsense(folder: Path) -> Path:
+    (folder / "model.onnx").write_bytes(b"\x00nonsense" * 10)
+    return folder / "model.onnx"
+
+
+def without(folder: Path) -> Path:
+    return saved(helper.make_model(helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [3])],
+        [helper.make_tensor_value_info("y", 1, [3])])), folder)  # fmt: skip
+
+
+def huge(folder: Path) -> Path:
+    with (folder / "model.onnx").open("wb") as file:
+        file.truncate(2**31 + 1)  # a hole: no blocks on the disk
+    return folder / "model.onnx"
+
+
+def good(folder: Path) -> Path:
+    np.savez(folder / "names.npz", z=np.zeros((1, 9), dtype=np.float32))
+    np.savez(folder / "types.npz", x=np.zeros((1, 9)))
+    (folder / "text.npz").write_text("no")
+    (folder / "folder").mkdir()
+    return saved(model("TopK", ["n", 9], k=3), folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "more", "told"),
+    [
+        (nonsense, [], "is not a valid ONNX file"),
+        (without, [], "has no TopK: there is nothing to replace"),
+        (huge, [], "larger than 2 GB, .*save_as_external_data"),
+        (good, ["--calibrate", "names.npz"], "names.npz holds z, and the model's inputs are x"),
+        (good, ["--calibrate", "types.npz"], "x is float64, and the model takes float32"),
+        (good, ["--calibrate", "text.npz"], "is not an .npz file of arrays"),
+        (good, ["--calibrate", "none.npz"], "none.npz: no such file"),
+        (good, ["--out", "folder"], "is a directory: name a file in it"),
+        (good, ["--out", "model.onnx/new.onnx"], "it is a file, not a directory"),
+        (good, ["--domain", "2", "1"], "two finite numbers LO < HI"),
+        (good, ["--domain", "0", "1", "--profile", "minmax"], "--domain changes nothing"),
+        (good, ["--profile", "minmux"], "did you mean 'minmax'"),
+        (good, ["--bits", "8"], "--bits changes nothing"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else getattr(v, "__name__", ""),
+)
+def test_bad_input_is_named_and_nothing_is_written(
+    make: Callable[[Path], Path], more: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    import re
+
+    monkeypatch.chdir(tmp_path)
+    path = make(tmp_path)
+    there = sorted(os.listdir(tmp_path))
+    assert main(["rewrite", path.name, *([] if "--out" in more else ["--out", "new.onnx"]), *more]) == 2
+    assert re.search(told, capsys.readouterr().err)
+    assert sorted(os.listdir(tmp_path)) == there
+
+
+def test_a_message_of_the_library_is_python(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="profile='minmax' takes every number as it is: bits changes nothing"):
+        rewrite(good(tmp_path), bits=8, profile="minmax")
+
+
+COMPUTED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[{batch}, 25] x) => (float[{batch}, k] v, int64[{batch}, k] i, int64[1] twice)
+<int64[1] seven = {{7}}, int64[1] one = {{1}}> {{
+    shape = Shape(x)
+    d = Gather(shape, one)
+    k = Min(d, seven)
+    v, i = TopK(x, k)
+    twice = Add(k, k)
+}}"""
+
+
+def computed(batch: Any) -> onnx.ModelProto:
+    return onnx.parser.parse_model(COMPUTED.format(batch=batch))
+
+
+def test_a_k_that_constants_give_is_folded(tmp_path: Path) -> None:
+    """k = Min(Shape(x)[1], 7); the nodes that compute k stay, because another node reads k."""
+    found = rewrite(saved(computed(1), tmp_path))
+    assert found.ok, found.lines()
+    assert "largest 7 of 25" in found.replaced[0].was
+    assert {"Shape", "Min", "Add"} <= set(operators(found.model))
+
+
+def test_the_remedy_that_is_printed_works_on_the_model(tmp_path: Path) -> None:
+    path = saved(computed("n"), tmp_path)
+    (left,) = rewrite(path).left
+    command = left.remedy[left.remedy.index("python -m ") :].replace("--dim_value N", "--dim_value 1").split()
+    assert command[-2:] == ["OLD", "NEW"]
+    fixed = tmp_path / "fixed.onnx"
+    subprocess.run([sys.executable, *command[1:-2], path, fixed], check=True, capture_output=True)
+    assert rewrite(fixed).ok
+
+
+def test_calibration_of_many_samples_for_a_model_of_one(tmp_path: Path) -> None:
+    path = saved(model("TopK", [1, 9], k=3), tmp_path)
+    x = np.random.default_rng(0).uniform(-9, 9, (50, 9)).astype(np.float32)
+    np.savez(tmp_path / "many.npz", x=x)
+    found = rewrite(path, calibrate=tmp_path / "many.npz")
+    assert found.ok, found.lines()
+    assert found.replaced[0].domain == (x.min(), x.max())
+    assert found.checked == 56
+    two = saved(model("TopK", [2, 9], k=3), tmp_path)
+    np.savez(tmp_path / "odd.npz", x=x[:5])
+    with pytest.raises(UserError, match=r"x has the shape \[5, 9\], and the model takes \[2, 9\]"):
+        rewrite(two, calibrate=tmp_path / "odd.npz")
+
+
+def test_outputs_are_those_of_the_file_as_written(tmp_path: Path) -> None:
+    """MatMul and Add after a TopK are one Gemm in a default session; as an output, the product is not fused."""
+    proto = model("TopK", [4, 9], k=3)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (3, 64)), ("b", (64,))):
+        proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    proto.graph.node.append(helper.make_node("MatMul", ["v", "w"], ["p"]))
+    proto.graph.node.append(helper.make_node("Add", ["p", "b"], ["y"]))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 64]))
+    path = saved(proto, tmp_path)
+    loaded: list[list[str]] = []
+    real = ort.InferenceSession
+
+    def noted(source: Any, *arguments: Any, **options: Any) -> Any:
+        loaded.append([o.name for o in onnx.load(source).graph.output])
+        return real(source, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ort, "InferenceSession", noted)
+        found = rewrite(path)
+    assert found.ok, found.lines()
+    assert loaded.count(["y"]) == 2  # both files as they are

@@ -1,0 +1,289 @@
+"""Shorter forms of a formula in ONNX, and when they are not taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from exporter.analysis.contract import fused_bits, structured_bits
+from exporter.analysis.evaluate import evaluate
+from exporter.build import build, to_onnx
+from exporter.formats.model_file import assemble
+from exporter.ir.fused_forms import all_pairs, grain, largest_within
+from exporter.ir.graph import TRIMS, Graph
+from exporter.ir.network import network
+from exporter.ir.primitives import rank_select
+from exporter.ir.trace import (
+    Node,
+    constant,
+    differences,
+    largest_of,
+    relu,
+    stack,
+    total,
+    trim,
+    variant,
+    vector,
+)
+from exporter.options import Options
+from exporter.passes.batch_last import column_graph
+from exporter.passes.lowering import structured_graph
+from exporter.passes.rewrites import entry_sum, joint_product
+from exporter.problem.task import median
+from tests.running import run, session
+
+
+def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
+    """M v + N w for two halves of a vector whose entries are at least lo."""
+    x = vector(len(first[0]) + len(second[0]), lo, 1.0)
+    v, w = x.take(slice(0, len(first[0]))), x.take(slice(len(first[0]), None))
+    return v.along(0, np.array(first)) + w.along(0, np.array(second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "lo", "joint"),
+    [
+        ([[1, 1, 1], [0, 0, 1]], [[1, 1], [1, 0]], 0.0, True),  # nothing negative
+        ([[1, 1, 1], [0, 0, 1]], [[0, 0], [-1, 0]], 0.0, True),  # a difference of two
+        ([[1, 1, 1], [0, 0, 1]], [[0, 0], [-1, -1]], 0.0, False),  # 1 - 1 - 1 has other parts than 1 - (1 + 1)
+        ([[1, 1, 1], [0, 0, 1]], [[1, 1], [1, 0]], -1.0, False),
+    ],
+)
+def test_products_are_joined_where_no_partial_sum_is_larger(
+    first: list[list[float]], second: list[list[float]], lo: float, joint: bool
+) -> None:
+    assert (joint_product(products(first, second, lo)) is not None) == joint
+
+
+def test_sums_of_entries() -> None:
+    pair = vector(2)
+    mean = total([(0.5, pair.take([0])), (0.5, pair.take([1]))], 3)
+    found = entry_sum(mean)
+    assert found is not None
+    assert (found[0] is pair, found[1].tolist(), found[2]) == (True, [0.5, 0.5], 3.0)
+    # a product that rounds, and entries among others
+    assert entry_sum(total([(0.3, pair.take([0])), (0.7, pair.take([1]))])) is None
+    longer = vector(3)
+    assert entry_sum(total([(1, longer.take([0])), (-1, longer.take([2]))])) is None
+
+
+def test_variants_leave_no_trace_in_structured_files() -> None:
+    """They stand between nodes that a form is found by, and between entries and what they are taken from."""
+
+    def nodes(varied: bool) -> list[tuple[str, ...]]:
+        x = vector(6)
+        rows = trim(differences(x, x)).sum(1)
+        found = variant(rows, lambda _: rows) if varied else rows
+        both = stack([found * 2 - 1, x])
+        out = variant(both, lambda _: both) if varied else both
+        graph = structured_graph(network(x, out.take([1, 2]) + out.take([7, 8])), "float64")
+        return [(node.op_type, *node.input, *node.output) for node in graph.nodes]
+
+    assert nodes(True) == nodes(False)
+
+
+def test_neighbours_are_gathered_as_rows() -> None:
+    """Groups of eight, in another order: one index for each, in fused files and in those of Max and Min."""
+    order = np.random.default_rng(0).permutation(32)
+    assert grain((8 * order[:, None] + np.arange(8)).ravel(), 256) == 8
+    assert grain((8 * order[:, None] + np.arange(8)).ravel() + 4, 264) == 4
+    assert grain(np.arange(8), 256) == 1
+    for options in (Options("batcher", profile="fused"), Options("batcher", profile="minmax")):
+        model = to_onnx(build(median(256), options))
+        stored = {t.name: prod(t.dims) for t in model.graph.initializer}
+        gathered = [stored[node.input[1]] for node in model.graph.node if node.op_type == "Gather"]
+        assert gathered.count(256) <= 1
+        x = np.random.default_rng(1).integers(0, 1000, (3, 256)).astype(np.float32) / 1024
+        assert np.array_equal(run(model, x)[:, 0], np.median(x, axis=1))
+
+
+def test_what_is_there_is_not_made_again() -> None:
+    graph = Graph(np.dtype(np.float32), once=True)
+    first = graph.add("Relu", ["x"])
+    graph.add("Relu", [first])
+    assert graph.add("Relu", ["x"]) == first
+    graph.finish(first)
+    assert [(node.op_type, *node.input, *node.output) for node in graph.nodes] == [("Relu", "x", "y")]
+
+
+@pytest.mark.parametrize(
+    ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)]
+)
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:
+    """24 bits in float32, on entries that differ by one step at either end of the range, on ties and anywhere."""
+    model = build(median(d), Options(name, profile="fused", tune=tune))  # type: ignore[arg-type]
+    assert (model.dtype, model.step.bits) == ("float32", 24)
+    rng, top = np.random.default_rng(d), 2**24
+    near = rng.integers(0, 3, (60, d)) + rng.choice([0, 1, top // 2 - 1, top - 3, top - 2], (60, 1))
+    ends = rng.choice([0, 1, top - 1, top], (60, d))
+    x = (np.concatenate([near, ends, rng.integers(0, top, (60, d), endpoint=True)]) / top).astype(np.float32)
+    wrong = run(to_onnx(model), x)[:, 0] != np.median(x, axis=1)
+    assert np.count_nonzero(wrong) <= (3 if model.failure_bound else 0)
+
+
+def test_a_clip_forgives_what_rounds_outside_its_bounds() -> None:
+    x = vector(2)
+    a, b = x.take([0]), x.take([1])
+    pairs = (a - b) * 2.0**24
+    net = network(x, trim(pairs + 1))  # up to 2^24 + 1
+    assert (structured_bits(net, 2.0**-24).bits, fused_bits(net, 2.0**-24).bits) == (25, 24)
+    # what is read beside the Clip must be exact, and so must what a Clip keeps
+    v = pairs + 1
+    for output in (stack([trim(v), relu(v)]), trim(v, 2**24 + 1)):
+        assert fused_bits(network(x, output), 2.0**-24).bits == 25
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_all_pairs_in_blocks(rows: int) -> None:
+    x = vector(7, 0.0, 1.0)
+    data = np.random.default_rng(0).integers(0, 4, (200, 7)) / 4
+    ranks = evaluate(network(x, all_pairs(x, 0.25, 7 * rows)), data)
+    assert np.array_equal(ranks, 1 + np.argsort(np.argsort(data, axis=1, kind="stable"), axis=1))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("last", [False, True], ids=["batch first", "batch last"])
+def test_the_entry_of_a_rank_is_the_largest_that_is_in(rows: int, last: bool) -> None:
+    """All ranks of all vectors of five entries from four values, equal ones inside a block and across blocks."""
+    x, ranks = vector(5), constant(np.arange(1.0, 6.0))
+    entries = rank_select(x, [1, 2, 3, 4, 5], 0.25, ties=True)
+    below = all_pairs(x, 0.25, 5 * rows, unique=False)
+    found = variant(entries, lambda _: largest_within(x, below.spread(0, 5) - ranks.spread(1, 5), entries))
+    graph = (column_graph if last else partial(structured_graph, fused=True))(network(x, found), "float32")
+    data = np.array(list(product(range(4), repeat=5))) / 4
+    assert np.array_equal(run(assemble(graph, 5, 5, "test", {}), data), np.sort(data, axis=1))
+    assert max(prod(tensor.dims) for tensor in graph.initializers.values()) <= 5  # no matrix of positions
+
+
+def test_the_largest_entry_forgives_what_rounds_below_it() -> None:
+    """An entry that is out may round, if what is left is known not to be negative; one that is in may not."""
+    x = vector(3)
+
+    def bits(q: Node, lo: float) -> float:
+        found = x.take([0]) + lo
+        largest = largest_of(q, found.reshape()).reshape(1)
+        return fused_bits(network(x, variant(found, lambda _: largest)), 2.0**-24).bits
+
+    out = relu(x * 2.0**24)  # integers
+    assert bits(x - out, 0.0) == 24
+    assert bits(x - out, -1.0) == 48
+    assert bits(x + out, 0.0) == 49
+
+
+def test_a_number_added_inside_a_clip_is_added_to_its_sum() -> None:
+    x = vector(6)
+    count = (trim(differences(x, x) * 4 + 1, 2)).sum(1)
+    graph = structured_graph(network(x, count), "float32", fused=True)
+    assert [node.op_type for node in graph.nodes].count("Add") == 0
+    data = np.random.default_rng(0).integers(0, 5, (50, 6)) / 4
+    assert np.array_equal(run(assemble(graph, 6, 6, "test", {}), data), evaluate(network(x, count), data))
+
+
+def test_constants_are_stored_once_along_an_axis() -> None:
+    """The thresholds of the first digit, spread over all entries, and the wanted ranks."""
+    for name, d in (("radix", 2048), ("depth3", 64), ("compact", 256)):
+        graph = to_onnx(build(median(d), Options(name, profile="fused", tune="latency"))).graph
+        for tensor in graph.initializer:
+            values = numpy_helper.to_array(tensor)
+            if values.ndim > 1 and values.dtype == np.float32 and values.size > d:
+                added = [n for n in graph.node if tensor.name in n.input and n.op_type in ("Add", "Sub")]
+                assert not added or not any(np.all(values == values.take([0], a)) for a in range(values.ndim))
+
+
+def gathers(name: str, d: int, tune: str) -> list[int]:
+    """The lengths of the index lists in a fused file."""
+    graph = to_onnx(build(median(d), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    return [sizes[node.input[1]] for node in graph.node if node.op_type == "Gather"]
+
+
+@pytest.mark.parametrize("tune", ["throughput", "latency"])
+def test_what_is_regular_is_not_gathered(tune: str) -> None:
+    assert gathers("depth3", 100, tune) == []
+    assert gathers("radix", 100, tune) == []
+    # in a sorting network one for the start of each of the passes whose runs are short
+    assert len(gathers("batcher", 256, tune)) <= 7
+    # in a planned one what its permutations pick: the sample, and entries and mask of every block; pairs are broadcast
+    assert sum(gathers("compact", 256, tune)) <= 3 * 256
+    assert sum(gathers("depth5", 256, tune)) <= 256 * 17
+
+
+def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> None:
+    """Four nodes, Concat of both ends, Min and Max, beside what a pass begins with: runs are cut out by two Splits."""
+    names = [node.op_type for node in to_onnx(build(median(2048), Options("batcher", profile="minmax"))).graph.node]
+    assert names.count("Min") == names.count("Max") == 66
+    assert names.count("Concat") <= 2 * 66
+    assert names.count("Gather") == 2 * 7  # both ends, at the start of a pass over runs of 64 or less
+    assert len(names) <= 410  # before onnxruntime makes Splits of Slices
+
+
+def test_one_vector_needs_few_reshapes() -> None:
+    for name, d, most in (("radix", 2048, 0), ("depth3", 65, 1), ("depth3", 64, 0), ("depth3", 25, 0)):
+        options = [Options(name, profile="fused", tune="latency", batch=batch) for batch in (None, 1)]
+        many, one = ([node.op_type for node in to_onnx(build(median(d), o)).graph.node] for o in options)
+        assert one.count("Reshape") <= most
+        assert len(one) <= len(many) - many.count("Reshape") + most
+
+
+def test_one_vector_adds_nothing_to_its_products() -> None:
+    graph = to_onnx(build(median(2048), Options("radix", profile="fused", tune="latency", batch=1))).graph
+    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    added = [stored.get(node.input[2], np.ones(1)) for node in graph.node if node.op_type == "Gemm" and node.input[2:]]
+    assert added
+    assert all(each.any() for each in added)
+    assert len(graph.node) <= 57
+    assert "Slice" not in {node.op_type for node in graph.node}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_vector_clamps_in_its_products(dtype: str) -> None:
+    """onnxruntime makes one operation of a Gemm and a HardSigmoid, where it has one: of float32."""
+    options = Options("radix", profile="fused", tune="latency", batch=1, dtype=dtype)  # type: ignore[arg-type]
+    graph = to_onnx(build(median(2048), options)).graph
+    products = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
+    clamps = Counter(node.op_type for node in graph.node if node.input[0] in products and node.op_type in TRIMS)
+    assert clamps == {"HardSigmoid" if dtype == "float32" else "Clip": 9}
+
+
+@pytest.mark.parametrize("d", [33, 34, 47, 63, 64, 65, 66])
+def test_pairs_of_one_short_vector_are_two_products(d: int) -> None:
+    proto = to_onnx(build(median(d), Options("depth3", profile="fused", tune="latency", batch=1)))
+    ops = [node.op_type for node in proto.graph.node]
+    if d <= 64:
+        both = ["Gemm", "HardSigmoid", "Gemm", "Relu", "Sub", "ReduceMax"]
+        assert ops == ["HardSigmoid", "Sub", *both, *(["Gemm"] if d % 2 == 0 else [])]
+    else:
+        assert "Reshape" in ops
+    rng, model = np.random.default_rng(d), session(proto)
+    near = [
+        rng.integers(0, 2**24 + 1, (40, d)),
+        rng.integers(0, 5, (40, d)) * 2**22,
+        2**23 + rng.integers(-3, 4, (40, d)),
+    ]
+    x = (np.concatenate(near) / 2**24).astype(np.float32)
+    got = np.concatenate([run(model, row[None]) for row in x])
+    assert np.array_equal(got, np.median(x, axis=1, keepdims=True))
+    off = rng.normal(0.5, 0.6, (40, d)).astype(np.float32)
+    truth = np.median(np.clip(off, 0, 1).astype(np.float64), axis=1, keepdims=True)
+    assert np.abs(np.concatenate([run(model, row[None]) for row in off]) - truth).max() <= 2.0**-24
+
+
+def test_where_the_batch_stands() -> None:
+    """Last, with one Transpose at each end, where entries move and batches are large."""
+    for name, tune, ends in (
+        ("batcher", "throughput", 2),
+        ("compact", "throughput", 2),
+        ("batcher", "latency", 0),
+        ("radix", "throughput", 0),
+        ("depth3", "throughput", 0),
+    ):
+        graph = to_onnx(build(median(64), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+        moved = [list(a.ints) for n in graph.node if n.op_type == "Transpose" for a in n.attribute]
+        assert moved == [[1, 0]] * ends, (name, tune)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from exporter.cli.parser import main
+from exporter.errors import install
+from exporter.theory import atlas as module
+
+
+def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--construction", "tree-max", "--trials", "20"]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    with (tmp_path / "atlas.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["construction"], r["d"]) for r in rows] == [
+        ("depth3", "16"), ("depth3", "32"), ("tree-max", "16"), ("tree-max", "32")
+    ]  # fmt: skip
+    assert all(float(r["failure_rate"]) == 0 for r in rows)
+    assert 1.9 < float(rows[0]["exponent"]) < 2.1
+    assert {p.name for p in tmp_path.glob("*.png")} == {"depth-width.png", "size.png", "error.png"}
+
+    def never(*_: object) -> None:
+        raise AssertionError("a finished cell was measured again")
+
+    monkeypatch.setattr(module, "measure", never)
+    for name in ("atlas.md", "size.png"):  # of a table that is whole the rest is written again
+        (tmp_path / name).unlink()
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "atlas.md").exists()
+    assert (tmp_path / "size.png").exists()
+
+
+def test_a_refusal_is_a_row(tmp_path: Path) -> None:
+    assert main(["atlas", "--d", "8", "--construction", "linear46", "--out", str(tmp_path)]) == 0
+    assert "too few" in (tmp_path / "atlas.md").read_text()
+
+
+def test_what_is_too_large_to_run_is_counted(tmp_path: Path) -> None:
+    args = ["atlas", "--d", "16384", "--construction", "depth3", "--out", str(tmp_path)]
+    assert main(args) == 0
+    with (tmp_path / "atlas.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["reason"].startswith("counted, not run")
+    assert int(row["width"]) == 2 * 16384**2 + 16384
+    assert (row["trials"], row["failure_rate"]) == ("0", "")
+
+
+def test_another_effort_measures_again(tmp_path: Path) -> None:
+    args = ["atlas", "--d", "16", "--construction", "depth3", "--out", str(tmp_path)]
+    for trials in (20, 30):
+        assert main([*args, "--trials", str(trials)]) == 0
+        with (tmp_path / "atlas.csv").open() as file:
+            assert [row["trials"] for row in csv.DictReader(file)] == [str(trials)]
+
+
+def test_an_interrupt_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = module.measure
+
+    def interrupted(cell: module.Cell, *args: Any) -> object:
+        if cell.d == 32:
+            raise KeyboardInterrupt
+        return real(cell, *args)
+
+    monkeypatch.setattr(module, "measure", interrupted)
+    args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--out", str(tmp_path)]
+    assert main(args) == 130
+    assert "interrupted" in capsys.readouterr().err
+    kept = (tmp_path / "atlas.csv").read_text()
+    assert [line.split(",")[:3] for line in kept.splitlines()[1:]] == [["depth3", "median", "16"]]
+    missing: list[int] = []
+
+    def recorded(cell: module.Cell, *args: Any) -> object:
+        missing.append(cell.d)
+        return real(cell, *args)
+
+    monkeypatch.setattr(module, "measure", recorded)
+    assert main(args) == 0
+    assert missing == [32]
+    assert [row["d"] for row in module.read_table(tmp_path / "atlas.csv")] == [16, 32]
+
+
+SMALL = ["--construction", "depth3", "--construction", "window5", "--trials", "20", "--failure", "0.1"]
+
+
+def test_other_sources_build_again_and_run_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row stands as long as the network built today has its counts and its bound."""
+    args = ["atlas", "--d", "64", *SMALL, "--out", str(tmp_path)]
+    assert main(args) == 0
+    first = module.read_table(tmp_path / "atlas.csv")
+    assert [row["trials"] for row in first] == [20, 20]
+    (tmp_path / "atlas.csv").write_text(
+        (tmp_path / "atlas.csv").read_text().replace(str(first[1]["width"]), str(first[1]["width"] + 1))
+    )
+    monkeypatch.setattr(module, "sources", lambda: "other")
+    ran: list[int] = []
+    real = module._run
+
+    def recorded(session: Any, *more: Any) -> dict[str, Any]:
+        ran.append(session.d)
+        return real(session, *more)
+
+    monkeypatch.setattr(module, "_run", recorded)
+    assert main(args) == 0
+    again = module.read_table(tmp_path / "atlas.csv")
+    assert ran == [64], "of two rows one described another network"
+    assert [row["width"] for row in again] == [row["width"] for row in first]
+    assert {row["source"] for row in again} == {"other"}
+
+
+def test_rows_that_are_not_asked_for_stay(tmp_path: Path) -> None:
+    for d in ("16", "9"):
+        assert main(["atlas", "--d", d, "--construction", "depth3", "--trials", "5", "--out", str(tmp_path)]) == 0
+    with (tmp_path / "atlas.csv").open("a") as file:  # a construction that there is no longer
+        file.write((tmp_path / "atlas.csv").read_text().splitlines()[1].replace("depth3", "depth1") + "\n")
+    assert main(["atlas", "--d", "8", "--construction", "depth3", "--trials", "5", "--out", str(tmp_path)]) == 0
+    rows = module.read_table(tmp_path / "atlas.csv")
+    assert [(row["construction"], row["d"]) for row in rows] == [("depth3", 8), ("depth3", 9), ("depth3", 16)]
+
+
+def test_a_table_that_is_none_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "atlas.csv").write_text("a,b\n1,2\n")
+    assert main(["atlas", "--d", "8", "--construction", "depth3", "--out", str(tmp_path)]) == 2
+    assert "is not a table of the atlas" in capsys.readouterr().err
+    assert (tmp_path / "atlas.csv").read_text() == "a,b\n1,2\n"
+
+
+def test_exact_networks_never_fail(tmp_path: Path) -> None:
+    """Also where the mean of two float32 values rounds, as numpy's does."""
+    args = ["atlas", "--d", "32", "--construction", "batcher", "--construction", "radix", "--trials", "60"]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    with (tmp_path / "atlas.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["failure_rate"], r["mse"]) for r in rows] == [("0.0", "0.0")] * 2
+
+
+def test_pictures_are_drawn_again_from_the_table(tmp_path: Path) -> None:
+    args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--construction", "tree-max", "--trials", "20"]
+    assert main([*args, "--out", str(tmp_path)]) == 0
+    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.png")}
+    for name in before:
+        (tmp_path / name).unlink()
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 0
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.png")} == before
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "construction,op,d\nradix,median,many\n", "\x00"])
+def test_a_table_that_is_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "atlas.csv").write_text(text)
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 2
+    assert "is not a table of the atlas" in capsys.readouterr().err
+
+
+def test_without_matplotlib_it_says_that_there_are_no_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["atlas", "--d", "9", "--construction", "batcher", "--trials", "5", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().err
+    assert f"matplotlib is not installed: {install('plot')}" in said
+    assert f"--plots-only --out {tmp_path}" in said
+    assert not list(tmp_path.glob("*.png"))
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 2
+    assert "matplotlib is not installed" in capsys.readouterr().err
+
+
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures of a small atlas of medians and maxima, as matplotlib is asked to save them."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(figure: Figure, *args: Any, **options: Any) -> None:
+        figures.append(figure)
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    names = [word for name in ("depth3", "depth5", "linear-max", "tree-max") for word in ("--construction", name)]
+    args = ["atlas", "--d", "16", "64", *names, "--trials", "5", "--seconds", "1", "--out", str(tmp_path)]
+    assert main(args) == 0
+    return figures
+
+
+def test_pictures_speak_to_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No labels of the paper's source, medians and maxima apart, and a legend that names the dashed lines."""
+    from matplotlib.text import Text
+
+    figures = drawn(tmp_path, monkeypatch)
+    assert len(figures) == 3
+    for figure in figures:
+        words = [text.get_text() for text in figure.findobj(Text)]
+        assert not [w for w in words if "theorem:" in w or "cor:" in w or "_" in w]
+        for axes in figure.axes:
+            inside = " ".join(text.get_text() for text in axes.findobj(Text))
+            if axes.get_title().startswith("medians"):
+                assert "depth3" in inside
+                assert "max" not in inside
+            if axes.get_title().startswith("maxima"):
+                assert "tree-max" in inside
+                assert "depth" not in inside.replace("depth against width", "").replace("depth", "", 1)
+        if any(line.get_linestyle() == "--" for axes in figure.axes for line in axes.lines):
+            assert any("dashed: " in word for word in words)

@@ -1,0 +1,77 @@
+"""The frontier: every depth's best, counted on networks that are built."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.build import build
+from exporter.cli.parser import main
+from exporter.errors import UserError
+from exporter.options import Options
+from exporter.problem.task import median
+from exporter.theory.frontier import Point, frontier
+
+
+def point(depth: int, width: int, size: int) -> Point:
+    return Point(
+        construction="x",
+        options={},
+        depth=depth,
+        width=width,
+        size=size,
+        max_weight=1,
+        failure_bound=0,
+        failure_law=None,
+    )
+
+
+def test_narrowest_and_smallest_of_every_depth_and_what_they_gain() -> None:
+    a, b, c, e = point(3, 100, 150), point(5, 50, 170), point(5, 60, 140), point(6, 50, 140)
+    assert frontier([e, c, b, a]) == [(a, a, True), (b, c, True), (e, e, False)]
+
+
+@pytest.mark.parametrize("inputs", ["any", "uniform"])
+def test_the_command(inputs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("depth3", "batcher", "window4", "window5", "window6")
+    asked = ["frontier", "--d", "24", "--failure", "0.3", "--inputs", inputs, "--json"]
+    assert main(asked + [word for name in names for word in ("--construction", name)]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    windows = {r["construction"] for r in rows if r["construction"].startswith("window")}
+    assert windows == ({"window4", "window5", "window6"} if inputs == "uniform" else set())
+    for row in rows:
+        if row["construction"] in ("window5", "batcher"):  # counts are those of the file
+            about = build(median(24), Options(row["construction"], inputs="grid", **row["options"])).description()
+            assert {k: row[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")} == {
+                k: about[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")
+            }
+
+
+def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = tmp_path / "frontier.png"
+    asked = ["frontier", "--d", "24", "--failure", "0.3", "--construction", "depth3", "--picture", str(drawn)]
+    assert main(asked) == 0
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert "depth3" in capsys.readouterr().out
+    (tmp_path / "file").touch()
+    assert main([*asked[:-1], str(tmp_path / "file" / "x.png")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    monkeypatch.setattr("exporter.cli.commands.can_plot", lambda: False)
+    drawn.unlink()
+    assert main(asked) == 2
+    assert "pip install -e '.[plot]'" in capsys.readouterr().err
+    assert not drawn.exists()
+
+
+def test_light_weights_are_a_trade_for_ties() -> None:
+    asked = Options("linear46", failure=0.1, inputs="grid")
+    usual, light = (build(median(64), each).description() for each in (asked, replace(asked, objective="weights")))
+    assert light["max_weight"] * 64 <= usual["max_weight"]
+    assert (usual["ties"], light["ties"]) == ("exact", "capacity")
+    assert (usual["width"], usual["failure_bound"]) == (light["width"], light["failure_bound"])
+    with pytest.raises(UserError, match="its weights are the slopes of the grid"):
+        build(median(64), Options("window5", failure=0.1, objective="weights"))
