@@ -117,7 +117,7 @@ def tests_of(path: Path) -> list[str]:
     """The tests parallel to a module: the file of its name, or those of its folder, or the one of its folder's name."""
     folder = ROOT / "tests" / path.parent
     named = folder / f"test_{path.stem}.py"
-    beside = [named] if named.exists() else sorted(folder.glob("test_*.py"))
+    beside = [named] if named.exists() else sorted(folder.glob("test_*.py")) or sorted(folder.rglob("test_*.py"))
     whole = folder.parent / f"test_{folder.name}.py"
     return [str(p.relative_to(ROOT)) for p in beside or ([whole] if whole.exists() else [])]
 

@@ -368,7 +368,7 @@ def test_an_interrupt_while_loading_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "scipy" / "__init__.py").write_text("raise KeyboardInterrupt")
     ran = subprocess.run(
         [sys.executable, "-m", "exporter", "--help"],
-        cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        cwd=Path(__file__).parents[3], env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (130, "interrupted: nothing was written\n")
