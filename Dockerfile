@@ -12,6 +12,7 @@ WORKDIR /src
 RUN python -m venv /opt/median
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY exporter exporter
+COPY onnx_median onnx_median
 COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
 ARG EXTRAS

@@ -15,7 +15,7 @@ FHE := .venv-fhe
 export ORT_DISABLE_TELEMETRY := 1
 # every process that a test starts would compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch fhe versions proofs models browser page vendor clean
+.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch fhe versions dist proofs models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -39,6 +39,7 @@ test: lint
 test-all: test
 	@$(MAKE) --no-print-directory slow
 	@$(MAKE) --no-print-directory versions
+	@$(MAKE) --no-print-directory dist
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -135,6 +136,15 @@ versions:
 	  .venv-$$which/bin/python -m pip --disable-pip-version-check -q install -U -r .venv-$$which/requirements.txt && \
 	  .venv-$$which/bin/python -m tests.versions.start || exit 1; done
 
+# Wheel and source archive in dist/, checked by twine; the wheel is then installed in an empty environment and used.
+dist:
+	rm -rf dist .venv-dist && $(PYTHON) -m venv .venv-dist && $(PYTHON) -m venv .venv-dist/empty
+	.venv-dist/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt build twine setuptools
+	.venv-dist/bin/python -m build -q --no-isolation --outdir dist .
+	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/empty/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt dist/*.whl
+	cd .venv-dist && empty/bin/python ../tests/versions/installed.py && empty/bin/onnx-median --version
+
 # Medians of encrypted numbers, and their bootstraps beside other ways, in an environment of its own (Python 3.11 or 3.12).
 fhe: $(FHE)/.installed
 	$(FHE)/bin/python -m pytest -q -c tests/fhe/pytest.ini tests/fhe
@@ -159,4 +169,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) $(FHE) .venv-lowest .venv-highest build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) $(FHE) .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache
