@@ -96,9 +96,9 @@ class Engine:
         self.memory = Memory(self.settings.max_memory)
         self.ready = asyncio.Event()  # the models are loaded
         self.readers = asyncio.Semaphore(2)  # large bodies that are parsed at a time
-        self.pool = _pool(self.settings.inference_threads)
-        self.helpers = ThreadPoolExecutor(2, "prepare")
-        self.background = ThreadPoolExecutor(1, "background")  # reloads and hashing: requests never wait for them
+        self.pool = _pool(self.settings.inference_threads, "inference")
+        self.helpers = _pool(2, "prepare")
+        self.background = _pool(1, "background")  # reloads and hashing: requests never wait for them
         self.reloading = asyncio.Lock()  # one reload at a time, so that an older one never replaces a newer one
         self.use(self.registry)
 
@@ -295,9 +295,9 @@ class Engine:
         return None
 
 
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     """A pool whose threads all exist from the start: a number that the machine refuses is a start-up error."""
-    pool = ThreadPoolExecutor(threads, "inference")
+    pool = ThreadPoolExecutor(threads, name)
     together = Barrier(threads + 1)
     try:
         for _ in range(threads):

@@ -25,7 +25,7 @@ By = Literal["columns", "rows"]
 NAN: tuple[Nan, ...] = get_args(Nan)
 BY: tuple[By, ...] = get_args(By)
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
-LENGTH = re.compile(r"[0-9]{1,15}+")
+LENGTH = re.compile(r"[0-9]{1,9}+")
 # possessive, as every pattern for a caller's text: a repetition that could give characters back would take quadratic time
 NUMBER = re.compile(r"[-+]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][-+]?+[0-9]{1,4}+)?+")
 LONGEST = 64  # characters of a number in a query
@@ -145,7 +145,7 @@ def read_query(text: bytes, path: str = "/median") -> MedianOptions:
             query[name] = _flag(name, query[name])
     d = query.get("d")
     if d is not None and not (LENGTH.fullmatch(d) and int(d)):
-        raise BadInputError(f"d must be a positive integer, not {d[:40]!r}")
+        raise BadInputError(f"d must be a whole number from 1 to 999999999, not {d[:40]!r}")
     plain = replace(
         kind(),
         dtype=RAW_DTYPES[one_of("dtype", query["dtype"], tuple(RAW_DTYPES))] if "dtype" in query else None,
