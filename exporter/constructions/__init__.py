@@ -19,7 +19,7 @@ from exporter.constructions.entry import Idle
 from exporter.constructions.entry import Statistics as Statistics
 from exporter.constructions.linear46 import linear46
 from exporter.constructions.linear_max import sampled_max, tree_max
-from exporter.constructions.radix import Digit, Digits, close_digits, even_digits, radix
+from exporter.constructions.radix import Digit, Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.constructions.scheduled import Planned
 from exporter.constructions.vote import vote_max
@@ -91,19 +91,11 @@ def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets:
         saturated_moves=form == "saturating" and tune == "latency",
         rows=tune == "latency" and form != "bounded",
         block=16 if tune == "latency" else 1,
-        served=_served_digits(each, options, x.size),
+        # after the rounding layers every entry is on the grid, which allows a shorter end
+        served=(*each, Digit(1, 1)) if tune == "throughput" and options.inputs == "any" else (),
     )
     names = LayerNames()
     return Statistics(radix(x, ranks, digits, names), names=names)
-
-
-def _served_digits(each: tuple[Digit, ...], options: Options, d: int) -> tuple[Digit, ...]:
-    """The digits of a fused file, where others than the network's are faster: docs/radix.md has the measurements."""
-    if options.tune == "throughput" and options.inputs == "any":
-        return (*each, Digit(1, 1))  # the entries are on the grid whatever the data is, which allows a shorter end
-    if options.tune == "latency" and options.batch == 1 and options.radix is None and 1024 <= d < 4096:
-        return close_digits(2**options.grid.bits, 7)
-    return ()
 
 
 def _depth3(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from exporter.constructions.bitonic import INNER, bitonic_middle, exchanged, padding
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.constructions.radix import max_tree
 from exporter.ir.trace import Node, assume, relu, stack, variant
@@ -89,7 +88,7 @@ def pruned(stages: list[Stage], wanted: set[int], d: int) -> tuple[list[Stage], 
 def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
     """The entries of the given ranks through the pruned network; wire i holds rank i + 1 at the end.
 
-    For `single` vectors it is served as products (exporter.constructions.bitonic).
+    `single`: fused files are for one vector at a time, and write a network of few wires as products.
     """
     d = x.shape[0]
     stages, after = shallowest(d, ranks)
@@ -110,18 +109,17 @@ def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
     found = w.take(place[np.asarray(ranks) - 1])
     if single and d <= FEW:
         return variant(found, lambda _: as_products(x, stages).take([r - 1 for r in ranks]))
-    if single and padding(d, ranks):
-        rows, _ = shallowest(2**INNER, range(1, 2**INNER + 1))
-        return variant(found, lambda _: bitonic_middle(x, ranks, rows))
     if halves is not None and list(ranks) == list(range((d + 1) // 2, d // 2 + 2)):
         return variant(found, lambda _: middle_of_two(*halves, x))
     return found
 
 
 def as_products(x: Node, stages: list[Stage]) -> Node:
-    """All wires behind the stages, two products each."""
+    """All wires behind the stages. One stage is w + B relu(D w), where D has a row e_i - e_j per comparator and B = -D'."""
     for stage in stages:
-        x = exchanged(x, 0, stage)
+        lower, upper = (np.eye(x.size)[ends] for ends in stage.T)
+        excess = relu(x.along(0, lower - upper))
+        x = assume(x + excess.along(0, (upper - lower).T), 0.0, 1.0)
     return x
 
 

@@ -71,19 +71,6 @@ def even_digits(bits: int, radix: int) -> tuple[Digit, ...]:
     return tuple(Digit(2 ** (a - b), 2**b) for a, b in pairwise([bits, *ends] if rest else ends))
 
 
-def close_digits(cells: int, bins: int) -> tuple[Digit, ...]:
-    """Digits of so many bins, any number of them, and a last one of as many as are left, or fewer.
-
-    C cells are bins - 1 of floor(C / bins) and a last one of the rest, which is as wide at least: a search goes on in as
-    many cells as that has, and no threshold lies beyond the grid.
-    """
-    found = []
-    while cells > bins:
-        found.append(Digit(bins, cells // bins))
-        cells -= (bins - 1) * found[-1].width
-    return (*found, Digit(cells, 1))
-
-
 def radix(x: Node, ranks: Sequence[int], digits: Digits, names: LayerNames | None = None) -> Node:
     """The entries of the given ascending ranks of x, whose entries lie in [0, 1] on the grid of the digits."""
     if x.size == 1:

@@ -25,7 +25,6 @@ from exporter.passes.batch_last import batch_graph
 from exporter.passes.comparators import comparator_graph
 from exporter.passes.dense import dense_graph
 from exporter.passes.lowering import structured_graph
-from exporter.passes.one_vector import for_one_vector
 
 AFFINE = {
     "Add", "Sub", "Mul", "MatMul", "Gemm", "Reshape", "Slice", "Concat", "Transpose", "Expand", "ReduceSum", "Gather",
@@ -59,13 +58,10 @@ class Profile:
     batches: Callable[[Network, str], Graph] | None = None
 
     def graph(self, net: Network, dtype: str, tune: str = "throughput", batch: int | None = None) -> Graph:
-        """A network for large batches, if they have a form of their own, or for `tune`; for exactly `batch`."""
+        """The nodes of a network: the form for large batches, where the profile has one and `tune` and `batch` allow it."""
         if self.batches and in_batches(tune, batch):
             return self.batches(net, dtype)
-        graph = self.write(net, dtype)
-        if self.clips and batch == 1:
-            for_one_vector(graph, net.input.size)
-        return graph
+        return self.write(net, dtype)
 
     @property
     def clips(self) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from exporter.analysis.evaluate import evaluate
 from exporter.constructions.batcher import shallowest
-from exporter.constructions.radix import Digits, Form, close_digits, even_digits, radix
+from exporter.constructions.radix import Digits, Form, even_digits, radix
 from exporter.ir.network import network
 from exporter.ir.trace import vector
 
@@ -72,9 +72,7 @@ def _searches(seed: int) -> list[Search]:
     for form in forms:
         for _ in range(12):
             d, bits = rng.randint(2, 9), rng.randint(1, 8)
-            bins = rng.randint(2, min(9, 2**bits))
-            even = bins & (bins - 1) == 0
-            each = even_digits(bits, bins) if even else close_digits(2**bits, bins)
+            each = even_digits(bits, 2 ** rng.randint(1, min(3, bits)))
             k, cells = rng.randint(1, d), 2**bits
             on_grid = [Fraction(rng.randint(0, cells), cells) for _ in range(d)]
             between = [Fraction(rng.randint(0, 16 * cells), 16 * cells) for _ in range(d)]

@@ -13,7 +13,9 @@ from exporter.constructions.batcher import Stage, merge_exchange, pruned, shallo
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.options import Options
 from exporter.problem import task as tasks
-from tests.running import run
+from exporter.problem.families import UNITS
+from tests.exporter.constructions.exactness import data
+from tests.running import run, session
 
 
 def sort_by(stages: list[Stage], x: np.ndarray) -> np.ndarray:
@@ -155,3 +157,23 @@ def test_the_bare_network_needs_no_grid() -> None:
     x = np.random.default_rng(3).random((200, 9))
     got = run(to_onnx(build(tasks.sort(9), Options(construction="batcher", dtype="float64", inputs="grid"))), x)
     assert np.allclose(got, np.sort(x, axis=1), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+@pytest.mark.parametrize("d", [2, 9, 25, 32, 33, 64, 65, 257])
+def test_medians_in_files_for_single_vectors(d: int, batch: int | None) -> None:
+    model = session(to_onnx(build(tasks.median(d), Options("batcher", profile="fused", tune="latency", batch=batch))))
+    for family in UNITS:
+        for row in data(family, 3, d):
+            assert run(model, row[None]).item() == np.float32(np.median(row.astype(np.float64))), family
+
+
+@pytest.mark.parametrize("d", [2, 7, 25, 32])
+def test_few_wires_are_two_products_a_stage(d: int) -> None:
+    proto = to_onnx(build(tasks.sort(d), Options("batcher", profile="fused", tune="latency")))
+    for family in UNITS:
+        x = data(family, 20, d)
+        assert np.array_equal(run(proto, x), np.sort(x, axis=1)), family
+    stages, _ = shallowest(d, range(1, d + 1))
+    ops = [node.op_type for node in proto.graph.node]
+    assert (ops.count("Relu"), ops.count("Gemm")) == (len(stages), 2 * len(stages))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from itertools import product
 from math import prod
@@ -16,7 +15,7 @@ from exporter.analysis.evaluate import evaluate
 from exporter.build import build, to_onnx
 from exporter.formats.model_file import assemble
 from exporter.ir.fused_forms import all_pairs, grain, largest_within
-from exporter.ir.graph import TRIMS, Graph
+from exporter.ir.graph import Graph
 from exporter.ir.network import network
 from exporter.ir.primitives import rank_select
 from exporter.ir.trace import (
@@ -36,7 +35,7 @@ from exporter.passes.batch_last import column_graph
 from exporter.passes.lowering import structured_graph
 from exporter.passes.rewrites import entry_sum, joint_product
 from exporter.problem.task import median
-from tests.running import run, session
+from tests.running import run
 
 
 def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
@@ -222,57 +221,6 @@ def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> N
     assert names.count("Concat") <= 2 * 66
     assert names.count("Gather") == 2 * 7  # both ends, at the start of a pass over runs of 64 or less
     assert len(names) <= 410  # before onnxruntime makes Splits of Slices
-
-
-def test_one_vector_needs_few_reshapes() -> None:
-    for name, d, most in (("radix", 2048, 0), ("depth3", 65, 1), ("depth3", 64, 0), ("depth3", 25, 0)):
-        options = [Options(name, profile="fused", tune="latency", batch=batch) for batch in (None, 1)]
-        many, one = ([node.op_type for node in to_onnx(build(median(d), o)).graph.node] for o in options)
-        assert one.count("Reshape") <= most
-        assert len(one) <= len(many) - many.count("Reshape") + most
-
-
-def test_one_vector_adds_nothing_to_its_products() -> None:
-    graph = to_onnx(build(median(2048), Options("radix", profile="fused", tune="latency", batch=1))).graph
-    stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    added = [stored.get(node.input[2], np.ones(1)) for node in graph.node if node.op_type == "Gemm" and node.input[2:]]
-    assert added
-    assert all(each.any() for each in added)
-    assert len(graph.node) <= 57
-    assert "Slice" not in {node.op_type for node in graph.node}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_one_vector_clamps_in_its_products(dtype: str) -> None:
-    """onnxruntime makes one operation of a Gemm and a HardSigmoid, where it has one: of float32."""
-    options = Options("radix", profile="fused", tune="latency", batch=1, dtype=dtype)  # type: ignore[arg-type]
-    graph = to_onnx(build(median(2048), options)).graph
-    products = {node.output[0] for node in graph.node if node.op_type == "Gemm"}
-    clamps = Counter(node.op_type for node in graph.node if node.input[0] in products and node.op_type in TRIMS)
-    assert clamps == {"HardSigmoid" if dtype == "float32" else "Clip": 9}
-
-
-@pytest.mark.parametrize("d", [33, 34, 47, 63, 64, 65, 66])
-def test_pairs_of_one_short_vector_are_two_products(d: int) -> None:
-    proto = to_onnx(build(median(d), Options("depth3", profile="fused", tune="latency", batch=1)))
-    ops = [node.op_type for node in proto.graph.node]
-    if d <= 64:
-        both = ["Gemm", "HardSigmoid", "Gemm", "Relu", "Sub", "ReduceMax"]
-        assert ops == ["HardSigmoid", "Sub", *both, *(["Gemm"] if d % 2 == 0 else [])]
-    else:
-        assert "Reshape" in ops
-    rng, model = np.random.default_rng(d), session(proto)
-    near = [
-        rng.integers(0, 2**24 + 1, (40, d)),
-        rng.integers(0, 5, (40, d)) * 2**22,
-        2**23 + rng.integers(-3, 4, (40, d)),
-    ]
-    x = (np.concatenate(near) / 2**24).astype(np.float32)
-    got = np.concatenate([run(model, row[None]) for row in x])
-    assert np.array_equal(got, np.median(x, axis=1, keepdims=True))
-    off = rng.normal(0.5, 0.6, (40, d)).astype(np.float32)
-    truth = np.median(np.clip(off, 0, 1).astype(np.float64), axis=1, keepdims=True)
-    assert np.abs(np.concatenate([run(model, row[None]) for row in off]) - truth).max() <= 2.0**-24
 
 
 def test_where_the_batch_stands() -> None:
