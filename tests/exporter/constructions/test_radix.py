@@ -27,8 +27,8 @@ FORMS = ("pair", "saturating", "bounded")
 def search(
     d: int, ranks: list[int], bits: int, bins: int, form: str, *, share: bool = True, rows: bool = False
 ) -> Network:
-    x, digits = vector(d), Digits(2**bits, even_digits(bits, bins), form, share, rows=rows)
-    return network(x, radix(x, ranks, digits))  # type: ignore[arg-type]
+    x, each = vector(d), even_digits(bits, bins)
+    return network(x, radix(x, ranks, Digits(2**bits, each, form, share, rows=rows)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("form", "rows"), [*((form, False) for form in FORMS), ("pair", True), ("saturating", True)])
