@@ -127,4 +127,7 @@ def enough_files(connections: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        signals.heed_signals()  # a status that says otherwise is an effect of the signal

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -24,12 +24,15 @@ def handle_signals() -> None:
         signal.signal(number, _stop)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _hang_up)
-    sys.unraisablehook = _not_raised
+    sys.unraisablehook, sys.excepthook = _not_raised, _uncaught
 
 
 def heed_signals() -> None:
-    """End now if a signal asked for it: what ran then, a callback from native code perhaps, may have taken the SystemExit
-    for an error of its own."""
+    """End now, with status 0, if a signal asked for the end.
+
+    A signal raises SystemExit wherever the process is. Other code can drop this exception (callbacks do), or raise another
+    one in its place: the import of a compiled module raises ImportError, and `__set_name__` RuntimeError.
+    """
     if _asked:
         _end()
 
@@ -61,6 +64,12 @@ def _not_raised(found: sys.UnraisableHookArgs) -> None:
     """Nothing is said of a SystemExit that a callback (of a weak reference, say) could not raise: `heed_signals` ends it."""
     if not (_asked and isinstance(found.exc_value, SystemExit)):
         sys.__unraisablehook__(found)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """An error after a signal is no failure of the service: the signal caused the error."""
+    heed_signals()
+    sys.__excepthook__(kind, error, where)
 
 
 def _hang_up(number: int, frame: FrameType | None) -> None:

@@ -131,7 +131,7 @@ def test_a_signal_during_the_start_ends_it_as_well(
     }
     until(seen[moment])
     server.process.send_signal(number)
-    assert server.process.wait(60) == 0
+    assert server.process.wait(60) == 0, server.log
     assert not ours(scratch)
     assert "Traceback" not in server.log
 
@@ -153,6 +153,41 @@ print("was not heeded")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
+def test_an_error_in_the_place_of_a_signal_is_no_failure() -> None:
+    """As when the import of a compiled module raises ImportError because the signal stopped it."""
+    code = """
+import signal
+from service.process import signals
+signals.handle_signals()
+try:
+    signal.raise_signal(signal.SIGINT)
+except SystemExit:
+    raise ImportError("numpy could not be imported")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_start_that_fails_because_of_a_signal_ends_in_order(
+    serve: Serve, tmp_path: Path, scratch: Path, error: type[BaseException]
+) -> None:
+    converted = f"""
+import os, signal, socket
+def getaddrinfo(*arguments, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except SystemExit:
+        raise {error.__name__}(3)
+socket.getaddrinfo = getaddrinfo
+"""
+    (tmp_path / "sitecustomize.py").write_text(converted)
+    server = serve(tmp_path / "models", TMPDIR=str(scratch), PYTHONPATH=str(tmp_path))
+    assert server.process.wait(60) == 0, server.log
+    assert not ours(scratch)
+    assert server.log == ""
 
 
 def test_a_log_that_nobody_reads_holds_up_nothing(serve: Serve, models: Path) -> None:
