@@ -50,8 +50,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", telling(PAGES, ["README.md"]))
 def test_examples(tmp_path: Path, page: str) -> None:
-    (commands,) = blocks(page, "sh")
-    for line in commands.splitlines():
+    for line in "".join(blocks(page, "sh")).splitlines():
         command = shlex.split(line)
         if command[0] == "pip":
             continue  # `make setup` has done it

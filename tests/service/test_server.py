@@ -261,7 +261,7 @@ def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path)
     for _ in range(20):
         assert ask(server, [1, 2, 3, 4, 5], details=True).json()["models"] == ["second"]
     server.stop()
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

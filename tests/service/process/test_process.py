@@ -70,7 +70,7 @@ def test_a_signal_ends_it_with_0_and_leaves_nothing(
     server.process.send_signal(number)
     assert server.process.wait(120) == 0
     assert not ours(scratch)
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(family, timeout=60)[1]
     assert "Traceback" not in server.log
 
 
@@ -376,7 +376,7 @@ def test_a_worker_whose_parent_was_killed_ends(serve: Serve, models: Path) -> No
     children = psutil.Process(server.process.pid).children(recursive=True)
     server.process.kill()
     server.process.wait()
-    assert not psutil.wait_procs(children, timeout=30)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def test_the_follower_of_reloads_survives_what_goes_wrong(

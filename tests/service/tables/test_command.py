@@ -102,7 +102,7 @@ def test_a_run_that_is_stopped_goes_on(data: Path, tmp_path: Path, shape: Sequen
         assert (process.returncode, said) == (
             130, "interrupted: finished parts are kept; run the same command to go on\n",
         )  # fmt: skip
-    assert not [each for each in children if each.is_running()]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     assert tables(*command(data, shape, out)[3:]) == 0
     column = shape[1]
     want = medians(data, columns=column, by="k" if "--by" in shape else ())
