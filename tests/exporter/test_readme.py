@@ -86,7 +86,8 @@ def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:
         call = [sys.executable, *shlex.split(command)]
         done = subprocess.run(call, cwd=tmp_path, check=False, env=_environment(), capture_output=True, text=True)
         assert done.returncode == 2
-        assert done.stderr.split() == said.split()
+        printed = [line for line in done.stderr.splitlines() if not line.startswith("exporting: ")]  # on a slow machine
+        assert " ".join(printed).split() == said.split()
 
 
 def bare(construction: str, tune: Tune = "throughput") -> Built:
