@@ -144,7 +144,7 @@ _NO_OFFSETS = Idle("objective", "weights", ("objective",), "its weights are the 
 _FIXED_WIDTH = Idle("width", None, ("objective",), "a width that is given is not searched")
 _GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
-_SMALL = (16, 17, 64, 65)  # with every neuron to be seen
+_SMALL = (9, 16, 17, 64, 65)  # with every neuron to be seen
 
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c

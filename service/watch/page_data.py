@@ -15,19 +15,23 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.formats.manifest import replace_file
+from exporter.library import catalogue
 from exporter.options import Options
 from exporter.problem.grid import Grid
 from exporter.problem.task import median
 from exporter.theory.atlas import read_table
 from exporter.theory.atlas_plots import forbidden
 from exporter.theory.lower_bounds import exact_width, maximum_within
-from service.watch.specimens import MANIFEST, PAGE, SPECIMENS
+from service.watch.network import OpenNetwork
+from service.watch.scenes import story
+from service.watch.specimens import MANIFEST, PAGE, SPECIMENS, carried
 
 ATLAS = PAGE / "atlas.json"
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "atlas" / "atlas.csv"
@@ -75,17 +79,31 @@ def atlas() -> bytes:
              "proven": exact_width(m, depth) if exact else None}
             for depth, width, theorem, exact in forbidden(d)
         ]  # fmt: skip
-    about = {c.name: {"summary": c.summary, "theorem": c.theorem} for c in CONSTRUCTIONS.values()}
+    about = {c.name: {"summary": catalogue()[c.name], "theorem": c.theorem} for c in CONSTRUCTIONS.values()}
+    for name, kind in stories().items():
+        about[name]["story"] = kind
     table = [{column: row[column] for column in COLUMNS} for row in rows]
     return (json.dumps({"constructions": about, "bounds": bounds, "rows": table}, indent=1) + "\n").encode()
+
+
+def stories() -> dict[str, str]:
+    """How the page draws each construction, found by running its smallest specimen on one vector."""
+    kinds: dict[str, str] = {}
+    for each in sorted(carried().values(), key=lambda specimen: specimen.d):
+        if each.construction not in kinds:
+            network = OpenNetwork(each.content(), [str(module) for module in each.description.get("modules", [])])
+            row = np.random.default_rng(0).permutation(each.d)[None] / each.d
+            values = network.run((np.round(row * 2**BITS) / 2**BITS).astype(network.dtype))
+            kinds[each.construction] = str(story(network, values)["kind"])
+    return kinds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m service.watch.page_data", description=__doc__.partition("\n")[0])
     parser.add_argument("--atlas-only", action="store_true", help="leave the specimens as they are")
-    replace_file(ATLAS, atlas())
     if not parser.parse_args().atlas_only:
         replace_file(SPECIMENS, specimens())
+    replace_file(ATLAS, atlas())
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def test_try_typed_numbers(open_page: Open) -> None:
     page.fill("#numbers", "3.5 1, 2.25\n8;-4")
     page.click("#compute")
     answer(page, 2.25)
-    assert page.inner_text("#certificate") == "2 below, 2 above, 1 equal to it. The service has proven it by counting."
+    assert page.inner_text("#certificate") == "2 below, 2 above, 1 equal to it. Counting proves the answer."
     assert page.inner_text("#answer-title") == "Median of 5 numbers"
     assert "numpy.median" in page.inner_text("#facts")
     assert page.get_attribute("#histogram svg", "aria-label") == (
@@ -110,12 +110,53 @@ def test_a_file_is_dropped(open_page: Open) -> None:
     answer(page, 6)
 
 
+def test_nine_numbers_are_answered_before_anything_is_pressed(open_page: Open) -> None:
+    page = open_page("/", reduced_motion="reduce")
+    answer(page, 27)
+    page.wait_for_selector("#hero:not([hidden])")
+    until(page, "document.getElementById('hero-text').textContent === 'Done: the median is 27.'")
+    page.wait_for_selector("#hero-images:not([hidden])")
+    different = """() => {
+      const data = (id) => document.getElementById(id).getContext('2d').getImageData(0, 0, 480, 320).data
+      return data('hero-before').some((value, i) => value !== data('hero-after')[i])
+    }"""
+    until(page, f"({different})()")
+
+
+def test_pasted_lines_are_one_list_until_the_visitor_says_table(open_page: Open) -> None:
+    page = open_page("/")
+    page.fill("#numbers", "1, 10, 100\n2, 20, 200\n3, 30, 300")
+    page.click("#compute")
+    answer(page, 20)
+    assert page.inner_text("#read-as span") == "Read as one list of 9 numbers."
+    page.click("#read-other")
+    answer(page, 2)
+    assert page.inner_text("#read-as span") == "Read as a table of 3 columns."
+
+
+def test_an_address_holds_the_numbers(open_page: Open) -> None:
+    page = open_page("/#try?x=5,3,8,1e300")
+    answer(page, 6.5)
+    page.click("#share")
+    assert page.url.endswith("#try?x=5,3,8,1e%2B300")
+    again = open_page("/" + page.url[page.url.index("#") :])
+    answer(again, 6.5)
+
+
+def test_long_numbers_are_rounded_and_whole_on_hover(open_page: Open) -> None:
+    page = open_page("/#try?x=0.1234567890123")
+    until(page, "document.querySelector('#median span')?.title === '0.1234567890123'")
+    assert page.inner_text("#median") == "0.123456789"
+
+
 ERRORS: list[tuple[str, str]] = [
     ("", "There are no numbers yet."),
     ("1, two, 3", "“two” (number 2) is not a number."),
     ("1,5 2,5x", "is not a number"),
     ("1e999", "Number 1 is not finite"),
     ("[1, null]", "null is not a number"),
+    ("1,234.5", "“1,234.5” may be one number or several. Write 1234.5, or put a space after each comma"),
+    ("1,234\n5,678", "may be one number or several"),
 ]
 
 

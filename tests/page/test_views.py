@@ -36,6 +36,27 @@ def test_compare(open_page: Open) -> None:
     assert "Corollary" not in page.inner_text("#atlas")
     page.click("#compare summary")
     assert page.locator("#atlas-table tbody tr").count() == page.locator("#atlas .point").count()
+    again = open_page("/#compare?d=4096&op=max")
+    again.wait_for_selector("#atlas .frontier")
+    assert again.inner_text("#d-value") == "4,096"
+
+
+OVERLAPS = """() => {
+  const labels = [...document.querySelectorAll('#atlas text.series')], boxes = labels.map((e) => e.getBoundingClientRect())
+  const across = (a, b) => a.left < b.right && b.left < a.right
+  const down = (a, b) => a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3
+  const met = (a, i) => boxes.slice(i + 1).filter((b) => across(a, b) && down(a, b)).map(() => labels[i].textContent)
+  return boxes.flatMap(met)
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 360])
+def test_labels_of_compare_do_not_overlap(open_page: Open, width: int) -> None:
+    page = open_page("/#compare", width=width)
+    page.wait_for_selector("#atlas .point")
+    for d in range(int(page.get_attribute("#d", "max")) + 1):
+        page.evaluate(MOVE, d)
+        assert page.evaluate(OVERLAPS) == [], (d, width)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -76,19 +97,17 @@ def outline(path: str) -> object:
 
 def test_models(open_page: Open, tmp_path: Path, folder: Path) -> None:
     page = open_page("/#models")
-    page.wait_for_selector("#model-list .card")
+    page.wait_for_selector("#model-list tbody tr")
     name = "median-radix-d25-b16-float32-structured"
-    card = page.locator("article", has=page.get_by_role("heading", name=name, exact=True))
-    assert "Right on every input of its grid" in card.inner_text()
+    row = page.locator("#model-list tbody tr", has=page.get_by_role("button", name=f"Download {name}.onnx", exact=True))
+    assert "Right on every input of its grid" in row.inner_text()
     with page.expect_download() as waiting:
-        card.get_by_role("button").click()
+        row.get_by_role("button").click()
     waiting.value.save_as(tmp_path / "file.onnx")
     assert (tmp_path / "file.onnx").read_bytes() == (folder / f"{name}.onnx").read_bytes()
     assert "gone.onnx" in page.inner_text("#left-out")
-    chance = page.locator(
-        "article", has=page.get_by_role("heading", name="median-compact-d64-b16-structured", exact=True)
-    )
-    assert "Right but for" in chance.inner_text()
+    chance = page.locator("#model-list tbody tr", has_text="median-compact-d64-b16-structured")
+    assert "Right, except on at most" in chance.inner_text()
     shot(page, "models")
 
 
@@ -110,8 +129,8 @@ def test_the_key_is_asked_for_once_and_kept_in_the_page(open_page: Open, locked:
         page.click(f"nav a[href='#{view}']")
         page.wait_for_load_state("networkidle")
         assert not page.is_visible("#key-dialog")
-    page.wait_for_selector("#model-list .card")
-    assert page.locator("#model-list .card").count() > 10
+    page.wait_for_selector("#model-list tbody tr")
+    assert page.locator("#model-list tbody tr").count() > 10
     page.click("nav a[href='#try']")
     page.click("[data-example=normal]")
     page.wait_for_selector("#try-error:not([hidden])")

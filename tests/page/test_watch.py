@@ -48,6 +48,30 @@ def test_watch(open_page: Open, construction: str) -> None:
     shot(page, f"watch-{construction}")
 
 
+def test_watch_opens_on_a_sorting_network_and_follows_a_wire(open_page: Open) -> None:
+    page = open_page("/#watch")
+    page.wait_for_selector("#watch-stage:not([hidden])")
+    assert page.input_value("#construction") == "batcher"
+    assert page.url.endswith("#watch?construction=batcher&n=16")
+    page.click("#last")
+    page.locator("#scene line[data-entry='3']").first.dispatch_event("pointerenter")
+    assert page.inner_text("#scene-tip").endswith("number 4.")
+    assert page.locator("#scene .following line.on").count() == page.locator("#scene line[data-entry='3']").count()
+    assert "the way of the answer" in page.inner_text("#scene-legend")
+    watched(page, "batcher", "9")
+    assert "filler" not in page.inner_text("#watch-about")
+
+
+def test_three_ideas_are_drawn_as_they_come_into_view(open_page: Open) -> None:
+    page = open_page("/#watch")
+    for kind in ("pairs", "live", "bracket"):
+        page.wait_for_selector(f"#idea-{kind}", state="attached")
+        page.locator(f"#idea-{kind}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#idea-{kind} svg[role=img]")
+    page.get_by_role("button", name="Watch radix").click()
+    until(page, "document.getElementById('scene-title').textContent.startsWith('The bracket')")
+
+
 def test_every_construction_that_is_offered_can_be_watched(open_page: Open) -> None:
     page = open_page("/#watch")
     page.wait_for_selector("#watch-stage:not([hidden])")
@@ -84,6 +108,7 @@ def test_watch_a_neuron(open_page: Open) -> None:
     total = sum(float(weight) * float(value) for _, weight, value in rows)
     shown = float(page.inner_text("#formula strong").split("=")[1])
     assert shown == pytest.approx(max(total, 0), abs=2e-5)
+    assert "wire 1 > wire " in page.inner_text("#formula p")
     page.focus("#neurons svg")
     page.keyboard.press("ArrowRight")
     until(page, "document.querySelector('#formula strong').textContent.includes('·2 ')")

@@ -1,26 +1,29 @@
 // Compare: the atlas, depth against width, with what the paper proves impossible.
 import { get } from './api.js'
-import { $, calm, count, h, line, plural, room, s, short, text } from './dom.js'
+import { $, calm, count, h, line, plural, remember, room, s, short, text } from './dom.js'
 
 const [LEFT, RIGHT, TOP, BOTTOM] = [44, 20, 20, 46]
 const RADIUS = 8
 let atlas = null, sizes = [], order = [], shown = null
 
-export async function openCompare() {
+/** The view; an address may hold its state (#compare?d=2048&op=median). */
+export async function openCompare(params) {
   if (atlas) return
   try { atlas = await get('/page/atlas.json') } catch (error) { $('atlas').replaceChildren(h('p', { class: 'error' }, error.message)); return }
   order = Object.keys(atlas.constructions)
   $('d').addEventListener('input', redraw)
   addEventListener('resize', calm(() => { if (!$('compare').hidden) redraw() }))
   for (const radio of document.querySelectorAll('[name=op]')) radio.addEventListener('change', () => { shown = null; fit(); redraw() })
-  fit()
+  const asked = document.querySelector(`[name=op][value="${CSS.escape(params.get('op') ?? '')}"]`)
+  if (asked) asked.checked = true
+  fit(Number(params.get('d')))
   redraw()
 }
 
 const op = () => document.querySelector('[name=op]:checked').value
 
-function fit() {
-  const before = sizes[$('d').value] ?? 2048
+function fit(wanted) {
+  const before = wanted || (sizes[$('d').value] ?? 2048)
   sizes = [...new Set(atlas.rows.filter((row) => row.op === op()).map((row) => row.d))].sort((a, b) => a - b)
   $('d').max = sizes.length - 1
   $('d').value = Math.max(0, sizes.indexOf(before))
@@ -31,6 +34,7 @@ function redraw() {
   const d = sizes[$('d').value], rows = atlas.rows.filter((row) => row.op === op() && row.d === d), built = rows.filter((row) => row.width)
   $('d-value').textContent = count(d)
   $('d').setAttribute('aria-valuetext', `d = ${d}`)
+  remember('compare', { d, op: op() })
   const medians = op() === 'median', bounds = medians ? atlas.bounds[d] : []
   // the same axes for every d, so that the slider shows motion
   const all = atlas.rows.filter((row) => row.op === op() && row.width)
@@ -53,16 +57,16 @@ function redraw() {
     }
   }
   parts.push(text(W - RIGHT, H - 8, narrow ? 'width' : 'width (neurons of the widest layer)', { 'text-anchor': 'end', class: 'soft' }), text(2, TOP - 6, 'depth', { class: 'soft' }))
-  const taken = []
-  for (const row of built.sort((a, b) => a.width - b.width)) {
+  built.sort((a, b) => a.width - b.width || a.depth - b.depth)
+  parts.push(frontier(built, x, y, W - RIGHT))
+  const taken = built.map((row) => box(x(row.width) - RADIUS, y(row.depth) - RADIUS, 2 * RADIUS, 2 * RADIUS))
+  for (const row of built) {
     const px = x(row.width), py = y(row.depth)
     const point = coloured(row, s('path', { d: marker(row, px, py), class: `point${shown === row.construction ? ' on' : ''}`, tabindex: 0, role: 'button', 'aria-label': `${row.construction}: depth ${row.depth}, width ${row.width}` }))
     for (const kind of ['pointerenter', 'focus', 'click']) point.addEventListener(kind, () => select(row, built))
-    const flip = px > W - (narrow ? 90 : 190)
-    let dy = -12
-    while (taken.some(([tx, ty]) => Math.abs(tx - px) < 150 && Math.abs(ty - (py + dy)) < 14) && dy < 60) dy += 34
-    taken.push([px, py + dy])
-    parts.push(point, coloured(row, text(px + (flip ? -12 : 12), py + dy + 5, narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, { 'text-anchor': flip ? 'end' : 'start', 'font-weight': 600 })))
+    parts.push(point)
+    const words = narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, free = place(words, px, py, taken, W)
+    if (free) { taken.push(free); parts.push(coloured(row, text(free.x, free.y + 13, words, { 'font-weight': 600 }))) }
   }
   $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
   const again = built.find((row) => row.construction === shown)
@@ -70,6 +74,30 @@ function redraw() {
   else $('atlas-tip').replaceChildren(h('p', { class: 'hint' }, 'Point at a network, or walk through them with the Tab key, for its figures. Shaded is what the paper rules out.'))
   legend(medians, rows.filter((row) => !row.width))
   table(rows)
+}
+
+const box = (x, y, width, height) => ({ x, y, width, height })
+const apart = (a, b) => a.x + a.width < b.x || b.x + b.width < a.x || a.y + a.height < b.y || b.y + b.height < a.y
+
+/** Where a label fits beside its point without touching another one; none if there is no such place. */
+function place(words, px, py, taken, W) {
+  const width = words.length * 7.4 + 4, height = 16
+  for (const [dx, dy] of [[12, -22], [12, 5], [-12 - width, -22], [-12 - width, 5], [-width / 2, -30], [-width / 2, 14], [12, -8], [-12 - width, -8], [12, 22], [-12 - width, 22], [12, -38], [-12 - width, -38]]) {
+    const found = box(px + dx, py + dy, width, height)
+    if (found.x >= LEFT && found.x + width <= W - 2 && taken.every((other) => apart(found, other))) return found
+  }
+  return null
+}
+
+/** A line below and left of which no network is known here: every step is a network that no other one beats in both depth and width. */
+function frontier(built, x, y, right) {
+  let path = '', depth = Infinity
+  for (const row of built) {
+    if (row.depth >= depth) continue
+    path += path ? `H${x(row.width)}V${y(row.depth)}` : `M${x(row.width)} ${TOP}V${y(row.depth)}`
+    depth = row.depth
+  }
+  return s('path', { d: `${path}H${right}`, class: 'frontier' })
 }
 
 /** Its own colour, by its place in the catalogue: the n-th hue is a golden angle from the last, and near hues are of other shades. */
@@ -113,15 +141,15 @@ function tell(row) {
     ['width', `${count(row.width)} = ${short(row.width / row.d, 4)} d${row.exponent ? `, grows as d^${short(row.exponent, 3)}` : ''}${row.claimed_exponent ? ` (claimed ${short(row.claimed_exponent, 3)})` : ''}`],
     ['neurons, weights', `${count(row.size)}, ${row.nnz == null ? 'not counted' : count(row.nnz)}`],
     ['failure', row.failure_bound === 0 ? 'never, on the grid' : `at most ${short(row.failure_bound, 3)}${row.trials ? `; measured ${short(row.failure_rate, 3)} in ${plural(row.trials, 'trial')}` : ''}`],
-    ...(row.reason ? [['note', row.reason]] : []),
   ]
   $('atlas-tip').replaceChildren(h('h3', {}, `${row.construction}, d = ${count(row.d)}`), h('p', { class: 'hint' }, `${about.summary}. ${about.theorem}.`), h('dl', {}, ...figures.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, String(value))])))
 }
 
 function legend(medians, missing) {
-  const items = medians ? [['forbidden', 'ruled out: not even accurate'], ['hatched', 'ruled out: not exact over all real inputs (on a grid it may be)']] : []
-  $('atlas-legend').replaceChildren(...items.map(([kind, words]) => h('li', {}, s('svg', { viewBox: '0 0 22 14', 'aria-hidden': 'true' }, s('rect', { x: 1, y: 1, width: 20, height: 12, class: kind })), words)),
-    ...missing.map((row) => h('li', {}, `${row.construction} is not built here: ${row.reason}`)))
+  const items = medians ? [['forbidden', 'ruled out by the paper: no network is accurate'], ['hatched', 'ruled out by the paper: no network is exact on all real inputs']] : []
+  const known = h('li', {}, s('svg', { viewBox: '0 0 22 14', 'aria-hidden': 'true' }, line(1, 7, 21, 7, 'frontier')), 'frontier: no network here is both shallower and narrower')
+  $('atlas-legend').replaceChildren(known, ...items.map(([kind, words]) => h('li', {}, s('svg', { viewBox: '0 0 22 14', 'aria-hidden': 'true' }, s('rect', { x: 1, y: 1, width: 20, height: 12, class: kind })), words)),
+    ...missing.map((row) => h('li', {}, `${row.construction} has no network at this d`)))
 }
 
 function table(rows) {

@@ -35,8 +35,8 @@ function operationOf(verb, path, operation) {
 
 /** The first sentence there is; a summary that is only the function's name says nothing. */
 function said({ summary = '', description = '' }) {
-  const first = /^[^.:]*[.:]?/.exec(description.replace(/\s+/g, ' '))[0].replace(/[.:]$/, '')
-  return first || summary
+  const words = description.replace(/\s+/g, ' ').trim()
+  return /^.*?[.:](?=\s|$)/.exec(words)?.[0].replace(/:$/, '.') ?? (words || summary)
 }
 
 function inside(verb, path, operation) {
@@ -59,8 +59,19 @@ function inside(verb, path, operation) {
   }
   const out = h('div', { 'aria-live': 'polite' })
   parts.push(h('p', {}, h('button', { class: 'primary', type: 'button', click: () => send(verb, path, fields, kind, text, out) }, 'Send')), out)
-  parts.push(h('h3', {}, 'Answers'), h('dl', {}, Object.entries(operation.responses ?? {}).flatMap(([status, each]) => [h('dt', {}, status), h('dd', {}, answer(resolve(each)))])))
+  parts.push(h('h3', {}, 'Answers'), h('dl', {}, folded(operation.responses ?? {}).flatMap(([statuses, each]) => [h('dt', {}, statuses), h('dd', {}, answer(each))])))
   return parts
+}
+
+/** Answers of the same form stand in one row: [statuses, answer]. */
+function folded(responses) {
+  const rows = new Map()
+  for (const [status, given] of Object.entries(responses)) {
+    const each = resolve(given), form = status < 400 ? status : JSON.stringify(each.content ?? {})
+    const before = rows.get(form)
+    rows.set(form, before ? [`${before[0]}, ${status}`, { ...each, description: `${before[1].description}; ${each.description}` }] : [status, each])
+  }
+  return [...rows.values()]
 }
 
 function answer(each) {

@@ -52,6 +52,18 @@ export function short(value, digits = 5) {
   return String(Number(value.toPrecision(digits)))
 }
 
+/** A number rounded for reading, with all its digits on hover. */
+export function rounded(value, digits = 10) {
+  const words = short(value, digits)
+  return h('span', words === String(value) ? {} : { title: String(value) }, words)
+}
+
+/** Keep the state of a view in the address, so that it can be shared. */
+export function remember(view, state) {
+  const query = new URLSearchParams(state).toString().replaceAll('%2C', ',')
+  history.replaceState(null, '', `#${view}${query ? `?${query}` : ''}`)
+}
+
 /** Milliseconds in the unit that suits them. */
 export function duration(ms) {
   if (ms >= 1000) return `${short(ms / 1000, 3)} s`

@@ -14,7 +14,7 @@ export async function offerImages() {
   try {
     filters = (await get('/models')).filters.sort((a, b) => Boolean(a.description.frames) - Boolean(b.description.frames)) // windows first
     show($('images-link'), filters.length > 0)
-    if (location.hash === '#images') openImages()
+    if (location.hash.startsWith('#images')) openImages()
   } catch { /* Try says what is wrong */ }
 }
 
@@ -87,25 +87,41 @@ function canvas(width, height) {
 
 /** A scene with edges, thin lines and letters; in frames someone walks through it. */
 function example() {
-  const many = wanted(), [width, height] = SIZE
-  frames = Array.from({ length: many }, (_, i) => {
-    const pen = canvas(width, height), sky = pen.createLinearGradient(0, 0, 0, height)
-    sky.addColorStop(0, '#31418f'); sky.addColorStop(0.7, '#f2b27a'); sky.addColorStop(0.7, '#3f7a4d'); sky.addColorStop(1, '#23452f')
-    pen.fillStyle = sky; pen.fillRect(0, 0, width, height)
-    pen.fillStyle = '#ffe9a8'; pen.beginPath(); pen.arc(370, 90, 34, 0, 7); pen.fill()
-    for (const [x, top, wide, colour] of [[40, 120, 70, '#5b4a6b'], [125, 80, 60, '#74566a'], [200, 140, 90, '#4a3f5e']]) {
-      pen.fillStyle = colour; pen.fillRect(x, top, wide, 224 - top)
-      pen.fillStyle = '#ffd97a'
-      for (let y = top + 12; y < 205; y += 22) for (let at = x + 10; at < x + wide - 12; at += 18) pen.fillRect(at, y, 8, 10)
-    }
-    pen.strokeStyle = '#1c1c28'; pen.lineWidth = 2; pen.beginPath(); pen.moveTo(0, 60); pen.quadraticCurveTo(240, 110, 480, 50); pen.stroke()
-    pen.fillStyle = '#f5f5f5'; pen.font = 'bold 40px sans-serif'; pen.fillText('median', 300, 285)
-    if (many > 1) { pen.fillStyle = '#d1345b'; pen.fillRect(20 + 420 * i / many, 215, 26, 62); pen.beginPath(); pen.arc(33 + 420 * i / many, 203, 13, 0, 7); pen.fill() }
-    return pen.getImageData(0, 0, width, height)
-  })
+  const many = wanted()
+  frames = Array.from({ length: many }, (_, i) => scenery(i, many))
   from = 'The example'
   if (many === 1) { frames = frames.map(noisy); from += ', with noise' }
   run()
+}
+
+function scenery(i, many) {
+  const [width, height] = SIZE
+  const pen = canvas(width, height), sky = pen.createLinearGradient(0, 0, 0, height)
+  sky.addColorStop(0, '#31418f'); sky.addColorStop(0.7, '#f2b27a'); sky.addColorStop(0.7, '#3f7a4d'); sky.addColorStop(1, '#23452f')
+  pen.fillStyle = sky; pen.fillRect(0, 0, width, height)
+  pen.fillStyle = '#ffe9a8'; pen.beginPath(); pen.arc(370, 90, 34, 0, 7); pen.fill()
+  for (const [x, top, wide, colour] of [[40, 120, 70, '#5b4a6b'], [125, 80, 60, '#74566a'], [200, 140, 90, '#4a3f5e']]) {
+    pen.fillStyle = colour; pen.fillRect(x, top, wide, 224 - top)
+    pen.fillStyle = '#ffd97a'
+    for (let y = top + 12; y < 205; y += 22) for (let at = x + 10; at < x + wide - 12; at += 18) pen.fillRect(at, y, 8, 10)
+  }
+  pen.strokeStyle = '#1c1c28'; pen.lineWidth = 2; pen.beginPath(); pen.moveTo(0, 60); pen.quadraticCurveTo(240, 110, 480, 50); pen.stroke()
+  pen.fillStyle = '#f5f5f5'; pen.font = 'bold 40px sans-serif'; pen.fillText('median', 300, 285)
+  if (many > 1) { pen.fillStyle = '#d1345b'; pen.fillRect(20 + 420 * i / many, 215, 26, 62); pen.beginPath(); pen.arc(33 + 420 * i / many, 203, 13, 0, 7); pen.fill() }
+  return pen.getImageData(0, 0, width, height)
+}
+
+/** The example with noise on one canvas, its median filter on the other; false where the service has no filter of one picture. */
+export async function filtered(before, after) {
+  filters ??= (await get('/models')).filters
+  const one = filters.find(({ description: about }) => about.window)
+  if (!one) return false
+  const image = noisy(scenery(0, 1)), { width, height } = image
+  const response = await request(`/filter?model=${encodeURIComponent(one.name)}&dtype=uint8&shape=${height},${width},3`, { method: 'POST', body: packed([image]), headers: { 'Content-Type': 'application/octet-stream' } })
+  const [rows, columns] = response.headers.get('X-Median-Shape').split(',').map(Number)
+  draw(before, image, 'A picture with noise')
+  draw(after, unpacked(response, await response.arrayBuffer(), columns, rows), 'The same picture, filtered')
+  return true
 }
 
 /** The same with some pixels black or white. */
@@ -126,16 +142,11 @@ async function run() {
   const shape = [...(about.frames ? [many] : []), height, width, 3]
   curl(name)
   try {
-    const response = await request(`/filter?model=${encodeURIComponent(name)}&dtype=uint8&shape=${shape}`, { method: 'POST', body: packed(), headers: { 'Content-Type': 'application/octet-stream' } })
+    const response = await request(`/filter?model=${encodeURIComponent(name)}&dtype=uint8&shape=${shape}`, { method: 'POST', body: packed(frames), headers: { 'Content-Type': 'application/octet-stream' } })
     const content = await response.arrayBuffer()
     if (mine !== turn) return
     const [rows, columns] = response.headers.get('X-Median-Shape').split(',').map(Number)
-    const values = new { uint8: Uint8Array, float32: Float32Array, float64: Float64Array }[response.headers.get('X-Median-Dtype')](content)
-    const result = new ImageData(columns, rows)
-    for (let i = 0, at = 0; at < values.length; i += 4, at += 3) {
-      for (let c = 0; c < 3; c++) result.data[i + c] = values[at + c] // which rounds and clamps
-      result.data[i + 3] = 255
-    }
+    const result = unpacked(response, content, columns, rows)
     draw($('after'), result, `After: ${what(about)}, ${columns} by ${rows} pixels`)
     say($('images-error'))
     const ms = Number(/inference;dur=([\d.]+)/.exec(response.headers.get('Server-Timing'))?.[1])
@@ -151,11 +162,21 @@ async function run() {
 }
 
 /** Red, green and blue of all frames, one after the other. */
-function packed() {
+function packed(frames) {
   const [{ data }] = frames, bytes = new Uint8Array(frames.length * data.length / 4 * 3)
   let to = 0
   for (const frame of frames) for (let i = 0; i < frame.data.length; i += 4) { bytes[to++] = frame.data[i]; bytes[to++] = frame.data[i + 1]; bytes[to++] = frame.data[i + 2] }
   return bytes
+}
+
+function unpacked(response, content, columns, rows) {
+  const values = new { uint8: Uint8Array, float32: Float32Array, float64: Float64Array }[response.headers.get('X-Median-Dtype')](content)
+  const result = new ImageData(columns, rows)
+  for (let i = 0, at = 0; at < values.length; i += 4, at += 3) {
+    for (let c = 0; c < 3; c++) result.data[i + c] = values[at + c] // which rounds and clamps
+    result.data[i + 3] = 255
+  }
+  return result
 }
 
 function changed({ data, width }) {

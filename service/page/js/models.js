@@ -1,46 +1,38 @@
-// Models: what is loaded, what each promises, and what was left out.
+// Models: a table of what is loaded, what each promises, and what was left out.
 import { get, request } from './api.js'
 import { $, count, h, plural, say, short, show } from './dom.js'
 
+const HEADS = ['Model', 'Answers', 'Promise', 'Depth', 'Width', 'Operators', 'File']
+
 export async function openModels() {
   try {
-    const list = await get('/models')
+    const list = await get('/models'), all = [...list.models, ...list.filters]
     say($('models-error'), list.models.length ? '' : 'No model is loaded.')
-    $('model-list').replaceChildren(...list.models.map(card), ...list.filters.map(card))
+    $('model-list').replaceChildren(h('table', { class: 'models' }, h('thead', {}, h('tr', {}, HEADS.map((head) => h('th', { scope: 'col' }, head)))), h('tbody', {}, all.map(row))))
     const left = Object.entries(list.left_out)
     show($('left-out'), left.length > 0)
     $('left-out').querySelector('dl').replaceChildren(...left.flatMap(([file, reason]) => [h('dt', {}, file), h('dd', {}, reason)]))
   } catch (error) { say($('models-error'), error.message) }
 }
 
-function card({ name, sha256, description: about }) {
-  const exact = about.failure_bound === 0 && about.exact_on_grid
-  const button = h('button', { type: 'button', 'aria-label': `Download ${name}.onnx`, click: () => download(name, button) }, 'Download')
+function row({ name, sha256, description: about }) {
+  const button = h('button', { type: 'button', 'aria-label': `Download ${name}.onnx`, title: `sha256 ${sha256}`, click: () => download(name, button) }, 'Download')
   const outputs = (about.outputs ?? []).map((output) => output.name).join(', ')
-  const facts = [
-    ['Answers', `${outputs || about.op} of ${about.window ? `windows of ${about.window.join(' × ')} pixels` : about.frames ? plural(about.frames, 'frame') : `${count(about.d)} numbers`}`],
-    ['Depth, width', about.width == null ? null : `${count(about.depth)}, ${count(about.width)}`],
-    ['Comparisons', about.comparators == null ? null : `${count(about.comparators)} a pixel`],
-    ['Border', about.border],
-    ['Neurons', about.size == null ? null : count(about.size)],
-    ['Grid', about.inputs === 'floats' ? null : `${about.bits} bits in ${about.dtype}, on [${(about.domain ?? []).map((end) => short(end)).join(', ')}]`],
-    ['Off the grid', about.off_grid_error == null || about.inputs === 'floats' ? null : `at most ${short(about.off_grid_error, 3)} off`],
-    ['Profile', about.profile],
-    ['Theorem', about.theorem],
-    ['sha256', h('span', { class: 'mono', title: sha256 }, `${sha256.slice(0, 16)}…`)],
-  ]
-  return h('article', { class: 'card' }, h('h2', {}, name), h('p', {}, h('span', { class: 'badge' }, about.construction)),
-    h('p', { class: `promise${exact ? '' : ' chance'}` }, promise(about, exact)),
-    h('dl', {}, facts.filter(([, value]) => value != null).flatMap(([key, value]) => [h('dt', {}, key), h('dd', {}, value)])), button)
+  const of = about.window ? `windows of ${about.window.join(' × ')} pixels` : about.frames ? plural(about.frames, 'frame') : `${count(about.d)} numbers`
+  const width = about.width == null ? about.comparators == null ? '–' : `${count(about.comparators)} comparisons a pixel` : count(about.width)
+  return h('tr', {}, h('th', { scope: 'row' }, name, h('small', {}, about.theorem)), h('td', {}, `${outputs || about.op} of ${of}`), h('td', {}, ...promise(about)),
+    h('td', {}, about.depth == null ? '–' : count(about.depth)), h('td', {}, width), h('td', {}, about.profile), h('td', {}, button))
 }
 
-function promise(about, exact) {
-  if (about.inputs === 'floats') return 'Right on every finite number: it only compares them.'
-  if (exact) return 'Right on every input of its grid: ties, any order, any distribution.'
-  if (about.failure_bound == null) return 'It promises no failure bound; every answer is proven by counting all the same.'
-  if (about.failure_bound === 0) return 'Never misses a rank, and rounds its answer by the stated error.'
-  const over = { file: 'of all inputs in random order', uniform: 'of uniform inputs, for which alone it is made', 'uniform-seeds': 'of uniform inputs, for which alone it is made, on average over seeds' }[about.failure_law] ?? 'of the seeds, on average over inputs'
-  return `Right but for ${short(about.failure_bound, 3)} ${over}; what it misses an exact model answers.`
+/** What holds of the answers, and on which data. */
+function promise(about) {
+  if (about.inputs === 'floats') return ['Right on every finite number.']
+  const grid = h('small', {}, `grid of ${about.bits} bits on [${(about.domain ?? []).map((end) => short(end)).join(', ')}]${about.off_grid_error == null ? '' : `; other data: off by at most ${short(about.off_grid_error, 3)}`}`)
+  if (about.failure_bound === 0 && about.exact_on_grid) return ['Right on every input of its grid.', grid]
+  if (about.failure_bound == null) return ['No failure bound. The service proves every answer by counting.', grid]
+  if (about.failure_bound === 0) return ['Finds the right rank always, and rounds its answer.', grid]
+  const over = { file: 'of randomly ordered inputs', uniform: 'of uniform inputs', 'uniform-seeds': 'of uniform inputs, on average over seeds' }[about.failure_law] ?? 'of the seeds for any input'
+  return [`Right, except on at most ${short(100 * about.failure_bound, 3)} % ${over}. An exact model answers these.`, grid]
 }
 
 async function download(name, button) {

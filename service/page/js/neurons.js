@@ -30,11 +30,11 @@ export function showNeurons(answer, of) {
 
 /** A field of cells that one can point at, or walk with the arrow keys. */
 function field(tensor, start) {
-  const name = h('h3', {}, `${tensor.name}: ${plural(tensor.size, 'neuron')}, ${count(tensor.active)} active, largest ${short(tensor.largest)}`)
+  const name = h('h3', {}, `${layer.name || `Layer ${layer.number}`}: ${plural(tensor.size, 'neuron')}, ${count(tensor.active)} active, largest ${short(tensor.largest)}`)
   if (!tensor.values) return [name, h('p', { class: 'hint' }, 'Too many to be sent one by one.')]
   const shown = Math.min(tensor.size, SHOWN), columns = Math.min(shown, shown > 256 ? 64 : 32), rows = Math.ceil(shown / columns)
   const cell = columns > 32 ? 8 : 16, gap = columns > 32 ? 1 : 2, width = columns * cell
-  const svg = s('svg', { viewBox: `0 0 ${width} ${rows * cell}`, width: width * 1.2, tabindex: 0, role: 'img', 'aria-label': `${tensor.name}: ${plural(tensor.size, 'neuron')}. Arrow keys walk through them.` })
+  const svg = s('svg', { viewBox: `0 0 ${width} ${rows * cell}`, width: width * 1.2, tabindex: 0, role: 'img', 'aria-label': `${plural(tensor.size, 'neuron')} of ${layer.name || `layer ${layer.number}`}. Arrow keys walk through them.` })
   const largest = tensor.largest || 1
   for (let i = 0; i < shown; i++) {
     const value = tensor.values[i], on = value > 0
@@ -101,8 +101,22 @@ function valueOf(number, index) {
 const nameOf = (term) => (term.layer === 0 ? `x${sub(term.index + 1)}` : `n${sub(term.layer)}·${term.index + 1}`)
 const sub = (n) => String(n).replace(/\d/g, (digit) => '₀₁₂₃₄₅₆₇₈₉'[digit])
 
+/** What a neuron asks, where that can be said in a few words: which wire is larger, which input exceeds which number. */
+function meaning(mine, formula) {
+  const scene = told.story.kind === 'exchanges' && told.story.scenes.find((each) => each.layer === mine.layer.number)
+  if (scene && scene.pairs[mine.index]) { const [a, b] = scene.pairs[mine.index]; return `wire ${a + 1} > wire ${b + 1}?` }
+  if (!formula || formula.more || formula.kind === 'max') return mine.layer.name
+  const [one, two, ...rest] = formula.terms
+  if (!one || rest.length) return mine.layer.name
+  const bound = (term) => short(-formula.bias / term.weight, 6)
+  if (!two) return formula.bias ? `${nameOf(one)} ${one.weight > 0 ? '>' : '<'} ${bound(one)}?` : nameOf(one)
+  if (one.weight !== -two.weight) return mine.layer.name
+  const [more, less] = one.weight > 0 ? [one, two] : [two, one], by = -formula.bias / more.weight
+  return `${nameOf(more)} > ${nameOf(less)}${Math.abs(by) < 1e-9 ? '' : by > 0 ? ` + ${short(by, 4)}` : ` − ${short(-by, 4)}`}?`
+}
+
 function write(mine, formula) {
-  const title = h('p', {}, h('strong', {}, `n${sub(mine.layer.number)}·${count(mine.index + 1)} = ${short(mine.value, 7)}`), mine.value > 0 ? '' : ', silent')
+  const title = h('p', {}, h('strong', {}, `n${sub(mine.layer.number)}·${count(mine.index + 1)} = ${short(mine.value, 7)}`), ` ${meaning(mine, formula)}`, mine.value > 0 ? '' : ', silent')
   if (!formula) { $('formula').replaceChildren(title, h('p', { class: 'hint' }, '…')); return }
   if (formula.kind === 'max') { $('formula').replaceChildren(title, h('p', { class: 'expression' }, 'the largest entry of the tensor before it')); return }
   const factor = (weight) => (Math.abs(weight) === 1 ? '' : `${short(Math.abs(weight), 6)} `)

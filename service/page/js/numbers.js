@@ -5,17 +5,38 @@ export class NotNumbers extends Error {}
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i
 const WHAT = 'Write them with a dot as the decimal point, separated by spaces, commas or new lines.'
 
-/** Columns {name: Float64Array} of pasted or typed text. */
-export function fromText(given) {
+/** Columns {name: Float64Array} of text. A first line of names makes a table; lines of numbers are one list unless `table` says otherwise. */
+export function fromText(given, table = false) {
   const trimmed = given.trim().replace(/^\uFEFF/, '')
   if (!trimmed) throw new NotNumbers('There are no numbers yet.')
   if (trimmed.startsWith('[') || trimmed.startsWith('{')) return fromJson(trimmed)
-  const rows = trimmed.split(/\r\n|\n|\r/).filter((row) => row.trim())
-  const separator = [';', '\t', ','].find((c) => rows.every((row) => row.includes(c)))
-  const cells = separator && rows.map((row) => split(row, separator))
-  const header = cells && rows.length > 1 && cells[0].every((cell) => cell && !NUMBER.test(cell))
-  if (cells && rows.length > 1 && (header || tidy(cells))) return fromTable(cells, header)
+  const { rows, cells, header } = layout(trimmed)
+  if (cells && (header || (table && tidy(cells)))) return fromTable(cells, header)
+  refuseThousands(rows)
   return { numbers: one(rows) }
+}
+
+/** How many columns the text has if lines of numbers are read as a table; 0 where that makes no difference. */
+export function tableColumns(given) {
+  const trimmed = given.trim()
+  if (!trimmed || trimmed.startsWith('[') || trimmed.startsWith('{')) return 0
+  const { cells, header } = layout(trimmed)
+  return cells && !header && tidy(cells) ? cells[0].length : 0
+}
+
+function layout(trimmed) {
+  const rows = trimmed.split(/\r\n|\n|\r/).filter((row) => row.trim())
+  const separator = rows.length > 1 && [';', '\t', ','].find((c) => rows.every((row) => row.includes(c)))
+  const cells = separator ? rows.map((row) => split(row, separator)) : null
+  return { rows, cells, header: Boolean(cells) && cells[0].every((cell) => cell && !NUMBER.test(cell)) }
+}
+
+/** 1,234.5 may be one number or two: nobody should guess. */
+function refuseThousands(rows) {
+  const words = rows.flatMap((row) => row.split(/[\s;]+/))
+  const grouped = (word) => /^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$/.test(word)
+  const found = words.find((word) => grouped(word) && word.includes('.')) ?? (words.length > 1 && words.every(grouped) ? words[0] : null)
+  if (found) throw new NotNumbers(`“${found}” may be one number or several. Write ${found.replaceAll(',', '')}, or put a space after each comma: ${found.replaceAll(',', ', ')}.`)
 }
 
 /** Every row has the same cells, at least two, and a column of numbers: a table rather than a list in lines. */
@@ -85,7 +106,7 @@ export async function fromFile(file) {
   const name = file.name.toLowerCase()
   if (name.endsWith('.npy')) return fromNpy(await file.arrayBuffer())
   if (name.endsWith('.parquet')) return fromParquet(await file.arrayBuffer())
-  if (/\.(csv|tsv|txt|json|dat)$/.test(name) || file.type.startsWith('text/')) return fromText(await file.text())
+  if (/\.(csv|tsv|txt|json|dat)$/.test(name) || file.type.startsWith('text/')) return fromText(await file.text(), true)
   throw new NotNumbers(`${file.name} is none of .csv, .npy, .parquet, .json and .txt.`)
 }
 

@@ -85,13 +85,16 @@ function exchanges(told, width) {
   const y = (wire) => TOP + wire * GAP, low = entries[0], high = entries.at(-1)
   const colour = (value) => shade(high > low ? (value - low) / (high - low) : 0.5)
   const padding = (value) => value < low || value > high
-  // what each wire holds after each stage: only comparators change it
-  const held = [told.input.slice()]
+  // which entry each wire holds after each stage, and its value: only comparators change that
+  const held = [told.input.slice()], whose = [told.input.map((_, i) => i)]
   for (const scene of scenes) {
-    const next = held.at(-1).slice()
+    const next = held.at(-1).slice(), entry = whose.at(-1).slice()
     for (const [wire, value] of scene.wires) next[wire] = value
+    scene.pairs.forEach(([a, b], i) => { if (scene.excess[i] > 0) [entry[a], entry[b]] = [entry[b], entry[a]] })
     held.push(next)
+    whose.push(entry)
   }
+  const answers = new Set(scenes.at(-1).wires.filter(([, value]) => !padding(value) && Math.abs(value - told.output) <= 1e-9 + Math.abs(told.output) * 1e-6).map(([wire]) => whose.at(-1)[wire]))
   const draw = (layer, tip) => {
     const parts = [], wires = s('g', { 'stroke-width': d > 40 ? 2 : 3 }), done = scenes.filter((scene) => scene.layer <= layer).length
     for (let wire = 0; wire < d; wire++) {
@@ -99,7 +102,10 @@ function exchanges(told, width) {
       for (let k = 0; k <= scenes.length; k++) {
         const to = k < scenes.length ? starts[k] + (lanes[k] - 0.5) * unit : W - RIGHT + 8, value = held[k][wire]
         const known = k <= done
-        wires.append(s('line', { x1: from, x2: to, y1: y(wire), y2: y(wire), ...(known && !padding(value) ? { stroke: colour(value) } : { class: 'dim-line' }), 'stroke-opacity': known ? 1 : 0.35 }))
+        const entry = whose[k][wire], part = s('line', { x1: from, x2: to, y1: y(wire), y2: y(wire), 'data-entry': entry, ...(known && !padding(value) ? { stroke: colour(value) } : { class: 'dim-line' }), 'stroke-opacity': known ? 1 : 0.35 })
+        if (known && answers.has(entry)) part.setAttribute('stroke-width', d > 40 ? 4 : 7)
+        if (known && !padding(value)) part.addEventListener('pointerenter', () => follow(wires, entry, tip))
+        wires.append(part)
         from = to
         if (k === scenes.length) break
       }
@@ -121,9 +127,24 @@ function exchanges(told, width) {
       const last = scenes.at(-1).wires
       for (const [wire, value] of last) if (!padding(value)) parts.push(text(W - RIGHT + 12, y(wire) + 4, short(back(value), 5), { class: 'answer-text' }))
     }
-    return drawing(W, H, `Batcher's network of ${d} wires and ${scenes.length} stages; ${done} stages are done.`, ...parts)
+    wires.addEventListener('pointerleave', () => follow(wires, null, tip))
+    return drawing(W, H, `A sorting network of ${d} wires and ${scenes.length} stages; ${done} stages are done.`, ...parts)
   }
-  return { title: 'Comparators', text: 'Each vertical bar is one neuron, relu(a − b): where it is above 0 the two wires are exchanged (marked). Only the comparators that the middle depends on are built. Colours are values, grey is filler.', draw }
+  /** The way of one number through the network stands out, all others fade. */
+  function follow(wires, entry, tip) {
+    wires.classList.toggle('following', entry !== null)
+    for (const part of wires.children) part.classList.toggle('on', part.dataset.entry === String(entry))
+    if (entry !== null) tip(`This wire carries ${short(back(told.input[entry]), 6)}, number ${told.entries[entry] + 1}.`)
+  }
+  const padded = told.entries.some((entry) => entry < 0)
+  const legend = [
+    ...[['small', 0], ['middle', 0.5], ['large', 1]].map(([word, part]) => [s('line', { x1: 1, x2: 21, y1: 7, y2: 7, stroke: shade(part), 'stroke-width': 3 }), `${word} number`]),
+    [s('line', { x1: 1, x2: 21, y1: 7, y2: 7, stroke: shade(0.5), 'stroke-width': 7 }), 'the way of the answer'],
+    [s('line', { x1: 11, x2: 11, y1: 1, y2: 13, class: 'mark-line' }), 'compared and exchanged'],
+    [s('line', { x1: 11, x2: 11, y1: 1, y2: 13, class: 'axis' }), 'compared, in order'],
+    ...(padded ? [[s('line', { x1: 1, x2: 21, y1: 7, y2: 7, class: 'dim-line', 'stroke-width': 3 }), 'filler']] : []),
+  ]
+  return { title: 'Comparators', text: 'Each vertical bar is one neuron, relu(a − b). Where it is above 0, the two numbers change places. Comparators that the middle does not depend on are left out. Point at a wire to follow its number.', legend, draw }
 }
 
 // ---- all pairs at once

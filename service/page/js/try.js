@@ -1,32 +1,63 @@
 // Try: numbers in, the median with its proof out.
 import { hasKey, openapi, post } from './api.js'
-import { $, calm, count, duration, h, plural, room, s, say, short, show } from './dom.js'
+import { $, calm, count, duration, h, plural, remember, room, rounded, s, say, short, show } from './dom.js'
 import { histogram } from './histogram.js'
-import { fromFile, fromText, sample } from './numbers.js'
+import { NINE } from './home.js'
+import { fromFile, fromText, sample, tableColumns } from './numbers.js'
 import { setNumbers, state } from './state.js'
 
 const SHOWN = 3000 // numbers that the field takes; longer files are held beside it
 const INLINE = 40 // numbers that a curl line takes
+const SHARED = 400 // numbers that an address takes
 const EXAMPLES = { few: [9, 'uniform'], normal: [2048, 'normal'], skewed: [1999, 'skewed'], ties: [500, 'ties'] }
 let columns = null // of the file that is loaded
 let file = null
 let redraw = () => {} // the histogram, in the room there is now
 let turn = 0 // answers to older questions are dropped
+let asTable = false // pasted lines of equal length are one list, unless the visitor says otherwise
+let started = false
 
-export function startTry() {
+/** The view; an address may hold numbers (#try?x=1,2,3). Without any, nine are there already, with their answer. */
+export function openTry(params) {
+  if (!started) { started = true; state.given = params.has('x'); listen(); fill(params.get('x') ?? NINE.join(',')); compute() } else if (params.has('x') && params.get('x') !== shared()) { fill(params.get('x')); compute() }
+}
+
+function fill(words) {
+  unload()
+  $('numbers').value = words.replaceAll(/,\s*/g, ', ')
+}
+
+const shared = () => (state.numbers && !file && state.numbers.length <= SHARED ? Array.from(state.numbers).join(',') : null)
+
+function listen() {
   $('try-form').addEventListener('submit', (event) => { event.preventDefault(); compute() })
   $('numbers').addEventListener('keydown', (event) => { if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) compute() })
-  $('numbers').addEventListener('input', calm(() => { try { take(fromText($('numbers').value), null) } catch { setNumbers(null, '') } }, 300))
+  $('numbers').addEventListener('focus', () => { if (!state.given) $('numbers').select() })
+  $('numbers').addEventListener('input', () => { asTable = false; state.given = true })
+  $('numbers').addEventListener('input', calm(() => { try { take(typed(), null) } catch { setNumbers(null, ''); show($('read-as'), false) } }, 300))
+  $('read-other').addEventListener('click', () => { asTable = !asTable; take(typed(), null); compute() })
   $('choose').addEventListener('click', () => $('file').click())
   $('file').addEventListener('change', () => { if ($('file').files[0]) load($('file').files[0]); $('file').value = '' })
   $('unload').addEventListener('click', () => { unload(); $('numbers').value = ''; $('numbers').focus() })
   $('column').addEventListener('change', () => { pick($('column').value); compute() })
   for (const button of document.querySelectorAll('[data-example]')) button.addEventListener('click', () => example(button.dataset.example))
   for (const id of ['exact', 'method']) $(id).addEventListener('change', () => { if (turn) compute() })
-  $('copy').addEventListener('click', copy)
+  $('copy').addEventListener('click', () => copy($('curl').textContent))
+  $('share').addEventListener('click', () => { remember('try', { x: shared() }); copy(location.href) })
   dropping()
   addEventListener('resize', calm(() => redraw()))
   openapi().then(offer, () => {})
+}
+
+/** The numbers in the field. Lines of equal length may be one list or a table: the page says which, and offers the other. */
+function typed() {
+  const words = $('numbers').value, columns = tableColumns(words), found = fromText(words, asTable)
+  show($('read-as'), columns > 1)
+  if (columns > 1) {
+    $('read-as').firstElementChild.textContent = asTable ? `Read as a table of ${plural(columns, 'column')}.` : `Read as one list of ${plural(found.numbers.length, 'number')}.`
+    $('read-other').textContent = asTable ? 'Read it as one list' : `Read it as a table of ${plural(columns, 'column')}`
+  }
+  return found
 }
 
 /** What this service has beside medians. */
@@ -56,6 +87,7 @@ function dropping() {
 }
 
 function example(name) {
+  state.given = true
   const numbers = sample(...EXAMPLES[name])
   unload()
   $('numbers').value = Array.from(numbers).join(', ')
@@ -64,6 +96,7 @@ function example(name) {
 }
 
 async function load(given) {
+  state.given = true
   try {
     const found = await fromFile(given)
     take(found, given)
@@ -74,6 +107,8 @@ async function load(given) {
 
 function unload() {
   columns = file = null
+  asTable = false
+  show($('read-as'), false)
   show($('numbers'))
   show($('loaded'), false)
   show($('column-field'), false)
@@ -114,7 +149,7 @@ async function compute() {
   const mine = ++turn
   const patience = setTimeout(() => { if (mine === turn) $('try-waiting').textContent = 'Still working. For a new length the service may have to build a network first, once.' }, 1000)
   try {
-    if (!file) take(fromText($('numbers').value), null)
+    if (!file) take(typed(), null)
     const numbers = state.numbers, wanted = levels()
     say($('try-error'))
     $('answer').classList.add('stale')
@@ -156,20 +191,20 @@ function answer(numbers, reply, wanted, quantiles) {
   show($('answer-empty'), false)
   for (const id of ['answer-full', 'histogram-card', 'beside']) show($(id))
   $('answer-title').textContent = `Median of ${plural(numbers.length, 'number')}`
-  $('median').textContent = String(median)
+  $('median').replaceChildren(rounded(median))
   const same = equal ? `, ${count(equal)} equal to it` : numbers.length % 2 ? '' : ', the answer between them'
   $('certificate').replaceChildren(h('strong', {}, `${count(below)} below, ${count(above)} above`), `${same}. `,
-    'The service has proven it by counting.')
+    'Counting proves the answer.')
   const bound = reply.error_bound ? reply.error_bound[0] : 0
   facts([
     ['Model', h('a', { href: '#models' }, reply.models[0])],
-    ['Error', bound === 0 ? 'none: the very number that numpy.median gives' : `at most ${short(bound, 3)}`],
+    ['Error', bound === 0 ? 'none: this is the number that numpy.median gives' : `at most ${short(bound, 3)}`],
     ...(reply.fallback ? [['Note', 'The first network missed; an exact one answered.']] : []),
   ])
   const found = quantiles ? quantiles.quantiles[0] : []
   $('quantile-answers').replaceChildren(...(found.length ? [h('table', {},
     h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Quantile'), h('th', { scope: 'col' }, 'Value'))),
-    h('tbody', {}, found.map((value, i) => h('tr', {}, h('th', { scope: 'row' }, short(wanted[i])), h('td', { class: 'mono' }, String(value))))))] : []))
+    h('tbody', {}, found.map((value, i) => h('tr', {}, h('th', { scope: 'row' }, short(wanted[i])), h('td', { class: 'mono' }, rounded(value))))))] : []))
   redraw = () => $('histogram').replaceChildren(histogram(numbers, median, found.map((value, i) => [value, wanted[i]]), room('histogram')))
   redraw()
 }
@@ -214,14 +249,15 @@ function curl(numbers) {
   }
   $('curl').textContent = command
   $('copied').textContent = ''
+  show($('share'), shared() !== null)
 }
 
-async function copy() {
+async function copy(words) {
   try {
-    await navigator.clipboard.writeText($('curl').textContent)
+    await navigator.clipboard.writeText(words)
     $('copied').textContent = 'Copied.'
   } catch {
-    getSelection().selectAllChildren($('curl'))
-    $('copied').textContent = 'Selected: press Ctrl+C.'
+    if (words === $('curl').textContent) getSelection().selectAllChildren($('curl'))
+    $('copied').textContent = words === $('curl').textContent ? 'Selected: press Ctrl+C.' : 'The link is in the address bar.'
   }
 }

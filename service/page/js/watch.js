@@ -1,9 +1,10 @@
 // Watch: a network at work, layer by layer.
 import { get, post } from './api.js'
-import { $, calm, count, h, plural, room, say, short, show } from './dom.js'
+import { $, calm, count, h, plural, remember, room, s, say, short, show } from './dom.js'
 import { showNeurons } from './neurons.js'
 import { sample } from './numbers.js'
 import { sceneOf } from './scenes.js'
+import { tellStory } from './story.js'
 import { onNumbers, state } from './state.js'
 
 const STEP_MS = 550
@@ -16,7 +17,8 @@ let timer = null
 let chosen = null // 'own' or a count
 let turn = 0
 
-export async function openWatch() {
+/** The view; an address may name a construction and a count (#watch?construction=NAME&n=16). It opens on a sorting network. */
+export async function openWatch(params) {
   $('own').disabled = !state.numbers
   if (networks) { if (chosen === 'own' || !told) run(); return }
   try {
@@ -27,8 +29,11 @@ export async function openWatch() {
     const names = [...new Set(networks.map((each) => each.construction))].sort((a, b) => order.indexOf(a) - order.indexOf(b))
     $('construction').replaceChildren(...names.map((name) => h('option', {}, name)))
     listen()
-    chosen = state.numbers ? 'own' : '16'
+    const asked = params.get('construction')
+    $('construction').value = names.includes(asked) ? asked : names.find((name) => summaries[name]?.story === 'exchanges') ?? names[0]
+    chosen = params.get('n') ?? (state.given ? 'own' : '16')
     refit()
+    $('story').replaceChildren(...tellStory(networks, summaries, watch))
   } catch (error) { say($('watch-error'), error.message) }
 }
 
@@ -45,6 +50,14 @@ function listen() {
   $('layer').addEventListener('input', () => { stop(); go(Number($('layer').value)) })
 }
 onNumbers(() => { $('own').disabled = !state.numbers })
+
+/** Show a construction in the player. */
+function watch(construction, n) {
+  $('construction').value = construction
+  chosen = n
+  refit()
+  $('watch').scrollIntoView()
+}
 
 /** The networks of the chosen construction. */
 function refit() {
@@ -86,6 +99,8 @@ async function run() {
     scene = sceneOf(told, room('scene'))
     $('scene-title').textContent = scene.title
     $('scene-text').textContent = scene.text
+    $('scene-legend').replaceChildren(...(scene.legend ?? []).map(([mark, words]) => h('li', {}, s('svg', { viewBox: '0 0 22 14', 'aria-hidden': 'true' }, mark), words)))
+    if (!$('watch').hidden) remember('watch', { construction, ...(chosen !== 'own' && { n: chosen }) })
     $('scene-tip').textContent = ''
     $('layer').max = told.layers.length
     go(0)
