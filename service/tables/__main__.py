@@ -132,5 +132,15 @@ def _show(table: Any) -> None:
     pyarrow.csv.write_csv(table, sys.stdout.buffer)
 
 
+class _NoPandas:
+    """pyarrow.dataset imports pandas where pandas is installed, 0.15 s and 35 MB that this command does not use."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+
 if __name__ == "__main__":
+    sys.meta_path.insert(0, _NoPandas)
     sys.exit(main())

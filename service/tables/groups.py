@@ -1,8 +1,7 @@
-"""Groups of equal keys, and whole columns as a single group: sorted by key and value together, in memory or by duckdb.
+"""Groups of equal keys, and whole columns as a single group: sorted in memory, or by duckdb beyond memory.
 
-Every key becomes a number, its code. Code and word of a row become one 64-bit integer, and one sort of these integers puts
-all groups one behind the other, each in the order of its values. Any number of statistics is then read off. Beyond `memory`
-duckdb sorts the words, on disk if necessary, and the ranks are picked as the sorted words stream past.
+Every key gets a code, 0, 1, ... in the order of appearance. One sort by code and word (`service.tables.types`) puts all
+groups one behind the other, each in the order of its values, and any number of statistics is read off.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,304 +19,307 @@ from service.statistics.statistic import Statistic
 from service.tables.inputs import Source, first_line
 from service.tables.types import (
     Counts,
-    Ranks,
+    Present,
     TableError,
     Words,
     answers,
-    dtype_of,
-    from_words,
     numbers,
     plain,
     plain_type,
     ranks_of,
     to_words,
-    word_type,
+    word_of,
 )
 
+Codes = npt.NDArray[np.uint32]
 Picked = list[tuple[Words, Words, Any]]  # for each statistic: lower and upper words, and weights
-
-
-def grouped(
-    source: Source, by: Sequence[str], columns: Sequence[str], statistics: Sequence[Statistic], nan: str
-) -> pa.Table:
-    """One row for each group in memory, in the order of the keys, nulls last: keys, then count and answers of each column.
-
-    Without keys there is one row.
-    """
-    keys: list[list[Any]] = [[] for _ in by]
-    words: dict[str, list[Words]] = {name: [] for name in columns}
-    there: dict[str, list[tuple[int, Any]]] = {name: [] for name in columns}
-    for batch in source.batches([*by, *columns]):
-        for parts, name in zip(keys, by, strict=True):
-            parts.append(key_words(batch.column(name)))
-        for name in columns:
-            values, present = numbers(plain(batch.column(name)), f"column {name!r}", nan)
-            words[name].append(to_words(values if present is None or by else values[present]))
-            there[name].append((len(values), present))
-    table, codes = _coded(keys, by, source.schema)
-    found = []
-    for name in columns:
-        parts = words.pop(name)
-        flat = np.concatenate(parts) if parts else np.empty(0, _word_type(source, name))
-        parts.clear()
-        own, parts_there = codes, there.pop(name)
-        if by and any(present is not None for _, present in parts_there):
-            whole = np.concatenate([np.ones(n, bool) if present is None else present for n, present in parts_there])
-            flat, own = flat[whole], codes[whole]
-        lengths = np.bincount(own, minlength=table.num_rows) if by else np.array([len(flat)])
-        found.append((lengths, picked(flat, own if by else None, lengths, statistics)))
-    made = wide(table, source.schema, columns, statistics, found)
-    return made if by else made.drop_columns([""])
-
-
-def _word_type(source: Source, name: str) -> Any:
-    dtype = dtype_of(plain_type(source.schema.field(name).type))
-    assert dtype is not None
-    return word_type(dtype)
+Rows = tuple[Codes | None, list[tuple[Words, Present | None]]]  # codes, and for each column words and which are present
 
 
 def is_key(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(plain_type(kind)) or pa.types.is_interval(plain_type(kind)))
 
 
-def key_words(key: Any) -> Any:
-    """A key column in a type that pyarrow and duckdb can both hash and sort: words, texts, bytes or decimals of 128 bits."""
-    key = plain(key)
-    kind = key.type
-    if pa.types.is_decimal(kind):
-        return key.cast(pa.decimal128(kind.precision, kind.scale)) if kind.precision <= 38 else key
-    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
-        return key.cast(pa.large_string())
-    if (dtype := dtype_of(kind)) is None:
-        return key if pa.types.is_large_string(kind) else key.cast(pa.binary()).cast(pa.large_binary())
-    if pa.types.is_null(kind):
-        return pa.nulls(len(key), pa.uint64())
-    values = numbers(key, "key", "skip")[0]
-    if dtype.kind == "f":
-        values = np.where(np.isnan(values), dtype.type(np.nan), values + dtype.type(0))  # one NaN, one zero
-    return pa.array(to_words(values), mask=key.is_null().to_numpy(zero_copy_only=False) if key.null_count else None)
-
-
-def key_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which keys are written."""
+def _key_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which pyarrow hashes and sorts keys."""
     kind = plain_type(kind)
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
     others = {pa.float16(): pa.float32(), pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     return others.get(kind, kind)
 
 
-def key_values(found: Any, kind: pa.DataType) -> Any:
-    """Keys in the type of the input again."""
-    kind = plain_type(kind)
-    dtype = dtype_of(kind)
-    if dtype is None or pa.types.is_decimal(kind):
-        return found.cast(pa.binary()).cast(kind) if pa.types.is_fixed_size_binary(kind) else found.cast(key_type(kind))
-    if pa.types.is_null(kind):
-        return pa.nulls(len(found), kind)
-    found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-    filled = found.fill_null(0).cast(pa.from_numpy_dtype(word_type(dtype)))
-    values = pa.array(
-        from_words(filled.to_numpy(zero_copy_only=False), dtype), mask=found.is_null().to_numpy(zero_copy_only=False)
-    )
-    if pa.types.is_temporal(kind):
-        return values.view(kind)
-    return values.cast(key_type(kind))
+class Distinct:
+    """The distinct values of a column in the order of appearance; the place of a value is its code."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.values = pa.array([], kind)
+
+    def codes(self, column: Any) -> Codes:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        places = pc.index_in(encoded.dictionary, value_set=self.values)
+        new = places.is_null().to_numpy(zero_copy_only=False)
+        known = places.fill_null(0).to_numpy().astype(np.uint32)
+        known[new] = len(self.values) + np.arange(np.count_nonzero(new))
+        self.values = pa.concat_arrays([self.values, encoded.dictionary.filter(pa.array(new))])
+        codes: Codes = known[encoded.indices.to_numpy()]
+        return codes
 
 
-def _coded(keys: Sequence[list[Any]], by: Sequence[str], schema: pa.Schema) -> tuple[pa.Table, Any]:
-    """The keys that occur in order, nulls last, and for every row the number of its key; one row without keys."""
-    if not by:
-        return pa.table({"": [0]}), None
-    ids: Any = None
-    values, sizes = [], []
-    for parts, name in zip(keys, by, strict=True):
-        kind = key_words(pa.array([], schema.field(name).type)).type
-        column = pa.chunked_array(parts, kind)
-        parts.clear()
-        codes, distinct = _one_coded(column)
-        values.append(distinct)
-        sizes.append(max(1, len(distinct)))
-        ids = codes if ids is None else ids.astype(np.int64) * sizes[-1] + codes.astype(np.int64)
-        if ids is not codes and int(np.prod([float(size) for size in sizes])) >= 1 << 62:
-            raise TableError(f"keys {', '.join(by)} have too many combinations: group by fewer of them")
-    codes, distinct = _compact(ids, int(np.prod(sizes)))
-    columns: list[Any] = []
-    for value, size in reversed(list(zip(values, sizes, strict=True))):
-        columns.insert(0, value.take(pa.array(distinct % size)))
-        distinct = distinct // size
-    order = pc.sort_indices(
-        pa.table(columns, names=list(by)), [(name, "ascending", "at_end") for name in by]
-    ).to_numpy()
-    if (order[1:] < order[:-1]).any():
-        places = np.empty(len(order), np.uint32)
-        places[order] = np.arange(len(order))
-        codes, columns = places[codes], [each.take(pa.array(order)) for each in columns]
-    typed = [key_values(each, schema.field(name).type) for each, name in zip(columns, by, strict=True)]
-    return pa.table(typed, names=list(by)), codes
+class Keys:
+    """Codes for the keys of rows. The codes of two columns make one number, which gets a code in turn."""
+
+    def __init__(self, schema: pa.Schema, by: Sequence[str]) -> None:
+        self.by, self.types = tuple(by), [plain_type(schema.field(name).type) for name in by]
+        self.columns = [Distinct(_key_type(kind)) for kind in self.types]
+        self.pairs = [Distinct(pa.uint64()) for _ in by[1:]]
+
+    def __len__(self) -> int:
+        """How many keys there are; without key columns all rows are one group."""
+        return len([*self.columns, *self.pairs][-1].values) if self.by else 1
+
+    def codes(self, columns: Sequence[Any]) -> Codes | None:
+        if not self.by:
+            return None
+        own = [each.codes(_normal(column)) for each, column in zip(self.columns, columns, strict=True)]
+        codes = own[0]
+        for pair, more in zip(self.pairs, own[1:], strict=True):
+            codes = pair.codes(pa.array(codes.astype(np.uint64) << np.uint64(32) | more))
+        return codes
+
+    def table(self) -> pa.Table:
+        """The keys in the order of their codes."""
+        if not self.by:
+            return pa.table({})
+        codes, columns = np.arange(len(self)), []
+        for pair, column in zip(reversed(self.pairs), reversed(self.columns[1:]), strict=True):
+            both = pair.values.to_numpy()[codes]
+            codes = both >> np.uint64(32)
+            columns.append(column.values.take(pa.array(both & np.uint64(2**32 - 1))))
+        columns.append(self.columns[0].values.take(pa.array(codes)))
+        typed = [
+            each.cast(kind) if pa.types.is_decimal(kind) else each
+            for each, kind in zip(reversed(columns), self.types, strict=True)
+        ]
+        return pa.table(typed, names=list(self.by))
+
+    def order(self) -> Any:
+        """The codes in the order of their keys, nulls last."""
+        if not self.by:
+            return np.zeros(1, np.int64)
+        columns = [each.cast(_key_type(each.type)) for each in self.table().columns]
+        table = pa.table(columns, names=list(self.by))
+        return pc.sort_indices(table, [(name, "ascending", "at_end") for name in self.by]).to_numpy()
 
 
-def _one_coded(column: Any) -> tuple[Any, Any]:
-    """A number for every row, and the values of all numbers; integers of a short range are their own numbers."""
-    if pa.types.is_unsigned_integer(column.type) and not column.null_count and len(column):
-        words = np.concatenate([chunk.to_numpy() for chunk in column.chunks])
-        least, most = words.min(), words.max()
-        if int(most) - int(least) < 2 * len(words) + 1024:
-            words -= least
-            return words, pa.array(np.arange(int(most) - int(least) + 1, dtype=words.dtype) + least)
-    encoded = column.dictionary_encode(null_encoding="encode")
-    if not encoded.num_chunks:
-        return np.empty(0, np.int64), pa.array([], column.type)
-    encoded = encoded.unify_dictionaries() if encoded.num_chunks > 1 else encoded
-    return np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]), encoded.chunk(0).dictionary
+def _normal(column: Any) -> Any:
+    """A key column in its own type for keys, with one zero and one NaN."""
+    column = plain(column)
+    column = column.cast(_key_type(column.type))
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(np.nan, column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
-def _compact(ids: Any, size: int) -> tuple[Any, Any]:
-    """Numbers without gaps, and what they were before."""
-    if size <= 4 * len(ids) + 1024:
-        there = np.zeros(size, bool)
-        there[ids] = True
-        distinct = np.flatnonzero(there)
-        return (ids if len(distinct) == size else (np.cumsum(there) - 1)[ids]).astype(np.uint32), distinct
-    encoded = pa.array(ids).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.uint32), encoded.dictionary.to_numpy()
+def coded(source: Source, keys: Keys, columns: Sequence[str], nan: str, pieces: Any = None) -> Iterator[Rows]:
+    """All rows in turn. Rows are held until there are twice as many as keys, so that all look-ups together stay linear."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in source.batches([*keys.by, *columns], pieces):
+        held.append(batch)
+        rows += batch.num_rows
+        if rows > 2 * len(keys) or not keys.by:
+            yield _rows(held, keys, columns, nan)
+            held, rows = [], 0
+    if rows:
+        yield _rows(held, keys, columns, nan)
 
 
-def picked(words: Words, codes: Any, lengths: Counts, statistics: Sequence[Statistic]) -> Picked:
-    """The words that every statistic mixes, for every group; `codes` has the group of each word, None for a single group."""
-    if codes is None:
-        words.sort()
-        ordered, least = words, words.dtype.type(0)
-    else:
-        ordered, least = _sorted(words, codes, len(lengths))
-    starts = np.cumsum(lengths) - lengths
-    last = max(0, len(ordered) - 1)
-    if not len(ordered):
-        ordered = np.zeros(1, words.dtype)
-    found: Picked = []
-    for statistic in statistics:
-        low, high, weight = ranks_of(statistic, lengths)
-        ends = [(ordered[np.minimum(starts + rank - 1, last)] + least).astype(words.dtype) for rank in (low, high)]
-        found.append((ends[0], ends[1], weight))
-    return found
+def _rows(held: list[pa.RecordBatch], keys: Keys, columns: Sequence[str], nan: str) -> Rows:
+    batch = held[0] if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()[0]
+    found = []
+    for name in columns:
+        values, present = numbers(plain(batch.column(name)), f"column {name!r}", nan)
+        found.append((to_words(values), present))
+    return keys.codes([batch.column(name) for name in keys.by]), found
 
 
-def _sorted(words: Words, codes: Any, count: int) -> tuple[Any, Any]:
-    """All words by group and then by size, less the smallest word, which is returned too."""
+class Store:
+    """The words of one column in memory, with the codes of their groups."""
+
+    def __init__(self, word: Any, rows: int, keyed: bool) -> None:
+        self.word, self.keyed, self.count = word, keyed, 0
+        self.fused = keyed and word.itemsize == 4  # code and word share 64 bits
+        self.lengths = np.zeros(0 if keyed else 1, np.int64)
+        self.words = np.empty(rows, np.uint64 if self.fused else word)
+        self.codes = np.empty(rows if keyed and not self.fused else 0, np.uint32)
+
+    def add(self, codes: Codes | None, groups: int, words: Words, present: Present | None) -> None:
+        """Add some rows; `groups` is the number of groups so far."""
+        if present is not None:
+            codes, words = None if codes is None else codes[present], words[present]
+        self.lengths = self.lengths + len(words) if codes is None else counted(self.lengths, codes, groups)
+        end = self.count + len(words)
+        if end > len(self.words):  # the rows of CSV files are only estimated
+            self.words = np.append(self.words[: self.count], np.empty(end, self.words.dtype))
+            self.codes = np.append(self.codes[: self.count], np.empty(end if len(self.codes) else 0, np.uint32))
+        here = slice(self.count, end)
+        if self.fused and codes is not None:
+            np.left_shift(codes, 32, out=self.words[here], dtype=np.uint64)
+            self.words[here] |= words
+        else:
+            self.words[here] = words
+            if codes is not None:
+                self.codes[here] = codes
+        self.count = end
+
+    def pick(self, statistics: Sequence[Statistic]) -> Picked:
+        """The words that every statistic mixes, for every group."""
+        words, least = self.words[: self.count], self.word.type(0)
+        if self.fused or not self.keyed:
+            words.sort()
+        else:
+            words, least = _sorted(words, self.codes[: self.count], len(self.lengths))
+        places = [places_of(self.lengths, each) for each in statistics]
+        if not len(words):
+            words = np.zeros(1, words.dtype)
+        return [
+            ((words[low] + least).astype(self.word), (words[high] + least).astype(self.word), weight)
+            for low, high, weight in places
+        ]
+
+
+def counted(lengths: Counts, codes: Codes, groups: int) -> Counts:
+    """The lengths of groups with some more rows."""
+    more = np.bincount(codes, minlength=groups)
+    more[: len(lengths)] += lengths
+    return more
+
+
+def places_of(lengths: Counts, statistic: Statistic) -> tuple[Counts, Counts, Any]:
+    """Where the ranks of a statistic stand when all groups are sorted one behind the other, and the weight of the upper."""
+    low, high, weight = ranks_of(statistic, lengths)
+    before, last = np.cumsum(lengths) - lengths - 1, max(0, int(lengths.sum()) - 1)
+    return np.minimum(before + low, last), np.minimum(before + high, last), weight
+
+
+def _sorted(words: Words, codes: Codes, count: int) -> tuple[Words, Any]:
+    """Words of 64 bits by group and then by size, less the smallest word, which is returned too."""
     if not len(words):
         return words, np.uint64(0)
     least = words.min()
+    words -= least
     bits = max(1, int(count - 1).bit_length())
-    spread = int(words.max() - least).bit_length()
-    place = np.uint64(64 - bits)
     both = codes.astype(np.uint64)
-    both <<= place
-    if spread <= int(place):  # code and word share 64 bits
-        both |= words - least
+    both <<= np.uint64(64 - bits)
+    if int(words.max()).bit_length() <= 64 - bits:  # code and word share 64 bits
+        both |= words
         both.sort()
-        both &= np.uint64((1 << int(place)) - 1)
-        return both, np.uint64(least)
+        both &= np.uint64((1 << (64 - bits)) - 1)
+        return both, least
     # the upper bits of the word first; words that share them are put in order afterwards
-    moved = words - least
-    both |= moved >> np.uint64(bits)
+    both |= words >> np.uint64(bits)
     order = np.argsort(both)
-    moved, both = moved[order], both[order]
-    wrong = np.flatnonzero((both[1:] == both[:-1]) & (moved[1:] < moved[:-1]))
+    words, both = words[order], both[order]
+    wrong = np.flatnonzero((both[1:] == both[:-1]) & (words[1:] < words[:-1]))
     if len(wrong):
         mixed = np.isin(both, both[wrong])
-        moved[mixed] = moved[mixed][np.lexsort((moved[mixed], both[mixed]))]
-    return moved, np.uint64(least)
+        words[mixed] = words[mixed][np.lexsort((words[mixed], both[mixed]))]
+    return words, least
 
 
-def wide(
-    keys: pa.Table,
-    schema: pa.Schema,
-    columns: Sequence[str],
-    statistics: Sequence[Statistic],
-    found: Sequence[tuple[Counts, Picked]],
+def grouped(
+    source: Source, by: Sequence[str], columns: Sequence[str], statistics: Sequence[Statistic], nan: str
 ) -> pa.Table:
-    """Keys, then count and statistics of each column; names begin with the column's where there are several."""
-    arrays, names = list(keys.columns), list(keys.column_names)
-    for name, (lengths, words) in zip(columns, found, strict=True):
-        prefix = f"{name}_" if len(columns) > 1 else ""
-        names += [f"{prefix}count", *(prefix + each.name for each in statistics)]
-        arrays.append(pa.array(lengths.astype(np.int64)))
-        kind = plain_type(schema.field(name).type)
-        arrays += [
-            answers(kind, each, low, high, (weight, lengths > 0))
-            for each, (low, high, weight) in zip(statistics, words, strict=True)
-        ]
-    return pa.table(arrays, names=names)
+    """One row for each group, in the order of the keys: keys, then count and answers of each column. In memory."""
+    keys, rows = Keys(source.schema, by), source.rows
+    stores = [Store(word_of(source.schema.field(name).type), rows, bool(by)) for name in columns]
+    for codes, words in coded(source, keys, columns, nan):
+        for store, own in zip(stores, words, strict=True):
+            store.add(codes, len(keys), *own)
+    found = []
+    while stores:
+        store = stores.pop(0)
+        found.append((store.lengths, store.pick(statistics)))
+    return wide(keys, source.schema, columns, statistics, found)
 
 
 def on_disk(
     source: Source, by: Sequence[str], columns: Sequence[str], statistics: Sequence[Statistic], nan: str, memory: int
 ) -> pa.Table:
-    """The answers for groups beyond memory, sorted by duckdb."""
+    """The same for groups beyond memory, sorted by duckdb."""
     import duckdb  # noqa: PLC0415, only tables beyond memory need it
 
-    keys, found = None, []
-    names = ", ".join(f"k{i}" for i in range(len(by)))
-    order = ", ".join(f"k{i} nulls last" for i in range(len(by)))
-    reader, failed = _reader(source, by, columns, nan)
+    keys, found, failed = Keys(source.schema, by), [], []
+    lengths = [np.zeros(0, np.int64) for _ in columns]
+    words = [word_of(source.schema.field(name).type) for name in columns]
+    fields = [("g", pa.uint32()), *((f"w{i}", pa.from_numpy_dtype(word)) for i, word in enumerate(words))]
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        try:
+            for codes, parts in coded(source, keys, columns, nan):
+                assert codes is not None
+                for i, (_, present) in enumerate(parts):
+                    lengths[i] = counted(lengths[i], codes if present is None else codes[present], len(keys))
+                arrays = [pa.array(own, mask=None if present is None else ~present) for own, present in parts]
+                yield pa.record_batch([pa.array(codes), *arrays], pa.schema(fields))
+        except BaseException as error:
+            failed.append(error)
+            raise
+
     with tempfile.TemporaryDirectory(prefix="onnx-median-") as folder:
         limit = f"{max(100, memory * 6 // 10 >> 20)}MB"
         config: dict[str, Any] = {"memory_limit": limit, "temp_directory": folder, "preserve_insertion_order": "false"}
         try:
             with duckdb.connect(f"{folder}/groups.db", config=config) as base:
-                base.register("data", reader)
+                base.register("data", pa.RecordBatchReader.from_batches(pa.schema(fields), rows()))
                 base.execute("create table rows as select * from data")
-                for i, name in enumerate(columns):
-                    counted = base.sql(
-                        f"select {names}, count(w{i}) as n from rows group by all order by {order}"
-                    ).to_arrow_table()
-                    keys = counted.drop_columns(["n"]) if keys is None else keys
-                    lengths = counted["n"].to_numpy()
-                    wanted = [ranks_of(each, lengths) for each in statistics]
-                    stream = base.sql(f"select w{i} from rows where w{i} is not null order by {order}, w{i}")
-                    found.append((lengths, _streamed(stream, lengths, wanted, _word_type(source, name))))
+                for i, word in enumerate(words):
+                    stream = base.sql(f"select w{i} from rows where w{i} is not null order by g, w{i}")
+                    found.append((lengths[i], _streamed(stream, lengths[i], statistics, word)))
         except (duckdb.Error, RuntimeError) as error:
             if failed:  # duckdb reports an error of the reader in words of its own
                 raise failed[0] from None
-            reason = f"duckdb cannot sort the groups: {first_line(error)}"
             raise TableError(
-                f"{source.name}: {reason}: give more memory= (--memory) or room for temporary files"
+                f"{source.name}: duckdb cannot sort the groups: {first_line(error)}: give more memory= (--memory) "
+                "or room for temporary files"
             ) from None
-    assert keys is not None
-    typed = [key_values(keys[f"k{i}"], source.schema.field(key).type) for i, key in enumerate(by)]
-    return wide(pa.table(typed, names=list(by)), source.schema, columns, statistics, found)
+    return wide(keys, source.schema, columns, statistics, found)
 
 
-def _reader(source: Source, by: Sequence[str], columns: Sequence[str], nan: str) -> tuple[Any, list[BaseException]]:
-    """Keys as k0, k1, ... and words as w0, w1, ..., null where a value is missing; and the error that ended the reading."""
-    failed: list[BaseException] = []
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in source.batches([*by, *columns]):
-                arrays = [key_words(batch.column(key)) for key in by]
-                for name in columns:
-                    values, present = numbers(plain(batch.column(name)), f"column {name!r}", nan)
-                    arrays.append(pa.array(to_words(values), mask=None if present is None else ~present))
-                yield pa.record_batch(arrays, schema)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    kinds = [key_words(pa.array([], source.schema.field(key).type)).type for key in by]
-    fields = [(f"k{i}", kind) for i, kind in enumerate(kinds)]
-    fields += [(f"w{i}", pa.from_numpy_dtype(_word_type(source, name))) for i, name in enumerate(columns)]
-    schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, rows()), failed
-
-
-def _streamed(stream: Any, lengths: Counts, wanted: Sequence[Ranks], word: Any) -> Picked:
-    """The words at the wanted ranks of every group, picked from all words in order."""
-    starts = np.cumsum(lengths) - lengths
-    places = [np.minimum(starts + rank - 1, max(0, int(lengths.sum()) - 1)) for each in wanted for rank in each[:2]]
-    needed = np.unique(np.concatenate(places))
+def _streamed(stream: Any, lengths: Counts, statistics: Sequence[Statistic], word: Any) -> Picked:
+    """The words that every statistic mixes, picked from all words in order as they stream past."""
+    places = [places_of(lengths, each) for each in statistics]
+    needed = np.unique(np.concatenate([np.concatenate(each[:2]) for each in places]))
     values, done, at = np.zeros(len(needed), word), 0, 0
     for batch in stream.to_arrow_reader(1 << 17):
         end = int(np.searchsorted(needed, at + batch.num_rows))
         values[done:end] = batch.column(0).to_numpy()[needed[done:end] - at]
         done, at = end, at + batch.num_rows
-    found = [values[np.searchsorted(needed, place)] for place in places]
-    return [(found[2 * i], found[2 * i + 1], each[2]) for i, each in enumerate(wanted)]
+    return [
+        (values[np.searchsorted(needed, low)], values[np.searchsorted(needed, high)], weight)
+        for low, high, weight in places
+    ]
+
+
+def wide(
+    keys: Keys,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    statistics: Sequence[Statistic],
+    found: Sequence[tuple[Counts, Picked]],
+) -> pa.Table:
+    """Keys in order, then count and statistics of each column; names begin with the column's where there are several."""
+    order = keys.order()
+    table = keys.table().take(pa.array(order)) if keys.by else pa.table({})
+    arrays, names = list(table.columns), list(table.column_names)
+    for name, (lengths, words) in zip(columns, found, strict=True):
+        prefix = f"{name}_" if len(columns) > 1 else ""
+        names += [f"{prefix}count", *(prefix + each.name for each in statistics)]
+        arrays.append(pa.array(lengths[order]))
+        kind, there = plain_type(schema.field(name).type), lengths[order] > 0
+        arrays += [
+            answers(kind, each, low[order], high[order], (weight[order], there))
+            for each, (low, high, weight) in zip(statistics, words, strict=True)
+        ]
+    return pa.table(arrays, names=names)

@@ -25,7 +25,7 @@ from service.statistics.layout import Target
 from service.statistics.solve import Use, run, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
-from service.tables.groups import picked
+from service.tables.groups import Store
 from service.tables.types import (
     Counts,
     Numbers,
@@ -37,6 +37,7 @@ from service.tables.types import (
     plain,
     plain_type,
     to_words,
+    word_of,
 )
 
 LONGEST = 2048
@@ -57,10 +58,10 @@ def answered(batch: pa.RecordBatch, columns: Sequence[str], statistics: Sequence
         found = run(solve(Vectors(values, lengths), statistics, Networks(len(np.unique(lengths)) == 1)), _called)
         made = [pa.array(each + dtype.type(0) if each.dtype.kind == "f" else each) for each in found.values]
     else:
-        codes = np.repeat(np.arange(len(lengths)), lengths)
-        for statistic, (low, high, weight) in zip(
-            statistics, picked(to_words(values), codes, lengths, statistics), strict=True
-        ):
+        codes = np.repeat(np.arange(len(lengths), dtype=np.uint32), lengths)
+        store = Store(word_of(kind), len(values), keyed=True)
+        store.add(codes, len(lengths), to_words(values), None)
+        for statistic, (low, high, weight) in zip(statistics, store.pick(statistics), strict=True):
             made.append(answers(kind, statistic, low, high, (weight, there)))
     return pa.table([pa.array(lengths), *made], names=["count", *(each.name for each in statistics)])
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from exporter.errors import UserError
 from exporter.problem.quantiles import METHODS
 from service.statistics.statistic import Statistic
-from service.tables.groups import grouped, is_key, on_disk, wide
+from service.tables.groups import Keys, grouped, is_key, on_disk, wide
 from service.tables.inputs import LateFractionError, Source, opened, rows_of
-from service.tables.types import TableError, dtype_of, is_list, numbers, plain, plain_type, word_type
+from service.tables.types import TableError, dtype_of, is_list, numbers, plain, plain_type, word_of
 
 MEMORY = "1GB"
 PART = 1 << 20  # rows of a part of the output, about
@@ -152,7 +152,8 @@ def parts(
     elif question.engine == "ray":
         yield 0, ray_groups(source, question, columns)
     else:
-        held = source.rows * sum(30 + 16 * (name in columns) for name in (*question.by, *columns))
+        sizes = [word_of(source.schema.field(name).type).itemsize for name in columns]
+        held = source.rows * (16 * len(question.by) + sum(12 if size == 4 else 40 for size in sizes))
         asked = (source, question.by, columns, question.statistics, question.nan)
         yield 0, on_disk(*asked, question.memory) if held > question.memory else grouped(*asked)
 
@@ -232,7 +233,7 @@ class RowsTask:
 def _columns(source: Source, question: TableQuery, columns: Sequence[str], spread: Map, state: Any) -> pa.Table:
     """One row: columns that fit are gathered, in blocks; the others are searched."""
     rows = source.rows
-    sizes = {name: 2 * rows * _word(source, name).itemsize for name in columns}
+    sizes = {name: 2 * rows * word_of(source.schema.field(name).type).itemsize for name in columns}
     limit = question.memory * 2 // GATHERED
     large = [name for name in columns if sizes[name] > limit or question.engine == "ray"]
     found: dict[str, pa.Table] = {}
@@ -251,12 +252,6 @@ def _columns(source: Source, question: TableQuery, columns: Sequence[str], sprea
     names = ["count", *(each.name for each in question.statistics)]
     titles = [f"{name}_{each}" if len(columns) > 1 else each for name in columns for each in names]
     return pa.table([array for name in columns for array in found[name].columns], names=titles)
-
-
-def _word(source: Source, name: str) -> Any:
-    dtype = dtype_of(plain_type(source.schema.field(name).type))
-    assert dtype is not None
-    return word_type(dtype)
 
 
 @dataclass(frozen=True)
@@ -282,7 +277,9 @@ def _searched(source: Source, question: TableQuery, columns: list[str], spread: 
 
     saved = (state.load() if state else None) or {}
     searches = {
-        name: Search.saved(saved[name]) if name in saved else Search.new(8 * _word(source, name).itemsize)
+        name: Search.saved(saved[name])
+        if name in saved
+        else Search.new(8 * word_of(source.schema.field(name).type).itemsize)
         for name in columns
     }
     room = question.memory // GATHERED // len(columns)
@@ -302,7 +299,7 @@ def _searched(source: Source, question: TableQuery, columns: list[str], spread: 
     for name, search in searches.items():
         ends = [search.ends(each) for each in question.statistics]
         counts = np.array([search.entries or 0])
-        found[name] = wide(pa.table({}), source.schema, [name], question.statistics, [(counts, ends)])
+        found[name] = wide(Keys(source.schema, ()), source.schema, [name], question.statistics, [(counts, ends)])
     return found
 
 

@@ -107,6 +107,13 @@ def word_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.uint32 if dtype.itemsize <= 4 else np.uint64)
 
 
+def word_of(kind: pa.DataType) -> np.dtype[Any]:
+    """The type of the words of a column of this Arrow type."""
+    dtype = dtype_of(plain_type(kind))
+    assert dtype is not None
+    return word_type(dtype)
+
+
 def to_words(values: Numbers) -> Words:
     """Unsigned integers in the order of the values; -0.0 comes before 0.0, and NaN must not occur."""
     word = word_type(values.dtype)

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_tables.py [--case groups wide ...] [--share 0.1] [--data DIR]
 
-Needs duckdb, pandas, polars and psutil (`make setup` has them). Every contestant is a process of its own that reads the
+Needs duckdb, pandas and polars (`make setup` has them). Every contestant is a process of its own that reads the
 Parquet files and writes its answer as one, with two threads. `--share` shrinks every case. Exit status 1 where an answer of
 ours differs from numpy's.
 """

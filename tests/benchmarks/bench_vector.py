@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_vector.py --entries 10000000 100000000 1000000000 [--family normal ...] [--out DIR]
 
-Needs duckdb and psutil (`make scale` has them). An odd number of entries is written, N + 1, so that all three quantiles are
+Needs duckdb (`make scale` has them). An odd number of entries is written, N + 1, so that all three quantiles are
 entries and no mixing hides a difference; all answers are compared with a full sort by numpy, in 4 bytes an entry of memory.
 Every family of every length is a cell: with --out DIR it is kept in DIR/CELL.json when it is done, and not measured again.
 
@@ -148,9 +148,9 @@ def show(cell: dict[str, Any]) -> bool:
     same = cell["found"] == cell["expected"]
     print(f"    {'equal to' if same else 'DIFFERS FROM'} a full sort: {cell['found'][1:]}")
     mine, theirs = runs["median"], runs["duckdb median"]
-    within = max(mine.each, runs["three"].each) <= MEMORY
+    within = max(mine.memory, runs["three"].memory) <= MEMORY
     if entries >= FROM:
-        within &= mine.seconds <= TIMES * theirs.seconds and mine.all <= SHARE * theirs.all
+        within &= mine.seconds <= TIMES * theirs.seconds and mine.memory <= SHARE * theirs.memory
     if not within:
         print("    BEYOND ITS LIMITS of time or memory")
     sys.stdout.flush()

@@ -1,15 +1,15 @@
-"""Time and memory of a command and all its processes, and the peers a table is measured against."""
+"""Time and memory of a command, and the peers a table is measured against."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,56 +17,39 @@ ROOT = Path(__file__).parents[2]
 @dataclass
 class Measured:
     seconds: float
-    processor: float  # seconds of all processors together: what other work on the machine does not change much
-    each: float  # peak GB of the largest process, pages that it shares with others included
-    all: float  # peak GB of all processes together, without those
+    processor: float  # seconds of all processors together, which other work on the machine changes little
+    memory: float  # peak GB that were resident, libraries included
     printed: str
 
 
 def measured(command: list[str]) -> Measured:
-    """Run a command; memory is what is resident, looked at 20 times a second."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    each = together = 0.0
-    processor: dict[int, float] = {}
-    while process.poll() is None:
-        own = 0.0
-        for one in _family(process.pid):
-            resident, shared, processor[one.pid] = _looked_at(one, processor.get(one.pid, 0.0))
-            each, own = max(each, resident), own + resident - shared
-        together = max(together, own)
-        time.sleep(0.05)
-    seconds = time.perf_counter() - started
-    printed = process.communicate()[0]
+    """Run a command, which is one process."""
+    started, memory = time.perf_counter(), 0
+    with tempfile.TemporaryFile("w+") as printed:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=printed, stderr=subprocess.STDOUT)
+        ended, status, used = 0, 0, None
+        while not ended:
+            memory = max(memory, _peak(process.pid))
+            time.sleep(0.005)
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        printed.seek(0)
+        text = printed.read()
     if process.returncode:
-        sys.exit(f"{' '.join(command)[:300]}\n{printed}")
-    return Measured(seconds, sum(processor.values()), each, together, printed)
+        sys.exit(f"{' '.join(command)[:300]}\n{text}")
+    assert used is not None
+    return Measured(seconds, used.ru_utime + used.ru_stime, memory / 1e6, text)
 
 
-def _family(pid: int) -> list[Any]:
-    try:
-        first = psutil.Process(pid)
-        return [first, *first.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _looked_at(process: Any, processor: float) -> tuple[float, float, float]:
-    """The GB resident in a process, those of them shared, and its seconds of processors: those of before if it is gone."""
-    try:
-        about, times = process.memory_info(), process.cpu_times()
-        return about.rss / 1e9, about.shared / 1e9, float(times.user + times.system)
-    except psutil.NoSuchProcess:
-        return 0.0, 0.0, processor
-
-
-def batch(*arguments: Any) -> list[str]:
-    """The command that tables are answered with."""
-    return [sys.executable, "-m", "service.tables", "--quiet", *map(str, arguments)]
+def _peak(pid: int) -> int:
+    """The peak of a process so far in kB. `ru_maxrss` would begin with the memory of the process that started it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 
 
 def ours(*arguments: Any) -> Measured:
-    return measured(batch(*arguments))
+    return measured([sys.executable, "-m", "service.tables", "--quiet", *map(str, arguments)])
 
 
 def peer(code: str) -> Measured:
@@ -74,8 +57,10 @@ def peer(code: str) -> Measured:
 
 
 def line(name: str, one: Measured, to: Measured | None = None) -> None:
-    memory = f"{one.each:6.2f} GB a process, {one.all:6.2f} in all"
-    print(f"  {name:34} {one.seconds:8.2f} s, {one.processor:8.2f} s of processors, {memory}", flush=True)
+    print(
+        f"  {name:34} {one.seconds:8.2f} s, {one.processor:8.2f} s of processors, {one.memory:6.2f} GB",
+        flush=True,
+    )
     if to:
-        ratios = to.seconds / one.seconds, to.processor / one.processor, to.all / one.all
+        ratios = to.seconds / one.seconds, to.processor / one.processor, to.memory / one.memory
         print("    ours takes {:.2f} x its time, {:.2f} x its processor time, {:.2f} x its memory".format(*ratios))
