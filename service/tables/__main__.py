@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -143,4 +144,5 @@ class _NoPandas:
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, _NoPandas)
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # gives memory back that mimalloc keeps
     sys.exit(main())

@@ -31,6 +31,7 @@ from service.tables.types import (
     word_of,
 )
 
+FEW = 1 << 15  # rows that are worth a look
 Codes = npt.NDArray[np.uint32]
 Picked = list[tuple[Words, Words, Any]]  # for each statistic: lower and upper words, and weights
 Rows = tuple[Codes | None, list[tuple[Words, Present | None]]]  # codes, and for each column words and which are present
@@ -128,7 +129,7 @@ def coded(source: Source, keys: Keys, columns: Sequence[str], nan: str, pieces: 
     for batch in source.batches([*keys.by, *columns], pieces):
         held.append(batch)
         rows += batch.num_rows
-        if rows > 2 * len(keys) or not keys.by:
+        if rows > max(FEW, 2 * len(keys)):
             yield _rows(held, keys, columns, nan)
             held, rows = [], 0
     if rows:
@@ -312,14 +313,18 @@ def wide(
     """Keys in order, then count and statistics of each column; names begin with the column's where there are several."""
     order = keys.order()
     table = keys.table().take(pa.array(order)) if keys.by else pa.table({})
-    arrays, names = list(table.columns), list(table.column_names)
-    for name, (lengths, words) in zip(columns, found, strict=True):
-        prefix = f"{name}_" if len(columns) > 1 else ""
-        names += [f"{prefix}count", *(prefix + each.name for each in statistics)]
-        arrays.append(pa.array(lengths[order]))
-        kind, there = plain_type(schema.field(name).type), lengths[order] > 0
-        arrays += [
-            answers(kind, each, low[order], high[order], (weight[order], there))
-            for each, (low, high, weight) in zip(statistics, words, strict=True)
-        ]
-    return pa.table(arrays, names=names)
+    kinds = [plain_type(schema.field(name).type) for name in columns]
+    made: dict[int, list[Any]] = {}
+    for kind in dict.fromkeys(kinds):  # all columns of a type at once, for tables of many columns and one row
+        own = [i for i, each in enumerate(kinds) if each == kind]
+        lengths = np.concatenate([found[i][0][order] for i in own])
+        together = [pa.array(lengths)]
+        for number, statistic in enumerate(statistics):
+            low, high, weight = (np.concatenate([found[i][1][number][end][order] for i in own]) for end in range(3))
+            together.append(answers(kind, statistic, low, high, (weight, lengths > 0)))
+        for at, i in enumerate(own):
+            made[i] = [each.slice(at * len(order), len(order)) for each in together]
+    titles = ["count", *(each.name for each in statistics)]
+    names = [f"{name}_{each}" if len(columns) > 1 else each for name in columns for each in titles]
+    arrays = [each for i in range(len(columns)) for each in made[i]]
+    return pa.table([*table.columns, *arrays], names=[*keys.by, *names])

@@ -150,7 +150,7 @@ def parts(
     elif per == "column":
         yield 0, _columns(source, question, columns, spread, state)
     elif question.engine == "ray":
-        yield 0, ray_groups(source, question, columns)
+        yield 0, ray_groups(source, question.by, columns, question.statistics, question.nan)
     else:
         sizes = [word_of(source.schema.field(name).type).itemsize for name in columns]
         held = source.rows * (16 * len(question.by) + sum(12 if size == 4 else 40 for size in sizes))

@@ -57,7 +57,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_both_engines_answer_alike(
     cluster: Any, data: Path, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_ray, "PARTITION", 2000)
+    monkeypatch.setattr(on_ray, "SHARE", 2000)
     assert medians(data, **shape, engine="ray", memory="1MB") == medians(data, **shape)
 
 
@@ -66,11 +66,11 @@ def test_a_lost_node_changes_nothing(
     cluster: Any, data: Path, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A node is removed while a task waits on it; Ray runs the task elsewhere."""
-    monkeypatch.setattr(on_ray, "PARTITION", 2000)
+    monkeypatch.setattr(on_ray, "SHARE", 2000)
     node = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     monkeypatch.setattr(run, "PART", 500)
-    name, mark = "_spread" if "by" in shape else "_call", tmp_path / "reached"
+    name, mark = "_read" if "by" in shape else "_call", tmp_path / "reached"
     task, doomed = getattr(on_ray, name), node.node_id
 
     def waits(*given: Any) -> Any:
