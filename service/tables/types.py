@@ -154,7 +154,9 @@ def ranks_of(statistic: Statistic, lengths: Counts) -> Ranks:
     lengths = np.maximum(lengths, 1)
     if statistic == Statistic():
         return (lengths + 1) // 2, lengths // 2 + 1, np.full(len(lengths), 0.5)
-    distinct, each = np.unique(lengths, return_inverse=True) if len(lengths) > 1 else (lengths, np.zeros(1, np.intp))
+    distinct, each = (
+        np.unique(lengths, return_inverse=True) if len(lengths) > 1 else (lengths, np.zeros(len(lengths), int))
+    )
     own = [statistic.target(n) for n in distinct.tolist()]
     low = np.array([t.low for t in own], np.int64)
     high = np.array([t.high for t in own], np.int64)
