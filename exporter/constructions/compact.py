@@ -34,6 +34,8 @@ from exporter.ir.trace import Node, assume, constant, relu, stack, trim, variant
 from exporter.planning.compact import CompactSchedule
 from exporter.planning.schedule import PivotRound
 
+SHIFT = 100  # of the random numbers of pivot rounds, which are none of the permutations'
+
 
 def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Node:
     """The entries of ranks plan.low .. plan.high."""
@@ -42,7 +44,8 @@ def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Nod
     for number, taken in enumerate(plan.soft):
         order = permutation(e.d, seed, 2 + number)
         if isinstance(taken, PivotRound):
-            at = pivoted(e, at, plan, taken, order)
+            shift = int(np.random.default_rng([seed, SHIFT + number]).integers(taken.gap))
+            at = pivoted(e, at, plan, taken, order, shift)
         else:
             at = narrow(e, at, plan.low, plan.high, taken, order)
     return block_ending(e, at, plan, seed)
@@ -66,15 +69,15 @@ def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
     return pick(e, stack([at.lower.reshape(1), found, at.upper.reshape(1)]), plan.low + plan.high)[0]
 
 
-def pivoted(e: Entries, at: Interval, plan: CompactSchedule, taken: PivotRound, order: Index) -> Interval:
+def pivoted(e: Entries, at: Interval, plan: CompactSchedule, taken: PivotRound, order: Index, shift: int) -> Interval:
     """A round in six layers: mask, shortlist, pairs, pivots, compare, pick; the last three again for finer pivots.
 
-    An empty slot counts as 0, the lower end: as a pivot it is one that the interval has already.
+    Pivots begin at a random place, so no rank is the worst one for all seeds. An empty slot counts as 0, the lower end: as a pivot it is one that the interval has already.
     """
     x, mask, _, _ = at.open_live(e, taken.block, taken.entries)
     slots, _ = slots_of(x, mask, order, groups(e.d, taken.blocks), taken.entries)
     values, ranks = relu(slots), lean_ranks(slots, e.quantum)
-    coarse, finer = parted(taken.pivots, taken.stride)
+    coarse, finer = parted(taken.pivots(shift), taken.stride)
 
     def narrower(within: Interval, wanted: Sequence[Node | int]) -> tuple[Interval, Node]:
         found = lean_select(values, ranks, wanted)

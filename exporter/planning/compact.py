@@ -82,7 +82,7 @@ class CompactSchedule(Schedule):
                 (name + "pairs", m * m + d + 8),
             ]
             if isinstance(taken, PivotRound):
-                layers += [(name + n, w) for n, w in searches(d, taken.pivots, taken.stride, m, ends=0, carried=2 * m)]
+                layers += [(name + n, w) for n, w in searches(d, taken.pivots(), taken.stride, m, ends=0, carried=2 * m)]
             else:
                 layers.append((name + "select", 4 * (m + 2) + d + 3))
         m = self.ending.size
@@ -215,10 +215,10 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
         taken, overflow = soft_round(goal, law, slots, (room - d) // d)
         after = partial(after_soft, law, goal.gap, overflow)
         if sets:
-            cuts = reproducible.evenly(0, taken.size + 1, (inner + 1) ** sets)
-            ranks = tuple(map(int, cuts))
-            taken = PivotRound(taken.blocks, taken.block, taken.entries, ranks, stride_of(ranks, inner))
-            after = partial(after_pivots, law, ranks, overflow)
+            gap = -(-taken.size // ((inner + 1) ** sets - 1))
+            stride = stride_of(-(-taken.size // gap), inner)
+            taken = PivotRound(taken.blocks, taken.block, taken.entries, gap, stride)
+            after = partial(after_pivots, law, gap, overflow)
         soft.append(taken)
         law = Law.of(after, 1, int(law.high[-1]), drop=drop, bins=BINS)
 
@@ -239,14 +239,14 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
     )
     plan = CompactSchedule(
         d=d, low=goal.low, high=goal.high, events=events, sample=sample, pivots=pivots, soft=tuple(soft), ending=ending,
-        stride=stride_of(pivots, inner),
+        stride=stride_of(len(pivots) - 2, inner),
     )  # fmt: skip
     return proven(plan, goal, width)
 
 
-def stride_of(pivots: Sequence[int], inner: int) -> int:
+def stride_of(pivots: int, inner: int) -> int:
     """1 if all pivots but the outermost can be compared at once, else so that `inner` at a time are enough."""
-    return 1 if len(pivots) - 2 <= inner else inner + 1
+    return 1 if pivots <= inner else inner + 1
 
 
 def budget(goal: Goal) -> int:

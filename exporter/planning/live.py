@@ -17,6 +17,7 @@ Longer = Callable[[tails.Ints, tails.Ints, tails.Ints], tails.Floats]  # of n, u
 B = TypeVar("B", bound=BlockSample)
 
 SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
+EXACT = 4  # tails of a pivot round that are computed one by one; those of shorter runs are smaller
 BINS, FINE = 48, 160  # values kept of the law of live entries, rounded to the unfavourable side
 
 
@@ -104,21 +105,25 @@ def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> 
     return _averaged(law, overflow, most, longer)
 
 
-def after_pivots(law: Law, pivots: tuple[int, ...], overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
-    """P(n' > most) after a pivot round, n' the entries strictly between its ends: one of the brackets is that long.
+def after_pivots(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
+    """P(n' > most) after a pivot round, n' the entries strictly between its ends.
 
-    A bracket of g slots spans at most g gaps of a sample of n - u of n entries, so n' = D - 1; a union over the brackets
-    makes it hold wherever the targets are. More live entries leave more, by the coupling of a soft round: n' > m exactly
-    when fewer than g of m + 1 neighbours in rank are in slots, and of them more and more are left out.
+    The pivots are every `gap`-th slot from a random place, so the bracket around the target is any of the `gap` runs of
+    `gap` gaps around it, equally likely, in a sample of n - u of n entries. Runs that do not reach an end of the interval
+    are, with their length counted in, one gap longer and no more than one run (Theorem 4 of docs/frontier.md); runs of
+    fewer gaps begin or end at an end of the interval. More live entries leave more, by the coupling of a soft round: of the
+    lowest t + 1 or t + 2 entries more and more are left out.
     """
-    gaps, times = np.unique(np.diff(pivots), return_counts=True)
 
     def longer(n: tails.Ints, u: tails.Ints, t: tails.Ints) -> tails.Floats:
         tail = np.zeros(n.shape)
         open_ = t < n  # no more survive than were live
         n, u, t = n[open_], u[open_], t[open_]
-        each = tails.lower_tail(n, t + 1, np.maximum(0, n - u), gaps[:, None] - 1)
-        tail[open_] = np.minimum(1.0, reproducible.dot(times.astype(np.float64), each))
+        sampled = np.maximum(0, n - u)
+        exact = min(gap, EXACT)
+        short = [tails.lower_tail(n, t + 1, sampled, gap - 1 - j) for j in range(exact)]
+        ends = np.sum(short, axis=0) + (gap - exact) * short[-1]
+        tail[open_] = np.minimum(1.0, tails.lower_tail(n, np.minimum(t + 2, n), sampled, gap) + 2 / gap * ends)
         return tail
 
     return _averaged(law, overflow, most, longer)

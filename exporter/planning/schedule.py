@@ -111,12 +111,18 @@ class SoftRound(BlockSample):
 class PivotRound(SoftRound):
     """A soft round whose interval is found by counting: it cannot miss a target either.
 
-    `pivots` are ranks of its slots, the empty ones lowest; 0 and size + 1 are the ends that the interval has. Every entry is
-    compared with every `stride`-th of them, and then, if that is not each of them, with those in the bracket that was found.
+    Every `gap`-th of its slots in the order of their values, the empty ones lowest, is a pivot, from a place that the seed
+    draws. Every entry is compared with every `stride`-th pivot, and then, if that is not each of them, with those in the
+    bracket that was found.
     """
 
-    pivots: tuple[int, ...]
+    gap: int
     stride: int
+
+    def pivots(self, shift: int = 0) -> tuple[int, ...]:
+        """Ranks of the slots, for 0 <= shift < gap; 0 and size + 1 are the ends that the interval has."""
+        inner = range(1 + shift, 1 + shift + self.size, self.gap)
+        return 0, *(min(rank, self.size) for rank in inner), self.size + 1
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def pivot_round(rng: np.random.Generator, plan: Schedule, taken: SoftRound, a: i
     live = _blocks(rng, plan.d, taken.block, taken.blocks, a + 1, b - 1)
     s = sorted(x for block in live for x in block[: taken.entries])
     slots = np.array([a] * (taken.size - len(s) + 1) + s + [b])
-    pivots = slots[list(taken.pivots)]
+    pivots = slots[list(taken.pivots(int(rng.integers(taken.gap))))]
     return int(pivots[pivots <= plan.low].max()), int(pivots[pivots >= plan.high].min())
 
 
