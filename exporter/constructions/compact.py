@@ -72,7 +72,8 @@ def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
 def pivoted(e: Entries, at: Interval, plan: CompactSchedule, taken: PivotRound, order: Index, shift: int) -> Interval:
     """A round in six layers: mask, shortlist, pairs, pivots, compare, pick; the last three again for finer pivots.
 
-    Pivots begin at a random place, so no rank is the worst one for all seeds. An empty slot counts as 0, the lower end: as a pivot it is one that the interval has already.
+    Pivots begin at a random place, so no rank is the worst one for all seeds. An empty slot counts as 0, the lower end: as a
+    pivot it is one that the interval has already.
     """
     x, mask, _, _ = at.open_live(e, taken.block, taken.entries)
     slots, _ = slots_of(x, mask, order, groups(e.d, taken.blocks), taken.entries)

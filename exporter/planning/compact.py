@@ -82,7 +82,9 @@ class CompactSchedule(Schedule):
                 (name + "pairs", m * m + d + 8),
             ]
             if isinstance(taken, PivotRound):
-                layers += [(name + n, w) for n, w in searches(d, taken.pivots(), taken.stride, m, ends=0, carried=2 * m)]
+                layers += [
+                    (name + n, w) for n, w in searches(d, taken.pivots(), taken.stride, m, ends=0, carried=2 * m)
+                ]
             else:
                 layers.append((name + "select", 4 * (m + 2) + d + 3))
         m = self.ending.size
