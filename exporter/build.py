@@ -17,7 +17,7 @@ from exporter.analysis.accounting import Accounting, accounting
 from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
 from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, default, lookup, refuse_unread
 from exporter.errors import ContractError, UserError
-from exporter.formats.model_file import assemble, assembled
+from exporter.formats.model_file import assemble
 from exporter.ir.input_rounding import GUARD, guard_of, guarded, normalised
 from exporter.ir.network import Network, network
 from exporter.ir.primitives import compare, compare_saturating, like
@@ -466,9 +466,10 @@ def to_onnx(model: Built, counted: bool = True) -> onnx.ModelProto:
         graph = comparator_graph(model.network, model.dtype, wide=True)
     else:
         graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, batch)
-    d, p, about = model.task.d, model.network.output.size, model.description(counted)
+    source: str = model.dtype
+    target: str = "float64" if wide else source
     if quantised := model.quantised:
-        n: int | str = batch or "batch_size"
-        graph = in_integers(graph, quantised)
-        return assembled(graph, model.task.label, about, ([n, d], [n, p]), quantised.dtype)
-    return assemble(graph, d, p, model.task.label, about, batch, answers="float64" if wide else model.dtype)
+        graph, source, target = in_integers(graph, quantised), quantised.dtype, quantised.dtype
+    n = batch or "batch_size"
+    x, y = (source, [n, model.task.d]), (target, [n, model.network.output.size])
+    return assemble(graph, model.task.label, {"x": x}, {"y": y}, model.description(counted))

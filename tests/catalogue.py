@@ -21,7 +21,6 @@ import pytest
 
 from exporter.build import trace
 from exporter.constructions import lookup
-from exporter.ir import primitives as pr
 from exporter.ir.linear import Scalar
 from exporter.ir.network import Network, network
 from exporter.ir.trace import Node, assume, vector
@@ -30,6 +29,7 @@ from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task
+from tests import paper_blocks as pr
 from tests.tiers import telling
 
 Array = npt.NDArray[np.float64]

@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from exporter.analysis.contract import DType, dense_bits, fused_bits, structured_bits
 from exporter.formats.model_file import assemble
+from exporter.ir.graph import Graph
 from exporter.ir.network import Network, Weights, weights
 from exporter.passes.comparators import made_of_comparators
 from exporter.passes.dense import dense_graph
@@ -31,7 +32,7 @@ def proto_of(net: Network, profile: str, dtype: str) -> onnx.ModelProto:
     graph = (
         PROFILES[profile].write(net, dtype) if layers is None else dense_graph(layers, dtype, gemm=profile == "dense")
     )
-    return assemble(graph, net.d, net.output.size, "test", {"profile": profile})
+    return model_of(graph, net.d, net.output.size, profile)
 
 
 def writers(net: Network) -> list[str]:
@@ -44,6 +45,12 @@ def exact_dtypes(net: Network, profile: str, step: float) -> list[DType]:
     kind = PROFILES[profile]
     needed = (dense_bits if kind.merged else fused_bits if kind.clips else structured_bits)(net, step)
     return [dtype for dtype in DTYPES if needed.exact_in(dtype)]
+
+
+def model_of(graph: Graph, d: int, p: int, profile: str = "", batch: int | None = None) -> onnx.ModelProto:
+    """A graph from d numbers to p as a model."""
+    x, y = ((str(graph.dtype), [batch or "batch_size", n]) for n in (d, p))
+    return assemble(graph, "test", {"x": x}, {"y": y}, {"profile": profile})
 
 
 def session(proto: onnx.ModelProto) -> ort.InferenceSession:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from exporter.ir.primitives import hash_table
 from exporter.ir.trace import Node, assume, constant, relu, stack
 from exporter.planning.schedule import HashEnding, digits
+
+
+def hash_table(d: int, p: int, digits: int, functions: Sequence[int], first: int = 1) -> npt.NDArray[np.int64]:
+    """h_a(i) for the given a and d indices i from `first`, 1 in the paper; a = p is the constant function, as there."""
+    index = np.arange(first, first + d)
+    table = np.empty((len(functions), d), dtype=np.int64)
+    for row, a in enumerate(functions):
+        value, rest = np.full(d, a, dtype=np.int64), index.copy()
+        for j in range(1, digits + 1):
+            value = (value + pow(int(a), j, p) * (rest % p)) % p
+            rest //= p
+        table[row] = value % p
+    return table
 
 
 def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -28,7 +28,6 @@ import numpy.typing as npt
 from exporter.constructions.hashing import buckets, slot_sums
 from exporter.constructions.sampling import (
     Entries,
-    clipped,
     groups,
     lean_ranks,
     lean_select,
@@ -90,7 +89,7 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
         state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
     survivors = hashed(state, e, plan, permutation(e.d, seed, 9))
     found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
-    return clipped(restored(found, delta))
+    return trim(restored(found, delta))  # the last step of Algorithm 8
 
 
 def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> Node:

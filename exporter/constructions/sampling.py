@@ -72,11 +72,6 @@ def restored(m: Node, delta: Scalar) -> Node:
     return m * 2 - delta
 
 
-def clipped(m: Node) -> Node:
-    """[m]+ - [m - 1]+ (last step of Algorithm 8)."""
-    return trim(m)
-
-
 def permutation(d: int, seed: int, number: int) -> Index:
     """The baked permutation of one round: independent of those of the other rounds."""
     return np.random.default_rng([seed, number]).permutation(d)

@@ -23,9 +23,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from exporter.formats.model_file import IR_VERSION, OPSET, encode
+from exporter.formats.model_file import assemble
 from exporter.ir.graph import Graph
-from exporter.version import __version__
 
 MOST_BITS = 16  # of a digit: 2^16 counters are what stays in a processor's cache
 WORDS = {"float32": np.uint32, "float64": np.uint64}
@@ -48,24 +47,12 @@ def digit(dtype: str, bits: int = MOST_BITS, *, first: bool) -> onnx.ModelProto:
     ones = graph.add("ConstantOfShape", [graph.add("Shape", [bins])], value=one)
     none = graph.constant(np.zeros(2**bits), np.int32)
     graph.nodes.append(helper.make_node("ScatterElements", [none, bins, ones], ["counts"], axis=0, reduction="add"))
-    word = helper.np_dtype_to_tensor_dtype(graph.dtype)
+    word = str(graph.dtype)
     scalars = ["shift"] if first else ["low", "span", "shift"]
-    proto = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            f"digit-{dtype}-b{bits}{'-first' if first else ''}",
-            [
-                helper.make_tensor_value_info("x", word, ["entries"]),
-                *(helper.make_tensor_value_info(name, word, []) for name in scalars),
-            ],
-            [helper.make_tensor_value_info("counts", TensorProto.INT32, [2**bits])],
-            list(graph.initializers.values()),
-        ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="onnx-median",
-        producer_version=__version__,
+    return assemble(
+        graph,
+        f"digit-{dtype}-b{bits}{'-first' if first else ''}",
+        {"x": (word, ["entries"]), **{name: (word, []) for name in scalars}},
+        {"counts": ("int32", [2**bits])},
+        {"part": "digit", "dtype": dtype, "bits": bits, "first": first},
     )
-    helper.set_model_props(proto, encode({"part": "digit", "dtype": dtype, "bits": bits, "first": first}))
-    onnx.checker.check_model(proto, full_check=True)
-    return proto

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from exporter.errors import UserError
@@ -19,53 +20,31 @@ from exporter.version import __version__
 OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need
 ELEMENT = {
     "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "uint8": TensorProto.UINT8,
-    "int8": TensorProto.INT8,
+    "int8": TensorProto.INT8, "int32": TensorProto.INT32, "uint32": TensorProto.UINT32, "uint64": TensorProto.UINT64,
 }  # fmt: skip
-Dims = Sequence[int | str]
+Tensors = Mapping[str, tuple[str, Sequence[int | str]]]
 
 
 def assemble(
-    graph: Graph,
-    d: int,
-    p: int,
-    name: str,
-    description: dict[str, Any],
-    fixed_batch: int | None = None,
-    *,
-    answers: str | None = None,
+    graph: Graph, name: str, inputs: Tensors, outputs: Tensors, description: dict[str, Any] | None = None
 ) -> onnx.ModelProto:
-    """Lowered nodes as a model from d numbers to p that follows our conventions and passes the full check.
+    """The nodes as a model that follows our conventions and passes ONNX's full check.
 
-    `answers` is the type of the p numbers, where it is not that of the graph.
+    `inputs` and `outputs` give type and shape by name. The description becomes metadata_props.
     """
-    batch = fixed_batch or "batch_size"
-    return assembled(graph, name, description, ([batch, d], [batch, p]), str(graph.dtype), answers)
-
-
-def assembled(
-    graph: Graph,
-    name: str,
-    description: dict[str, Any],
-    shapes: tuple[Dims, Dims],
-    dtype: str,
-    answers: str | None = None,
-) -> onnx.ModelProto:
-    """The same from tensors of one shape to those of another, which are of a type that may differ from the graph's."""
-    element = ELEMENT[dtype]
+    x, y = (
+        [helper.make_tensor_value_info(each, ELEMENT[dtype], dims) for each, (dtype, dims) in tensors.items()]
+        for tensors in (inputs, outputs)
+    )
     proto = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            name,
-            [helper.make_tensor_value_info("x", element, shapes[0])],
-            [helper.make_tensor_value_info("y", ELEMENT[answers or dtype], shapes[1])],
-            list(graph.initializers.values()),
-        ),
+        helper.make_graph(graph.nodes, name, x, y, list(graph.initializers.values())),
         opset_imports=[helper.make_opsetid("", graph.opset or OPSET)],
         ir_version=IR_VERSION,
         producer_name="onnx-median",
-        producer_version=__version__,
     )
-    helper.set_model_props(proto, encode(description))
+    if description is not None:
+        proto.producer_version = __version__
+        helper.set_model_props(proto, encode(description))
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
@@ -97,7 +76,7 @@ def decode(proto: onnx.ModelProto) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What can be wrong with a file that should be a model, as a message."""
+    """Turn the errors of reading a file as a model into UserErrors."""
     try:
         yield
     except FileNotFoundError:
@@ -106,15 +85,13 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is a directory, not an .onnx file") from None
     except PermissionError:
         raise UserError(f"{path}: permission denied") from None
-    except UserError:
-        raise
-    except Exception as error:
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{path} is not a valid ONNX file: {reason[:200]}") from None
+        raise UserError(f"{path} is not a valid ONNX file: {reason[:200]}") from error
 
 
 def load(path: Path) -> onnx.ModelProto:
-    """A file as a model; UserError when it is none."""
+    """The model in a file, or UserError with what is wrong with the file."""
     with reading(path):
         proto = onnx.load(path)
         onnx.checker.check_model(proto)
@@ -125,14 +102,3 @@ def load(path: Path) -> onnx.ModelProto:
     if all(i.name in stored for i in proto.graph.input) or len(proto.graph.output) == 0:
         raise UserError(f"{path} is not a valid ONNX file: it has no input or no output")
     return proto
-
-
-@contextmanager
-def running(what: Path | str) -> Iterator[None]:
-    """What onnxruntime says of a graph that it cannot load or run, as a message."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise UserError(f"{what}: onnxruntime does not run it: {str(error).splitlines()[0][:200]}") from None

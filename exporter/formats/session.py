@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,40 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from exporter.errors import UserError
-from exporter.formats.model_file import decode, load, running
+from exporter.formats.model_file import decode, load
 
 WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
+ERRORS: tuple[type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    *(
+        each
+        for each in vars(onnxruntime_pybind11_state).values()
+        if inspect.isclass(each) and issubclass(each, Exception)
+    ),
+)
+
+
+@contextmanager
+def running(what: Path | str) -> Iterator[None]:
+    """Turn the errors of onnxruntime on a model into UserErrors."""
+    try:
+        yield
+    except ERRORS as error:
+        raise UserError(f"{what}: onnxruntime does not run it: {str(error).splitlines()[0][:200]}") from error
+
+
+def open_session(source: Path | onnx.ModelProto, *, threads: int = 1, name: str = "the model") -> ort.InferenceSession:
+    """A model in onnxruntime on so many threads (0: one for each core); errors call a model in memory `name`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 4
+    model = source if isinstance(source, Path) else source.SerializeToString()
+    with running(source if isinstance(source, Path) else name):
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class Session:
@@ -36,13 +68,8 @@ class Session:
         if element not in kinds:
             raise UserError(f"{path}: its input is none of float32, float64, int8 and uint8")
         self.dtype = kinds[element]
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = threads  # 0: as many as there are
-        options.log_severity_level = 4
-        loaded = source if isinstance(source, Path) else source.SerializeToString()
         self.path = path
-        with running(path):
-            self.session = ort.InferenceSession(loaded, options, providers=["CPUExecutionProvider"])
+        self.session = open_session(source, threads=threads, name=name)
         self.input = inputs[0].name
         widest = max(64 * self.d, self.description.get("run_width") or 0)
         self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -69,23 +68,3 @@ class Graph:
 
     def shape(self, dims: Sequence[int]) -> str:
         return self.constant(list(dims), np.int64)
-
-    def reshape_once(self) -> None:
-        """f of a Reshape of a, not a Reshape of f(a), where a is reshaped that way anyway and f(a) is read in no other."""
-        readers = Counter(name for node in self.nodes for name in node.input)
-        makers = {node.output[0]: (at, node) for at, node in enumerate(self.nodes)}
-        there = {tuple(node.input): at for at, node in enumerate(self.nodes) if node.op_type == "Reshape"}
-        kept = []
-        for node in self.nodes:
-            at, f = makers.get(node.input[0], (0, node))
-            earlier = there.get((f.input[0], *node.input[1:]), at)
-            if (
-                node.op_type == "Reshape"
-                and f.op_type in ("Clip", "Relu")
-                and readers[f.output[0]] == 1
-                and earlier < at
-            ):
-                f.input[0], f.output[0] = self.nodes[earlier].output[0], node.output[0]
-            else:
-                kept.append(node)
-        self.nodes = kept

@@ -18,7 +18,8 @@ from exporter.ir.graph import Graph
 from exporter.ir.linear import Array, Shape, Take, dense, shape_size
 from exporter.ir.network import Network
 from exporter.ir.trace import Apply, Node, topological
-from exporter.passes.lowering import RULES, Lowering, Rule, Value, structured_graph
+from exporter.passes.lowering import Lowering, Value, structured_graph
+from exporter.passes.rewrites import RULES, Rule
 
 CELLS = 1 << 13  # numbers of one vector that are made at a time: for a batch of 64 they stay in cache
 ROWS = 1 << 16  # the same with the batch first, where a block is one long row a vector

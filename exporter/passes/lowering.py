@@ -15,18 +15,17 @@ take the mean of two entries as a product; structured ones keep to the forms tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any, assert_never
 
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.fused_forms import grain, regular_runs, scaled_total, served, trimmed, unvaried
+from exporter.ir.fused_forms import grain, regular_runs, served, unvaried
 from exporter.ir.graph import TURNED, Graph
-from exporter.ir.input_rounding import Guard, guard
+from exporter.ir.input_rounding import Guard
 from exporter.ir.linear import (
     Along,
     Array,
@@ -42,18 +41,8 @@ from exporter.ir.linear import (
 )
 from exporter.ir.network import Network, constant_values
 from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
-from exporter.passes.rewrites import (
-    absorbed,
-    entry_sum,
-    joint_product,
-    largest_entry,
-    lifted,
-    lifted_total,
-    plus_product,
-    product_chain,
-)
+from exporter.passes.rewrites import RULES, Rule, lifted
 
-FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
 ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
@@ -91,8 +80,6 @@ class Lowering:
 
     def run(self, net: Network) -> Graph:
         self.graph.finish(self._emit(net).name)
-        if self.fused:
-            self.graph.reshape_once()
         return self.graph
 
     def _emit(self, net: Network) -> Value:
@@ -161,11 +148,7 @@ class Lowering:
         return self.graph.constant(values.astype(np.float64))
 
     def clip(self, c: float, v: Node, h: float, offset: float) -> Value:
-        if summed := absorbed((c, v, h, offset)):
-            arg, lo, hi, offset = self.total(*summed), offset, h + offset, 0.0
-        else:
-            arg, lo, hi = self.values[v], 0.0, h
-        clipped = self._each(arg, "Clip", self.graph.constant(lo), self.graph.constant(hi))
+        clipped = self._each(self.values[v], "Clip", self.graph.constant(0.0), self.graph.constant(h))
         return self._shift(self._scale(clipped, c), offset)
 
     def guard(self, g: Guard) -> Value:
@@ -461,41 +444,9 @@ class Lowering:
         return self._with_batch(out)
 
 
-def folds(node: Node) -> bool:
-    """Whether a constant is stored as it is."""
-    return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
-
-
 def _row_length(n: int) -> int:
     """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
     if n <= TWO_STAGE:
         return n
     near = [r for r in range(256, 4097) if n % r == 0]
     return min(near, key=lambda r: abs(r - 1024)) if near else n
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
-
-    match: Callable[[Node], Any]
-    operands: Callable[[Any], tuple[Node, ...]]
-    emit: Callable[[Lowering, Node, Any], Value]
-    fused: bool = False  # for that profile alone
-    rows: bool = False  # a product from the right, for vectors as rows
-
-
-RULES = (
-    Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
-    Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
-    Rule(largest_entry, lambda q: (q,), lambda low, node, q: low.largest(q, node.shape), fused=True),
-    Rule(trimmed, lambda t: ((absorbed(t) or t)[1],), lambda low, _, t: low.clip(*t), fused=True),
-    Rule(lifted_total, lambda t: (t[0],), lambda low, _, t: low.total(*t[1]), fused=True),
-    Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
-    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),
-    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p), rows=True),
-    Rule(partial(plus_product, axes=2), lambda p: p[:2], lambda low, _, p: low.product_plus(*p), fused=True, rows=True),
-    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True, rows=True),
-    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c), rows=True),
-    Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),
-)

@@ -1,14 +1,26 @@
-"""Formulas that have a shorter form in ONNX: one small rule each, applied by `exporter.passes.lowering`."""
+"""Formulas that have a shorter form in ONNX: one function finds each form, and `RULES` is the list of them.
+
+`exporter.passes.lowering` applies the first rule that matches a node.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from exporter.ir.fused_forms import scaled_total, trimmed
+from exporter.ir.input_rounding import guard
 from exporter.ir.linear import Along, Array, Reshape, Take
-from exporter.ir.trace import Apply, Largest, Node, Sum
+from exporter.ir.trace import Apply, Constant, Largest, Node, Sum
+
+if TYPE_CHECKING:
+    from exporter.passes.lowering import Lowering, Value
+
+FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
 
 
 def largest_entry(node: Node) -> Node | None:
@@ -20,13 +32,6 @@ def largest_entry(node: Node) -> Node | None:
             return q
         case _:
             return None
-
-
-def absorbed(pair: tuple[float, Node, float, float]) -> tuple[float, Node, float] | None:
-    """The sum inside a shifted Clip: Clip(v, 0, h) + o is Clip(v + o, o, h + o), and a Gemm adds o at no cost."""
-    c, v, _, offset = pair
-    summed = scaled_total(v) if c == 1 and offset else None
-    return (summed[0], summed[1], summed[2] + offset) if summed else None
 
 
 def lifted(node: Node) -> tuple[Node, float, float] | None:
@@ -48,11 +53,11 @@ def lifted_total(node: Node) -> tuple[Node, tuple[float, Node, float]] | None:
     return (inner[0], found) if found and inner else None
 
 
-def plus_product(node: Node, axes: int = 1) -> tuple[Node, Node, Array] | None:
-    """(a, v, M) when the node is the vector a + M v, or with two `axes` a matrix, M being along the second."""
+def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
+    """(a, v, M) when the node is the vector a + M v."""
     match node:
         case Sum(terms=((1, rest), (1, Apply(linear=Along(axis, matrix), arg=arg))), offset=0) if (
-            len(node.shape) == axes == axis + 1 and not arg.is_constant and isinstance(matrix, np.ndarray)
+            len(node.shape) == 1 and axis == 0 and not arg.is_constant and isinstance(matrix, np.ndarray)
         ):
             return rest, arg, matrix.astype(np.float64)
         case _:
@@ -125,3 +130,34 @@ def entry_sum(node: Node) -> tuple[Node, Array, float] | None:
                         return None
             return (v, row, float(offset)) if len(terms) == np.count_nonzero(row) == v.size else None
     return None
+
+
+def folds(node: Node) -> bool:
+    """Whether a constant is stored as it is."""
+    return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
+
+    match: Callable[[Node], Any]
+    operands: Callable[[Any], tuple[Node, ...]]
+    emit: Callable[[Lowering, Node, Any], Value]
+    fused: bool = False  # for that profile alone
+    rows: bool = False  # a product from the right, for vectors as rows
+
+
+RULES = (
+    Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
+    Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
+    Rule(largest_entry, lambda q: (q,), lambda low, node, q: low.largest(q, node.shape), fused=True),
+    Rule(trimmed, lambda t: (t[1],), lambda low, _, t: low.clip(*t), fused=True),
+    Rule(lifted_total, lambda t: (t[0],), lambda low, _, t: low.total(*t[1]), fused=True),
+    Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),
+    Rule(joint_product, lambda p: p[0], lambda low, _, p: low.joint_product(*p), rows=True),
+    Rule(plus_product, lambda p: p[:2], lambda low, _, p: low.product_plus(*p), rows=True),
+    Rule(entry_sum, lambda e: (e[0],), lambda low, _, e: low.entry_sum(*e), fused=True, rows=True),
+    Rule(product_chain, lambda c: (c[0],), lambda low, node, c: low.product(node, *c), rows=True),
+    Rule(lambda node: node, lambda node: node.args, lambda low, node, _: low.plain(node)),
+)

@@ -33,7 +33,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from exporter.analysis.contract import MANTISSA
@@ -41,7 +40,8 @@ from exporter.analysis.promise import uniform_only
 from exporter.errors import UserError
 from exporter.formats.gemm_chain import chain_of
 from exporter.formats.manifest import write
-from exporter.formats.model_file import decode, encode, load, running
+from exporter.formats.model_file import decode, encode, load
+from exporter.formats.session import open_session, running
 
 Mode = Literal["exact", "l2"]
 MEASURED = 1000  # uniform vectors on which a seed is measured
@@ -221,7 +221,7 @@ def _one_rank(about: dict[str, Any], path: Path) -> tuple[int, int]:
 
 def _measure(proto: onnx.ModelProto, about: dict[str, Any]) -> float:
     """The mean squared error on uniform vectors, rounded to the grid."""
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(proto, threads=0)
     rows = about["batch"] or max(1, min(MEASURED, (1 << 25) // about["width"]))
     rng, errors = np.random.default_rng(0), []
     for _ in range(0, MEASURED, rows):

@@ -19,15 +19,13 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import scipy.sparse as sp
-from onnx import helper
 
 from exporter.build import Built
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.formats.manifest import replace_file, writable
-from exporter.formats.model_file import ELEMENT, IR_VERSION, OPSET
+from exporter.formats.model_file import assemble
 from exporter.ir.network import Weights, weights
 from exporter.passes.dense import dense_graph
 
@@ -110,20 +108,8 @@ def _csr(matrix: object) -> sp.csr_array:
 
 
 def _chain(layers: list[Weights], model: Built, name: str) -> bytes:
-    graph, element = dense_graph(layers, model.dtype), ELEMENT[model.dtype]
-    proto = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            f"{model.task.label}-{name}",
-            [helper.make_tensor_value_info("x", element, ["batch_size", model.task.d])],
-            [helper.make_tensor_value_info("y", element, ["batch_size", layers[-1].matrix.shape[0]])],
-            list(graph.initializers.values()),
-        ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="onnx-median",
-    )
-    onnx.checker.check_model(proto, full_check=True)
+    x, y = ((model.dtype, ["batch_size", n]) for n in (model.task.d, layers[-1].matrix.shape[0]))
+    proto = assemble(dense_graph(layers, model.dtype), f"{model.task.label}-{name}", {"x": x}, {"y": y})
     return bytes(proto.SerializeToString(deterministic=True))
 
 

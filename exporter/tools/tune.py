@@ -18,13 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.formats.manifest import replace_file, writable
+from exporter.formats.model_file import assemble
+from exporter.formats.session import open_session
 from exporter.formats.speed_table import SPEED_TABLE, SpeedRow, SpeedTable, Timed
+from exporter.ir.graph import Graph
 from exporter.library import file_name
 from exporter.options import Options, Tune
 from exporter.passes.profiles import PROFILES
@@ -44,27 +47,16 @@ TUNES: tuple[Tune, ...] = tuple(tune for tune in get_args(Tune) if tune in ("thr
 def topk_mean(d: int) -> onnx.ModelProto:
     """numpy's median by TopK: the mean of the last one or two of the upper half."""
     k, middle = d // 2 + 1, 1 if d % 2 else 2
-    ints = {"k": [k], "start": [k - middle], "end": [k], "axis": [1]}
-    graph = helper.make_graph(
-        [
-            helper.make_node("TopK", ["x", "k"], ["top", "where"], axis=1),
-            helper.make_node("Slice", ["top", "start", "end", "axis"], ["mid"]),
-            helper.make_node("ReduceMean", ["mid"], ["y"], axes=[1]),
-        ],
-        "topk",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", d])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])],
-        [numpy_helper.from_array(np.array(v, dtype=np.int64), name) for name, v in ints.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    graph = Graph(np.dtype(np.float32))
+    graph.nodes.append(helper.make_node("TopK", ["x", graph.shape([k])], ["top", "where"], axis=1))
+    ends = (graph.shape([end]) for end in (k - middle, k, 1))
+    graph.finish(graph.add("ReduceMean", [graph.add("Slice", ["top", *ends])], axes=[1]))
+    return assemble(graph, "topk", {"x": ("float32", ["N", d])}, {"y": ("float32", ["N", 1])})
 
 
 def session(proto: onnx.ModelProto) -> Run:
     """A model in onnxruntime on one thread."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    run = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    run = open_session(proto)
     dtype = np.float32 if proto.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT else np.float64
 
     def answer(x: Array) -> Array:

@@ -13,7 +13,6 @@ import pytest
 from exporter.analysis.accounting import accounting
 from exporter.analysis.evaluate import evaluate
 from exporter.build import build
-from exporter.ir import primitives as pr
 from exporter.ir.network import weights
 from exporter.ir.trace import Node, Relu, relu, total
 from exporter.options import Options
@@ -21,6 +20,7 @@ from exporter.planning.paper_exponents import EXPONENTS
 from exporter.problem.grid import Grid
 from exporter.problem.task import median
 from exporter.theory.lower_bounds import exact_width, maximum_within
+from tests import paper_blocks as pr
 from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"

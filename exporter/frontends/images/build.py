@@ -12,7 +12,7 @@ import onnx
 from exporter.analysis.contract import DType
 from exporter.build import BETWEEN, NOT_WITHOUT_GRID, output_error
 from exporter.errors import ContractError, UserError
-from exporter.formats.model_file import assembled
+from exporter.formats.model_file import assemble
 from exporter.frontends.images.convolutions import Convolutions
 from exporter.frontends.images.lowering import Form, Planar, Rounding
 from exporter.frontends.images.windows import Selection, frames, window
@@ -296,8 +296,8 @@ def filter_to_onnx(model: ImageFilter) -> onnx.ModelProto:
     c: int | str = model.channels or "c"
     smaller = bool(options.window) and options.border == "valid"
     rows, columns = ("rows", "columns") if smaller else ("h", "w")
-    shapes = [n, c, "h", "w"], [1 if options.frames else n, c, rows, columns]
-    return assembled(model.graph, model.task.label, model.description(), shapes, model.dtype)
+    x, y = (model.dtype, [n, c, "h", "w"]), (model.dtype, [1 if options.frames else n, c, rows, columns])
+    return assemble(model.graph, model.task.label, {"x": x}, {"y": y}, model.description())
 
 
 # what a choice adds to the name of a file, in this order

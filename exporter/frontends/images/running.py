@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
-from exporter.formats.model_file import decode, load, running
+from exporter.formats.model_file import decode, load
+from exporter.formats.session import open_session, running
 
 Array = npt.NDArray[Any]
 MODES: dict[str, Any] = {"edge": "edge", "reflect": "symmetric", "zero": "constant"}  # of numpy.pad
@@ -37,11 +37,7 @@ class ImageSession:
         self.path, self.description = path, decode(proto)
         self.d = int(self.description["d"])
         self.dtype: np.dtype[Any] = np.dtype(self.description["dtype"])
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        with running(path):
-            self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.session = open_session(path)
 
     def run(self, images: Array) -> Array:
         with running(self.path):

@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as ort
 
 from exporter.errors import UserError
-from exporter.formats.model_file import running
+from exporter.formats.session import running
 from exporter.frontends.rewriting.find import Request
 
 Feed = dict[str, Any]

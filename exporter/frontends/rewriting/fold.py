@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from exporter.errors import UserError
-from exporter.formats.model_file import running
+from exporter.formats.session import running
 from exporter.frontends.rewriting.check import placed, quiet
 from exporter.frontends.rewriting.find import Types, inferred
 

@@ -12,12 +12,11 @@ import onnx
 
 from exporter.analysis.accounting import accounting
 from exporter.analysis.evaluate import evaluate, evaluate_exact, evaluate_weights, trace_values
-from exporter.formats.model_file import assemble
 from exporter.ir.trace import topological
 from exporter.passes.batch_last import column_graph
 from exporter.passes.profiles import PROFILES, prove_profile
 from tests.catalogue import Case, each_case
-from tests.running import exact_dtypes, proto_of, run, session, weights_of, writers
+from tests.running import exact_dtypes, model_of, proto_of, run, session, weights_of, writers
 
 RATIONAL_LIMIT = 2000  # numbers per input vector up to which rational arithmetic is run
 
@@ -63,7 +62,7 @@ def test_the_batch_last_returns_the_same_bits(case: Case) -> None:
     x = inputs(case)
     expected = evaluate(case.net, x)
     for dtype in exact_dtypes(case.net, "fused", case.step):
-        proto = assemble(column_graph(case.net, dtype), case.net.d, case.net.output.size, "test", {"profile": "fused"})
+        proto = model_of(column_graph(case.net, dtype), case.net.d, case.net.output.size, "fused")
         assert prove_profile(proto).profile in ("structured", "fused")
         model = session(proto)
         got = run(model, x)
@@ -77,7 +76,7 @@ def test_a_file_for_one_vector_returns_the_same_bits(case: Case) -> None:
     expected = evaluate(case.net, x)
     for dtype in exact_dtypes(case.net, "fused", case.step):
         graph = PROFILES["fused"].graph(case.net, dtype, batch=1)
-        proto = assemble(graph, case.net.d, case.net.output.size, "test", {"profile": "fused"}, 1)
+        proto = model_of(graph, case.net.d, case.net.output.size, "fused", 1)
         assert prove_profile(proto).profile in ("structured", "fused")
         model = session(proto)
         got = np.concatenate([run(model, row[None]) for row in x])

@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from exporter.ir.primitives import hash_family, hash_table, next_prime
+from tests.paper_blocks import hash_family, hash_table, next_prime
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 16, 60, 100, 250])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from exporter.analysis.accounting import accounting
 from exporter.analysis.evaluate import evaluate
-from exporter.ir import primitives as pr
 from exporter.ir.trace import Node
+from tests import paper_blocks as pr
 from tests.catalogue import Block, Part, block_network, blocks
 
 

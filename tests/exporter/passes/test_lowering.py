@@ -13,7 +13,6 @@ from onnx import numpy_helper
 from exporter.analysis.contract import fused_bits, structured_bits
 from exporter.analysis.evaluate import evaluate
 from exporter.build import build, to_onnx
-from exporter.formats.model_file import assemble
 from exporter.ir.fused_forms import all_pairs, grain, largest_within
 from exporter.ir.graph import Graph
 from exporter.ir.network import network
@@ -35,7 +34,7 @@ from exporter.passes.batch_last import column_graph
 from exporter.passes.lowering import structured_graph
 from exporter.passes.rewrites import entry_sum, joint_product
 from exporter.problem.task import median
-from tests.running import run
+from tests.running import model_of, run
 
 
 def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
@@ -157,7 +156,7 @@ def test_the_entry_of_a_rank_is_the_largest_that_is_in(rows: int, last: bool) ->
     found = variant(entries, lambda _: largest_within(x, below.spread(0, 5) - ranks.spread(1, 5), entries))
     graph = (column_graph if last else partial(structured_graph, fused=True))(network(x, found), "float32")
     data = np.array(list(product(range(4), repeat=5))) / 4
-    assert np.array_equal(run(assemble(graph, 5, 5, "test", {}), data), np.sort(data, axis=1))
+    assert np.array_equal(run(model_of(graph, 5, 5), data), np.sort(data, axis=1))
     assert max(prod(tensor.dims) for tensor in graph.initializers.values()) <= 5  # no matrix of positions
 
 
@@ -182,7 +181,7 @@ def test_a_number_added_inside_a_clip_is_added_to_its_sum() -> None:
     graph = structured_graph(network(x, count), "float32", fused=True)
     assert [node.op_type for node in graph.nodes].count("Add") == 0
     data = np.random.default_rng(0).integers(0, 5, (50, 6)) / 4
-    assert np.array_equal(run(assemble(graph, 6, 6, "test", {}), data), evaluate(network(x, count), data))
+    assert np.array_equal(run(model_of(graph, 6, 6), data), evaluate(network(x, count), data))
 
 
 def test_constants_are_stored_once_along_an_axis() -> None:
