@@ -132,7 +132,7 @@ def test_onnxruntime_reports_to_nobody(tmp_path: Path, name: str) -> None:
 
 
 def test_packages_import_what_they_declare() -> None:
-    """The base install runs the exporter, the extra `service` the service. fastapi brings starlette and pydantic, onnx protobuf."""
+    """The base install runs the exporter, the extra `service` the service; fastapi and onnx bring what they need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     base, service = project["dependencies"], extras["service"]
