@@ -11,11 +11,12 @@ SCALE := .venv-scale
 PAGE := .venv-page
 TORCH := .venv-torch
 FHE := .venv-fhe
+DOCS := .venv-docs
 # also where a test or a benchmark imports onnxruntime before exporter
 export ORT_DISABLE_TELEMETRY := 1
 # every process that a test starts would compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch fhe versions dist proofs models browser page vendor clean
+.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch fhe versions dist docs proofs models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -40,6 +41,7 @@ test-all: test
 	@$(MAKE) --no-print-directory slow
 	@$(MAKE) --no-print-directory versions
 	@$(MAKE) --no-print-directory dist
+	@$(MAKE) --no-print-directory docs
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -145,6 +147,16 @@ dist:
 	.venv-dist/empty/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt dist/*.whl
 	cd .venv-dist && empty/bin/python ../tests/versions/installed.py && empty/bin/onnx-median --version
 
+# The documentation as a site in site/: every page and link is checked, and the reference is made from the code.
+docs: $(SETUP) $(DOCS)/.installed
+	$(BIN)/python docs/reference.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build -q
+
+$(DOCS)/.installed: docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check -q install -r docs/requirements.txt
+	@touch $@
+
 # Medians of encrypted numbers, and their bootstraps beside other ways, in an environment of its own (Python 3.11 or 3.12).
 fhe: $(FHE)/.installed
 	$(FHE)/bin/python -m pytest -q -c tests/fhe/pytest.ini tests/fhe
@@ -169,4 +181,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) $(FHE) .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) $(FHE) $(DOCS) site .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache
