@@ -1,5 +1,6 @@
 """Exact medians and quantiles of tables, as numpy has them: `medians`, and `python -m service.tables` (docs/scale.md).
 
+query     what is asked
 types     columns as unsigned integers in the same order, answers in the right type
 inputs    files, tables and data frames, read piece by piece
 rows      one answer per row, by networks

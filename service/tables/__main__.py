@@ -90,7 +90,8 @@ def _answer(args: argparse.Namespace) -> str:
     """Write or print the answers; the message at the end."""
     from service.tables.inputs import LateFractionError, opened  # noqa: PLC0415, --help is fast
     from service.tables.output import Folder  # noqa: PLC0415
-    from service.tables.run import TableQuery, in_bytes, parts  # noqa: PLC0415
+    from service.tables.query import TableQuery, in_bytes  # noqa: PLC0415
+    from service.tables.run import parts  # noqa: PLC0415
 
     question = TableQuery(
         columns=tuple(args.column), by=tuple(args.by), keep=tuple(args.keep), per=args.per, method=args.method, nan=args.nan,

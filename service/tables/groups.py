@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from service.statistics.statistic import Statistic
 from service.tables.inputs import Source, first_line
+from service.tables.query import TableQuery
 from service.tables.types import (
     Counts,
     Present,
@@ -34,6 +35,7 @@ from service.tables.types import (
 FEW = 1 << 15  # rows that are worth a look
 Codes = npt.NDArray[np.uint32]
 Picked = list[tuple[Words, Words, Any]]  # for each statistic: lower and upper words, and weights
+Found = tuple[Counts, Picked]  # the lengths of all groups, and their words
 Rows = tuple[Codes | None, list[tuple[Words, Present | None]]]  # codes, and for each column words and which are present
 
 
@@ -122,25 +124,25 @@ def _normal(column: Any) -> Any:
     return pc.if_else(pc.is_nan(column), pa.scalar(np.nan, column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
-def coded(source: Source, keys: Keys, columns: Sequence[str], nan: str, pieces: Any = None) -> Iterator[Rows]:
+def coded(source: Source, question: TableQuery, keys: Keys, pieces: Any = None) -> Iterator[Rows]:
     """All rows in turn. Rows are held until there are twice as many as keys, so that all look-ups together stay linear."""
     held: list[pa.RecordBatch] = []
     rows = 0
-    for batch in source.batches([*keys.by, *columns], pieces):
+    for batch in source.batches([*keys.by, *question.columns], pieces):
         held.append(batch)
         rows += batch.num_rows
         if rows > max(FEW, 2 * len(keys)):
-            yield _rows(held, keys, columns, nan)
+            yield _rows(held, question, keys)
             held, rows = [], 0
     if rows:
-        yield _rows(held, keys, columns, nan)
+        yield _rows(held, question, keys)
 
 
-def _rows(held: list[pa.RecordBatch], keys: Keys, columns: Sequence[str], nan: str) -> Rows:
+def _rows(held: list[pa.RecordBatch], question: TableQuery, keys: Keys) -> Rows:
     batch = held[0] if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()[0]
     found = []
-    for name in columns:
-        values, present = numbers(plain(batch.column(name)), f"column {name!r}", nan)
+    for name in question.columns:
+        values, present = numbers(plain(batch.column(name)), f"column {name!r}", question.nan)
         found.append((to_words(values), present))
     return keys.codes([batch.column(name) for name in keys.by]), found
 
@@ -229,36 +231,33 @@ def _sorted(words: Words, codes: Codes, count: int) -> tuple[Words, Any]:
     return words, least
 
 
-def grouped(
-    source: Source, by: Sequence[str], columns: Sequence[str], statistics: Sequence[Statistic], nan: str
-) -> pa.Table:
-    """One row for each group, in the order of the keys: keys, then count and answers of each column. In memory."""
-    keys, rows = Keys(source.schema, by), source.rows
-    stores = [Store(word_of(source.schema.field(name).type), rows, bool(by)) for name in columns]
-    for codes, words in coded(source, keys, columns, nan):
+def in_memory(source: Source, question: TableQuery, keys: Keys) -> list[Found]:
+    """Lengths and words of all groups for each column, in the order of the codes, which `keys` gets."""
+    rows = source.rows
+    stores = [Store(word_of(source.schema.field(name).type), rows, bool(keys.by)) for name in question.columns]
+    for codes, words in coded(source, question, keys):
         for store, own in zip(stores, words, strict=True):
             store.add(codes, len(keys), *own)
     found = []
     while stores:
         store = stores.pop(0)
-        found.append((store.lengths, store.pick(statistics)))
-    return wide(keys, source.schema, columns, statistics, found)
+        found.append((store.lengths, store.pick(question.statistics)))
+    return found
 
 
-def on_disk(
-    source: Source, by: Sequence[str], columns: Sequence[str], statistics: Sequence[Statistic], nan: str, memory: int
-) -> pa.Table:
+def on_disk(source: Source, question: TableQuery, keys: Keys) -> list[Found]:
     """The same for groups beyond memory, sorted by duckdb."""
     import duckdb  # noqa: PLC0415, only tables beyond memory need it
 
-    keys, found, failed = Keys(source.schema, by), [], []
-    lengths = [np.zeros(0, np.int64) for _ in columns]
-    words = [word_of(source.schema.field(name).type) for name in columns]
+    found: list[Found] = []
+    failed: list[BaseException] = []
+    lengths = [np.zeros(0, np.int64) for _ in question.columns]
+    words = [word_of(source.schema.field(name).type) for name in question.columns]
     fields = [("g", pa.uint32()), *((f"w{i}", pa.from_numpy_dtype(word)) for i, word in enumerate(words))]
 
     def rows() -> Iterator[pa.RecordBatch]:
         try:
-            for codes, parts in coded(source, keys, columns, nan):
+            for codes, parts in coded(source, question, keys):
                 assert codes is not None
                 for i, (_, present) in enumerate(parts):
                     lengths[i] = counted(lengths[i], codes if present is None else codes[present], len(keys))
@@ -269,7 +268,7 @@ def on_disk(
             raise
 
     with tempfile.TemporaryDirectory(prefix="onnx-median-") as folder:
-        limit = f"{max(100, memory * 6 // 10 >> 20)}MB"
+        limit = f"{max(100, question.memory * 6 // 10 >> 20)}MB"
         config: dict[str, Any] = {"memory_limit": limit, "temp_directory": folder, "preserve_insertion_order": "false"}
         try:
             with duckdb.connect(f"{folder}/groups.db", config=config) as base:
@@ -277,7 +276,7 @@ def on_disk(
                 base.execute("create table rows as select * from data")
                 for i, word in enumerate(words):
                     stream = base.sql(f"select w{i} from rows where w{i} is not null order by g, w{i}")
-                    found.append((lengths[i], _streamed(stream, lengths[i], statistics, word)))
+                    found.append((lengths[i], _streamed(stream, lengths[i], question.statistics, word)))
         except (duckdb.Error, RuntimeError) as error:
             if failed:  # duckdb reports an error of the reader in words of its own
                 raise failed[0] from None
@@ -285,7 +284,7 @@ def on_disk(
                 f"{source.name}: duckdb cannot sort the groups: {first_line(error)}: give more memory= (--memory) "
                 "or room for temporary files"
             ) from None
-    return wide(keys, source.schema, columns, statistics, found)
+    return found
 
 
 def _streamed(stream: Any, lengths: Counts, statistics: Sequence[Statistic], word: Any) -> Picked:
@@ -303,15 +302,9 @@ def _streamed(stream: Any, lengths: Counts, statistics: Sequence[Statistic], wor
     ]
 
 
-def wide(
-    keys: Keys,
-    schema: pa.Schema,
-    columns: Sequence[str],
-    statistics: Sequence[Statistic],
-    found: Sequence[tuple[Counts, Picked]],
-) -> pa.Table:
+def wide(schema: pa.Schema, question: TableQuery, keys: Keys, found: Sequence[Found]) -> pa.Table:
     """Keys in order, then count and statistics of each column; names begin with the column's where there are several."""
-    order = keys.order()
+    columns, statistics, order = question.columns, question.statistics, keys.order()
     table = keys.table().take(pa.array(order)) if keys.by else pa.table({})
     kinds = [plain_type(schema.field(name).type) for name in columns]
     made: dict[int, list[Any]] = {}

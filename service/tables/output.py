@@ -77,7 +77,7 @@ class Folder:
                         "choose another --out, or remove the folder"
                     )
 
-    def done(self, number: int, of: int) -> bool:
+    def done(self, number: int) -> bool:
         """Whether a part is there from an earlier run."""
         return self.reuse and self.system.get_file_info([self.part(number)])[0].type == pa.fs.FileType.File
 
@@ -109,13 +109,13 @@ class Folder:
         """The state of a search that was interrupted, or None."""
         path = self.work / "search.json" if self.work else None
         there = json.loads(path.read_text()) if path and path.exists() else {}
-        return there.get("searches") if there.get("plan") == self.plan else None
+        return there.get("passes") if there.get("plan") == self.plan else None
 
     def save(self, searches: dict[str, Any]) -> None:
         if self.work is not None:
             with self._writing(self.out):
                 new = self.work / "search.new"
-                new.write_text(json.dumps({"plan": self.plan, "searches": searches}))
+                new.write_text(json.dumps({"plan": self.plan, "passes": searches}))
                 new.replace(self.work / "search.json")
 
 

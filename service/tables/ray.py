@@ -23,10 +23,10 @@ import pyarrow.dataset as ds
 from exporter.errors import UserError, install
 from exporter.problem.quantiles import METHODS
 from service.statistics.statistic import Statistic
-from service.tables.groups import Codes, Keys, Picked, Store, coded, wide
+from service.tables.groups import Codes, Found, Keys, Store, coded
 from service.tables.inputs import Source
+from service.tables.query import TableQuery
 from service.tables.types import (
-    Counts,
     TableError,
     Words,
     answers,
@@ -85,9 +85,7 @@ def _got(reference: Any) -> Any:
         raise UserError(f"the cluster could not finish a task: {str(error).splitlines()[0]}") from None
 
 
-def ray_groups(
-    source: Source, by: Sequence[str], columns: Sequence[str], statistics: Sequence[Statistic], nan: str
-) -> pa.Table:
+def ray_groups(source: Source, question: TableQuery, keys: Keys) -> list[Found]:
     """Groups on a cluster: the driver numbers the keys, and each share of the keys is solved on one node."""
     shares = max(1, min(1024, source.rows // SHARE + 1))
     read = ray.remote(max_retries=RETRIES, num_returns=2)(_read)
@@ -96,21 +94,22 @@ def ray_groups(
     pieces = source.pieces()
     size = max(1, -(-len(pieces) // 256))
     starts = range(0, len(pieces), size)
-    keys = Keys(source.schema, by)
     parts = []
-    for table, rows in [read.remote(source, pieces[i : i + size], by, columns, nan) for i in starts]:
+    for table, rows in [read.remote(source, question, pieces[i : i + size]) for i in starts]:
         codes = keys.codes([each.combine_chunks() for each in _got(table).columns])
         parts.append(split.remote(rows, codes, shares))
     own = [parts] if shares == 1 else zip(*parts, strict=True)
-    words = [word_of(source.schema.field(name).type) for name in columns]
-    waiting = [solve.remote(words, statistics, len(range(i, len(keys), shares)), *each) for i, each in enumerate(own)]
+    words = [word_of(source.schema.field(name).type) for name in question.columns]
+    waiting = [
+        solve.remote(words, question.statistics, len(range(i, len(keys), shares)), *each) for i, each in enumerate(own)
+    ]
     solved = [_got(each) for each in waiting]
-    found = []
-    for column in range(len(columns)):
+    found: list[Found] = []
+    for column in range(len(words)):
         lengths = _merged([each[column][0] for each in solved], len(keys))
         picked = zip(*(each[column][1] for each in solved), strict=True)
         found.append((lengths, [tuple(_merged(each, len(keys)) for each in zip(*one, strict=True)) for one in picked]))
-    return wide(keys, source.schema, columns, statistics, found)
+    return found
 
 
 def _merged(parts: Sequence[Any], count: int) -> Any:
@@ -121,18 +120,16 @@ def _merged(parts: Sequence[Any], count: int) -> Any:
     return whole
 
 
-def _read(
-    source: Source, pieces: Sequence[Any], by: Sequence[str], columns: Sequence[str], nan: str
-) -> tuple[pa.Table, Coded]:
+def _read(source: Source, question: TableQuery, pieces: Sequence[Any]) -> tuple[pa.Table, Coded]:
     """The keys of some pieces, and their rows with codes of these keys."""
-    keys = Keys(source.schema, by)
-    found: list[Any] = [([], []) for _ in columns]
-    for codes, parts in coded(source, keys, columns, nan, pieces):
+    keys = Keys(source.schema, question.by)
+    found: list[Any] = [([], []) for _ in question.columns]
+    for codes, parts in coded(source, question, keys, pieces):
         assert codes is not None
         for (all_codes, all_words), (words, present) in zip(found, parts, strict=True):
             all_codes.append(codes if present is None else codes[present])
             all_words.append(words if present is None else words[present])
-    types = [word_of(source.schema.field(name).type) for name in columns]
+    types = [word_of(source.schema.field(name).type) for name in question.columns]
     none = np.empty(0, np.uint32)
     return keys.table(), [
         (np.concatenate([none, *codes]), np.concatenate([none.astype(word), *words]))
@@ -154,7 +151,7 @@ def _split(rows: Coded, numbers_of_keys: Codes, shares: int) -> Any:
 
 def _solved(words: Sequence[Any], statistics: Sequence[Statistic], groups: int, *parts: Coded) -> Any:
     """Lengths and words of every group of a share, for each column."""
-    found: list[tuple[Counts, Picked]] = []
+    found: list[Found] = []
     for column, word in enumerate(words):
         store = Store(word, sum(len(part[column][1]) for part in parts), keyed=True)
         for part in parts:

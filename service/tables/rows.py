@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -26,6 +27,8 @@ from service.statistics.solve import Use, run, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 from service.tables.groups import Store
+from service.tables.inputs import Source
+from service.tables.query import TableQuery
 from service.tables.types import (
     Counts,
     Numbers,
@@ -46,7 +49,20 @@ FED = 1 << 15  # numbers in one call of onnxruntime, so that they stay in the pr
 _building = Lock()
 
 
-def answered(batch: pa.RecordBatch, columns: Sequence[str], statistics: Sequence[Statistic], nan: str) -> pa.Table:
+def answered(source: Source, question: TableQuery, item: tuple[int, Sequence[Any]]) -> tuple[int, pa.Table]:
+    """The number of a part, and one answer for each row of its pieces."""
+    number, pieces = item
+    keep = question.keep
+    fields = [source.schema.field(name) for name in dict.fromkeys([*keep, *question.columns])]
+    none = pa.record_batch([pa.array([], each.type) for each in fields], pa.schema(fields))
+    found = []
+    for batch in chain(source.batches(none.schema.names, pieces), [none]):
+        made = _answered(batch, question.columns, question.statistics, question.nan)
+        found.append(pa.table([*(batch.column(name) for name in keep), *made.columns], [*keep, *made.column_names]))
+    return number, pa.concat_tables(found)
+
+
+def _answered(batch: pa.RecordBatch, columns: Sequence[str], statistics: Sequence[Statistic], nan: str) -> pa.Table:
     """Count and statistics of each row."""
     kind, values, lengths = _vectors(batch, columns, nan)
     there, made = lengths > 0, []

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from itertools import chain
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from exporter.errors import UserError
-from exporter.problem.quantiles import METHODS
-from service.statistics.statistic import Statistic
-from service.tables.groups import Keys, grouped, is_key, on_disk, wide
+from service.tables.groups import Found, Keys, in_memory, is_key, on_disk, wide
 from service.tables.inputs import LateFractionError, Source, opened, rows_of
-from service.tables.types import TableError, dtype_of, is_list, numbers, plain, plain_type, word_of
+from service.tables.query import TableQuery, in_bytes
+from service.tables.types import TableError, dtype_of, is_list, plain_type, word_of
 
 MEMORY = "1GB"
 PART = 1 << 20  # rows of a part of the output, about
@@ -28,58 +23,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 Names = str | Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableQuery:
-    """A question about a table. `memory` (bytes), `engine` and `workers` never change the answer."""
-
-    columns: tuple[str, ...] = ()
-    by: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    per: Literal["row", "column", "group"] | None = None
-    q: tuple[float, ...] | None = None
-    method: str = "linear"
-    nan: str = "error"
-    engine: str = "local"
-    memory: int = 1 << 30
-    workers: int = 0
-
-    def __post_init__(self) -> None:
-        for q in self.q or ():
-            if not 0 <= q <= 1:
-                raise UserError(f"q = {q} (--quantile) is no quantile: give a number from 0 to 1")
-        if len({each.name for each in self.statistics}) < len(self.statistics):
-            raise UserError(f"q = {list(self.q or ())} (--quantile) names a quantile twice")
-        for name, value, known in (
-            ("method", self.method, METHODS), ("nan", self.nan, ("error", "skip")),
-            ("engine", self.engine, ("local", "ray")),
-            ("per", self.per, (None, "row", "column", "group")),
-        ):  # fmt: skip
-            if value not in known:
-                raise UserError(f"{name} = {value!r} is unknown; known: {', '.join(map(str, known))}")
-        if self.method != "linear" and self.q is None:
-            raise UserError("method (--method) says how a quantile is meant: give q (--quantile) too")
-        for name, given in (("columns", self.columns), ("by", self.by), ("keep", self.keep)):
-            if len(set(given)) < len(given):
-                raise UserError(f"{name} = {list(given)} names a column twice")
-        if bool(self.by) != (self.per == "group") and (self.per or False):
-            raise UserError(
-                f"per = {self.per!r} (--per): only by (--by) makes groups; give by and no per, or per and no by"
-            )
-
-    @property
-    def statistics(self) -> list[Statistic]:
-        return [Statistic()] if self.q is None else [Statistic("quantile", q, self.method) for q in self.q]
-
-    @property
-    def threads(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The options that decide the answer."""
-        return {key: each for key, each in asdict(self).items() if key not in ("engine", "memory", "workers")}
 
 
 def medians(
@@ -123,43 +66,37 @@ def _names(given: Names) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def in_bytes(size: int | str) -> int:
-    """A size such as 2GB in bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", str(size))
-    if not found or not float(found[1]):
-        raise UserError(f"memory = {size!r} is no size: give bytes, or 500MB, 2GB and the like")
-    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
-
-
 def parts(
-    source: Source, question: TableQuery, done: Callable[[int, int], bool] = lambda i, of: False, state: Any = None
+    source: Source, question: TableQuery, done: Callable[[int], bool] = lambda number: False, state: Any = None
 ) -> Iterator[tuple[int, pa.Table]]:
     """The answers with the numbers of their parts, without parts that are `done`; `state` keeps a search between passes."""
-    per, columns = _shape(source, question)
+    question = _resolved(source, question)
     spread: Map = lambda task, items: in_threads(task, items, question.threads)  # noqa: E731
     if question.engine == "ray":
         from service.tables.ray import on_cluster, ray_groups  # noqa: PLC0415, the extra `ray`
 
         spread = on_cluster(source)
-    if per == "row":
+    if question.per == "row":
+        from service.tables.rows import answered  # noqa: PLC0415, loads onnxruntime
+
         chunks = _chunks(source)
-        left = [(i, chunk) for i, chunk in enumerate(chunks) if not done(i, len(chunks))]
-        yield from spread(RowsTask(source, question, columns), left)
-    elif done(0, 1):
-        return
-    elif per == "column":
-        yield 0, _columns(source, question, columns, spread, state)
-    elif question.engine == "ray":
-        yield 0, ray_groups(source, question.by, columns, question.statistics, question.nan)
-    else:
-        sizes = [word_of(source.schema.field(name).type).itemsize for name in columns]
-        held = source.rows * (16 * len(question.by) + sum(12 if size == 4 else 40 for size in sizes))
-        asked = (source, question.by, columns, question.statistics, question.nan)
-        yield 0, on_disk(*asked, question.memory) if held > question.memory else grouped(*asked)
+        left = [(i, chunk) for i, chunk in enumerate(chunks) if not done(i)]
+        yield from spread(partial(answered, source, question), left)
+    elif not done(0):
+        keys = Keys(source.schema, question.by)
+        if question.per == "column":
+            found = _columns(source, question, spread, state)
+        elif question.engine == "ray":
+            found = ray_groups(source, question, keys)
+        else:
+            sizes = [12 if word_of(source.schema.field(name).type).itemsize == 4 else 40 for name in question.columns]
+            fits = source.rows * (16 * len(question.by) + sum(sizes)) <= question.memory
+            found = in_memory(source, question, keys) if fits else on_disk(source, question, keys)
+        yield 0, wide(source.schema, question, keys, found)
 
 
-def _shape(source: Source, question: TableQuery) -> tuple[str, tuple[str, ...]]:
-    """Per row, column or group, and of which columns; every column checked."""
+def _resolved(source: Source, question: TableQuery) -> TableQuery:
+    """The question with its columns, and whether answers are per row, column or group; every column checked."""
     schema, given = source.schema, question.columns
     for name in (*given, *question.by, *question.keep):
         if name not in schema.names:
@@ -170,7 +107,7 @@ def _shape(source: Source, question: TableQuery) -> tuple[str, tuple[str, ...]]:
     if not columns:
         raise TableError(f"{source.name}: there is no column of numbers; name a column of lists (columns, --column)")
     lists = [name for name in columns if is_list(schema.field(name).type)]
-    per = question.per or ("group" if question.by else "row" if lists else "column")
+    per: Any = question.per or ("group" if question.by else "row" if lists else "column")
     if lists and (len(columns) > 1 or per != "row"):
         raise TableError(f"{source.name}: column {lists[0]!r} holds lists: ask for it alone, one answer per row")
     for name in columns:
@@ -191,7 +128,7 @@ def _shape(source: Source, question: TableQuery) -> tuple[str, tuple[str, ...]]:
             raise TableError(
                 f"{source.name}: column {name!r} is of type {schema.field(name).type}: a key is a plain value"
             )
-    return per, columns
+    return replace(question, per=per, columns=columns)
 
 
 def _chunks(source: Source) -> list[list[Any]]:
@@ -207,100 +144,25 @@ def _chunks(source: Source) -> list[list[Any]]:
     return chunks or [[]]
 
 
-@dataclass(frozen=True)
-class RowsTask:
-    """One answer for each row of some pieces."""
-
-    source: Source
-    question: TableQuery
-    columns: tuple[str, ...]
-
-    def __call__(self, item: tuple[int, list[Any]]) -> tuple[int, pa.Table]:
-        from service.tables.rows import answered  # noqa: PLC0415, loads onnxruntime
-
-        number, pieces = item
-        keep, schema = self.question.keep, self.source.schema
-        fields = [schema.field(name) for name in dict.fromkeys([*keep, *self.columns])]
-        batches = self.source.batches([each.name for each in fields], pieces) if pieces else iter(())
-        none = pa.record_batch([pa.array([], each.type) for each in fields], pa.schema(fields))
-        found = []
-        for batch in chain(batches, [none]):
-            made = answered(batch, self.columns, self.question.statistics, self.question.nan)
-            found.append(pa.table([*(batch.column(name) for name in keep), *made.columns], [*keep, *made.column_names]))
-        return number, pa.concat_tables(found)
-
-
-def _columns(source: Source, question: TableQuery, columns: Sequence[str], spread: Map, state: Any) -> pa.Table:
-    """One row: columns that fit are gathered, in blocks; the others are searched."""
+def _columns(source: Source, question: TableQuery, spread: Map, state: Any) -> list[Found]:
+    """The words of whole columns: columns that fit are gathered, in blocks; the others are searched."""
+    limit, keys = question.memory // GATHERED, Keys(source.schema, ())
     rows = source.rows
-    sizes = {name: 2 * rows * word_of(source.schema.field(name).type).itemsize for name in columns}
-    limit = question.memory * 2 // GATHERED
-    large = [name for name in columns if sizes[name] > limit or question.engine == "ray"]
-    found: dict[str, pa.Table] = {}
-    block: list[str] = []
-    small = [name for name in columns if name not in large]
-    for i, name in enumerate(small):
-        block.append(name)
-        if i + 1 == len(small) or sum(sizes[each] for each in [*block, small[i + 1]]) > limit // 3:
-            made = grouped(source, (), block, question.statistics, question.nan)
-            width = 1 + len(question.statistics)
-            for number, each in enumerate(block):
-                found[each] = made.select(range(number * width, (number + 1) * width))
-            block = []
+    sizes = {name: rows * word_of(source.schema.field(name).type).itemsize for name in question.columns}
+    large = tuple(name for name, size in sizes.items() if size > limit or question.engine == "ray")
+    blocks: list[list[str]] = [[]]
+    for name in [name for name in sizes if name not in large]:
+        if sum(sizes[each] for each in [*blocks[-1], name]) > limit // 3:
+            blocks.append([])
+        blocks[-1].append(name)
+    found: dict[str, Found] = {}
+    for block in filter(None, blocks):
+        found |= zip(block, in_memory(source, replace(question, columns=tuple(block)), keys), strict=True)
     if large:
-        found |= _searched(source, question, large, spread, state)
-    names = ["count", *(each.name for each in question.statistics)]
-    titles = [f"{name}_{each}" if len(columns) > 1 else each for name in columns for each in names]
-    return pa.table([array for name in columns for array in found[name].columns], names=titles)
+        from service.tables.search import searched  # noqa: PLC0415, loads onnxruntime
 
-
-@dataclass(frozen=True)
-class CountTask:
-    """The counts of one pass over some pieces, for every column that is searched."""
-
-    source: Source
-    rounds: dict[str, Any]
-    nan: str
-
-    def __call__(self, pieces: list[Any]) -> dict[str, Any]:
-        counted = {name: each.blank() for name, each in self.rounds.items()}
-        for batch in self.source.batches(list(self.rounds), pieces):
-            for name, each in self.rounds.items():
-                values, present = numbers(plain(batch.column(name)), f"column {name!r}", self.nan)
-                each.take(values if present is None else values[present], counted[name])
-        return counted
-
-
-def _searched(source: Source, question: TableQuery, columns: list[str], spread: Map, state: Any) -> dict[str, pa.Table]:
-    """Columns of any length: every pass over the data serves all columns and all ranks."""
-    from service.tables.search import Search  # noqa: PLC0415, loads onnxruntime
-
-    saved = (state.load() if state else None) or {}
-    searches = {
-        name: Search.saved(saved[name])
-        if name in saved
-        else Search.new(8 * word_of(source.schema.field(name).type).itemsize)
-        for name in columns
-    }
-    room = question.memory // GATHERED // len(columns)
-    pieces = source.pieces()
-    size = max(1, -(-len(pieces) // (16 * question.threads)))
-    chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]
-    while rounds := {name: each for name in columns if (each := searches[name].round(room)) is not None}:
-        totals = {name: each.blank() for name, each in rounds.items()}
-        for counted in spread(CountTask(source, rounds, question.nan), chunks):
-            for name, part in counted.items():
-                rounds[name].add(totals[name], part)
-        for name, each in rounds.items():
-            searches[name].learn(each, totals[name], question.statistics)
-        if state:
-            state.save({name: each.state() for name, each in searches.items()})
-    found = {}
-    for name, search in searches.items():
-        ends = [search.ends(each) for each in question.statistics]
-        counts = np.array([search.entries or 0])
-        found[name] = wide(Keys(source.schema, ()), source.schema, [name], question.statistics, [(counts, ends)])
-    return found
+        found |= zip(large, searched(source, replace(question, columns=large), limit, spread, state), strict=True)
+    return [found[name] for name in question.columns]
 
 
 def in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:

@@ -1,177 +1,222 @@
-"""The statistics of a column of any length: counted digit by digit, and gathered as soon as the rest fits in memory.
+"""The statistics of columns of any length: counted digit by digit, and gathered as soon as the rest fits in memory.
 
-The search is radix's (exporter/constructions/radix.py) on words (service/tables/types.py). An interval holds the word of
-rank k. A pass counts the words in each of its 2^16 bins, and the bin where the count from below reaches k is the next
-interval. Counts of parts add up, so parts are counted in threads or on the nodes of a cluster, and only counts are sent. An
-exported digit of the network (exporter/formats/digit.py), run by onnxruntime, counts.
+The search is radix's (exporter/constructions/radix.py) on words (service/tables/types.py). A pass counts the words in
+2^16 bins of an interval, and those below the interval. The bin where the counts reach the wanted rank is the next
+interval, so that counting proves every answer. Counts of parts add up, so parts are counted in threads or on the nodes of a
+cluster. An exported digit of the network (exporter/formats/digit.py), run by onnxruntime, counts.
 
-As soon as the words in all intervals fit in memory, one more pass gathers and sorts them. So float32 takes two passes, and
-so does float64 unless most of a large column shares its first 16 bits. The counts of the passes before prove the answer.
+As soon as the words in all intervals fit in memory, one more pass gathers and sorts them: two passes for float32, and for
+float64 unless most of a large column shares its first 16 bits. Then a sample tells in advance, and the first pass counts
+narrower intervals beside the whole range. An interval that misses its rank is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
 from exporter.formats.digit import MOST_BITS, digit
 from service.models.sessions import session_options
 from service.statistics.statistic import Statistic
-from service.tables.types import Numbers, TableError, Words, ranks_of, to_words
+from service.tables.groups import Found
+from service.tables.inputs import Source
+from service.tables.query import TableQuery
+from service.tables.types import Counts, Numbers, TableError, Words, numbers, plain, ranks_of, to_words, word_of
 
 BLOCK = 1 << 17  # words in one call: what a digit works on stays in the cache
-Bins = npt.NDArray[np.int64]
-FLOATS = {32: "float32", 64: "float64"}  # digits are named after the floats that they were made for
+SAMPLE, SAMPLED = 1 << 16, 64  # words of a sample, and of how many pieces
+Interval = tuple[int, int]  # low and width: the words from low to low + 2^width - 1
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 @cache
-def _session(size: int, first: bool) -> Any:
-    model = digit(FLOATS[size], MOST_BITS, first=first).SerializeToString()
+def _session(size: int, whole: bool) -> Any:
+    floats = {32: "float32", 64: "float64"}  # digits are named after the floats that they were made for
+    model = digit(floats[size], MOST_BITS, first=whole).SerializeToString()
     return ort.InferenceSession(model, session_options(1), ["CPUExecutionProvider"])
 
 
+@dataclass
+class Tally:
+    """What a pass found: how many words, and for each interval how many lie below, and its bins or the words inside."""
+
+    below: Counts
+    inside: list[Any]
+    entries: int = 0
+
+    def add(self, part: Tally) -> None:
+        self.entries += part.entries
+        self.below += part.below
+        for i, each in enumerate(part.inside):
+            self.inside[i] += each
+
+
 @dataclass(frozen=True)
-class Round:
-    """One pass over a column: intervals of 2^width words of `size` bits, each in at most 2^16 bins, or gathered."""
+class Pass:
+    """One pass over a column of words of `size` bits: words in some intervals are counted, or gathered."""
 
     size: int
-    lows: tuple[int, ...]
-    width: int
+    intervals: tuple[Interval, ...]
     gather: bool = False
 
-    @property
-    def shift(self) -> int:
-        """A bin has 2^shift words."""
-        return max(0, self.width - MOST_BITS)
+    def blank(self) -> Tally:
+        inside: list[Any] = [[] if self.gather else np.zeros(2**MOST_BITS, np.int64) for _ in self.intervals]
+        return Tally(np.zeros(len(inside), np.int64), inside)
 
-    def blank(self) -> Any:
-        """What the results of parts are added to."""
-        return [[] for _ in self.lows] if self.gather else np.zeros((len(self.lows), 2**MOST_BITS), np.int64)
-
-    def take(self, values: Numbers, into: Any) -> None:
-        """Count or gather some numbers."""
+    def take(self, values: Numbers, tally: Tally) -> None:
+        """Add some numbers to a tally."""
         for start in range(0, len(values), BLOCK):
             words = to_words(values[start : start + BLOCK])
-            if self.gather:
-                for i, low in enumerate(self.lows):
+            tally.entries += len(words)
+            for i, (low, width) in enumerate(self.intervals):
+                if low:
+                    tally.below[i] += np.count_nonzero(words < words.dtype.type(low))
+                if self.gather:
                     apart = words - words.dtype.type(low)
-                    into[i].append(words[apart < words.dtype.type(1 << self.width)])
-            else:
-                self._count(words, into)
+                    tally.inside[i].append(words[apart < words.dtype.type(1 << width)])
+                else:
+                    tally.inside[i] += self._counted(words, low, width)
 
-    def _count(self, words: Words, into: Bins) -> None:
-        word, first = words.dtype, self.width == self.size
-        session = _session(self.size, first)
-        fed = {"x": words, "shift": np.array(self.shift, word)}
-        if not first:
-            fed["span"] = np.array(1 << self.width, word)
-        for i, low in enumerate(self.lows):
-            if not first:
-                fed["low"] = np.array(low, word)
-            into[i] += session.run(None, fed)[0]
+    def _counted(self, words: Words, low: int, width: int) -> Any:
+        fed = {"x": words, "shift": np.array(_shift(width), words.dtype)}
+        if width < self.size:
+            fed |= {"low": np.array(low, words.dtype), "span": np.array(1 << width, words.dtype)}
+        return _session(self.size, width == self.size).run(None, fed)[0]
 
-    def add(self, total: Any, part: Any) -> None:
-        """Add the result of a part to the total."""
-        if self.gather:
-            for gathered, more in zip(total, part, strict=True):
-                gathered.extend(more)
-        else:
-            total += part
+
+def _shift(width: int) -> int:
+    """A bin of an interval has 2^shift words."""
+    return max(0, width - MOST_BITS)
 
 
 @dataclass
 class Search:
-    """The search for the ranks of one column between two passes; plain numbers, so that it can be saved and resumed.
-
-    The number of entries is known after the first pass, and the ranks with it. At the end `found` has all words.
-    """
+    """The search for the ranks of one column between two passes; plain numbers, so that it can be saved and resumed."""
 
     size: int
-    width: int
-    entries: int | None = None
-    lows: dict[int, int] = field(default_factory=dict)  # by rank: where the interval begins,
-    below: dict[int, int] = field(default_factory=dict)  # how many entries lie below it,
-    inside: dict[int, int] = field(default_factory=dict)  # and how many are in it
+    entries: int | None = None  # known after the first pass, and the ranks with it
+    near: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by rank: low, width, and how many are inside
     found: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def new(cls, size: int) -> Search:
-        return cls(size, size)
 
     @classmethod
     def saved(cls, state: dict[str, Any]) -> Search:
         """A search from JSON, where ranks have become texts."""
-        numbered = {
-            key: {int(r): at for r, at in each.items()} for key, each in state.items() if isinstance(each, dict)
-        }
-        return cls(**{**state, **numbered})
+        by_rank = {key: {int(rank): at for rank, at in state[key].items()} for key in ("near", "found")}
+        return cls(**{**state, **by_rank})
 
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def round(self, room: int) -> Round | None:
+    def next(self, room: int, guesses: Sequence[Interval] = ()) -> Pass | None:
         """The next pass, which gathers at most `room` bytes; None when every rank is found."""
-        if self.entries is not None and len(self.found) == len(self.lows):
-            return None
-        intervals = {low: self.inside[rank] for rank, low in self.lows.items()}
-        fits = bool(intervals) and sum(intervals.values()) * self.size // 8 <= room
-        return Round(self.size, tuple(sorted(intervals)) or (0,), self.width, fits)
-
-    def learn(self, asked: Round, result: Any, statistics: Sequence[Statistic]) -> None:
-        """Take the result of a pass over all parts."""
-        if asked.gather:
-            self._select(asked, result)
-            return
         if self.entries is None:
-            self.entries = int(result[0].sum())
-            if not self.entries:
-                return
-            self.lows = dict.fromkeys(ranks(statistics, self.entries), 0)
-            self.below = dict.fromkeys(self.lows, 0)
-            self.inside = dict.fromkeys(self.lows, self.entries)
-        self.width = asked.shift
-        for rank, low in self.lows.items():
-            counts = result[asked.lows.index(low)]
-            reached = self.below[rank] + np.cumsum(counts)
-            passed = int(np.searchsorted(reached, rank))  # bins that end below the rank
-            if int(counts.sum()) != self.inside[rank] or passed == len(reached):
-                raise _changed()
-            self.lows[rank] = low + (passed << asked.shift)
-            self.below[rank] = int(reached[passed] - counts[passed])
-            self.inside[rank] = int(counts[passed])
-        if not self.width:
-            self.found = dict(self.lows)
+            return Pass(self.size, ((0, self.size), *guesses))
+        inside = {(low, width): count for rank, (low, width, count) in self.near.items() if rank not in self.found}
+        if not inside:
+            return None
+        return Pass(self.size, tuple(sorted(inside)), sum(inside.values()) * self.size // 8 <= room)
 
-    def _select(self, asked: Round, result: Any) -> None:
-        for low, parts in zip(asked.lows, result, strict=True):
-            own = [rank for rank, start in self.lows.items() if start == low]
-            words = np.concatenate(parts)
-            if len(words) != self.inside[own[0]]:
+    def learn(self, asked: Pass, tally: Tally, statistics: Sequence[Statistic]) -> None:
+        """Take the result of a pass over all parts."""
+        if self.entries is None:
+            self.entries = tally.entries
+            ends = [ranks_of(each, np.array([tally.entries])) for each in statistics] if tally.entries else []
+            self.near = {int(rank[0]): (0, self.size, tally.entries) for each in ends for rank in each[:2]}
+        if tally.entries != self.entries:
+            raise _changed()
+        inside = [np.sort(np.concatenate(each)) if asked.gather else np.cumsum(each) for each in tally.inside]
+        for rank in set(self.near) - set(self.found):
+            there = []
+            for (low, width), below, own in zip(asked.intervals, tally.below.tolist(), inside, strict=True):
+                if below < rank <= below + (len(own) if asked.gather else int(own[-1])):
+                    there.append((width, low, rank - below, own))
+            if not there:
                 raise _changed()
-            words.sort()
-            for rank in own:
-                self.found[rank] = int(words[rank - self.below[rank] - 1])
+            width, low, place, own = min(there, key=lambda each: each[0])
+            if asked.gather:
+                self.found[rank] = int(own[place - 1])
+                continue
+            bin_ = int(np.searchsorted(own, place))
+            count = int(own[bin_] - (own[bin_ - 1] if bin_ else 0))
+            self.near[rank] = (low + (bin_ << _shift(width)), _shift(width), count)
+            if not _shift(width):
+                self.found[rank] = self.near[rank][0]
 
-    def ends(self, statistic: Statistic) -> tuple[Words, Words, npt.NDArray[np.float64]]:
-        """The words of the two ranks of a statistic, and the weight of the upper one."""
-        word = np.dtype(f"u{self.size // 8}")
-        if not self.entries:
-            return np.zeros(1, word), np.zeros(1, word), np.zeros(1)
-        low, high, weight = ranks_of(statistic, np.array([self.entries]))
-        return np.array([self.found[int(low[0])]], word), np.array([self.found[int(high[0])]], word), weight
+    def picked(self, statistics: Sequence[Statistic]) -> Found:
+        """The number of entries, and the words of the two ranks of each statistic with the weight of the upper one."""
+        word, lengths = np.dtype(f"u{self.size // 8}"), np.array([self.entries or 0])
+        ends = [ranks_of(each, lengths) for each in statistics]
+        words = [[np.array([self.found.get(int(rank[0]), 0)], word) for rank in each[:2]] for each in ends]
+        return lengths, [(low, high, each[2]) for (low, high), each in zip(words, ends, strict=True)]
 
 
 def _changed() -> TableError:
     return TableError("the counts of two passes differ: the data changed meanwhile; run it again on data at rest")
 
 
-def ranks(statistics: Sequence[Statistic], entries: int) -> list[int]:
-    """The ranks that the statistics of so many entries mix."""
-    found = [ranks_of(each, np.array([entries])) for each in statistics]
-    return sorted({int(rank[0]) for low, high, _ in found for rank in (low, high)})
+def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: float) -> list[Interval]:
+    """Intervals that probably hold the wanted words, where more than a share `most` has the first 16 bits of such a word."""
+    found, sample, m = [], np.sort(sample), len(sample)
+    for statistic in statistics if m else ():
+        low, high = (int(rank[0]) for rank in ranks_of(statistic, np.array([m]))[:2])
+        slack = min(m // 16, (low - 1) // 2, (m - high) // 2)
+        first = sample >> sample.dtype.type(size - MOST_BITS)
+        if slack < 8 or np.count_nonzero(first == first[low - 1]) <= most * m:
+            continue
+        start, end = int(sample[low - 1 - slack]), int(sample[high - 1 + slack])
+        width = min(size - 1, (end - start).bit_length())
+        found.append((min(start, 2**size - 2**width), width))
+    return list(dict.fromkeys(found))
+
+
+def _sampled(source: Source, column: str, pieces: Sequence[Any]) -> Words:
+    """Some words of a column, of the beginnings of some pieces."""
+    chosen = pieces[:: -(-len(pieces) // SAMPLED)] if pieces else []
+    found: list[Words] = [np.empty(0, word_of(source.schema.field(column).type))]
+    for piece in chosen:
+        for batch in source.batches([column], [piece]):
+            values, present = numbers(plain(batch.column(column)), f"column {column!r}", "skip")
+            values = values if present is None else values[present]
+            found.append(to_words(np.ascontiguousarray(values[:: max(1, len(values) * len(chosen) // SAMPLE)])))
+            break
+    return np.concatenate(found)
+
+
+def tallied(source: Source, passes: dict[str, Pass], nan: str, pieces: Sequence[Any]) -> dict[str, Tally]:
+    """One pass over some pieces, for every column that is searched."""
+    found = {name: each.blank() for name, each in passes.items()}
+    for batch in source.batches(list(passes), pieces):
+        for name, each in passes.items():
+            values, present = numbers(plain(batch.column(name)), f"column {name!r}", nan)
+            each.take(values if present is None else values[present], found[name])
+    return found
+
+
+def searched(source: Source, question: TableQuery, room: int, spread: Map, state: Any) -> list[Found]:
+    """The words of all columns of a question; every pass serves all of them. `state` keeps the search between passes."""
+    columns, statistics = question.columns, question.statistics
+    saved = (state.load() if state else None) or {}
+    sizes = {name: 8 * word_of(source.schema.field(name).type).itemsize for name in columns}
+    searches = {name: Search.saved(saved[name]) if name in saved else Search(sizes[name]) for name in columns}
+    pieces, room = source.pieces(), room // len(columns)
+    guesses = {
+        name: guessed(_sampled(source, name, pieces), statistics, sizes[name], room / (8 * max(1, source.rows)))
+        for name in columns
+        if sizes[name] == 64 and name not in saved
+    }
+    size = max(1, len(pieces) // 32)
+    chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]
+    while passes := {
+        name: each for name in columns if (each := searches[name].next(room, guesses.get(name, ()))) is not None
+    }:
+        totals = {name: each.blank() for name, each in passes.items()}
+        for part in spread(partial(tallied, source, passes, question.nan), chunks):
+            for name, tally in part.items():
+                totals[name].add(tally)
+        for name, each in passes.items():
+            searches[name].learn(each, totals[name], statistics)
+        if state:
+            state.save({name: asdict(each) for name, each in searches.items()})
+    return [searches[name].picked(statistics) for name in columns]

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service import batch
-from service.tables import medians, run
+from service.tables import medians, rows, run, search
 from service.tables.__main__ import main
 from tests.tiers import telling
 
@@ -112,36 +112,36 @@ def test_a_run_that_is_stopped_goes_on(data: Path, tmp_path: Path, shape: Sequen
 
 def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PART", 9000)
-    out, done = tmp_path / "rows", run.RowsTask.__call__
+    out, done = tmp_path / "rows", rows.answered
 
-    def stops(self: Any, item: Any) -> Any:
+    def stops(source: Any, question: Any, item: Any) -> Any:
         if item[0] == 3:
             raise KeyboardInterrupt
-        return done(self, item)
+        return done(source, question, item)
 
-    monkeypatch.setattr(run.RowsTask, "__call__", stops)
+    monkeypatch.setattr(rows, "answered", stops)
     assert tables("--input", data, "--column", "v", "--out", out, "--workers", "1") == 130
     kept = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
     assert 0 < len(kept) < 6
-    monkeypatch.setattr(run.RowsTask, "__call__", done)
+    monkeypatch.setattr(rows, "answered", done)
     assert tables("--input", data, "--column", "v", "--out", out) == 0
     assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
     assert pq.read_table(out)["median"] == medians(data, columns="v")["median"]
 
-    counted, rounds = run.CountTask.__call__, []
+    tallied, passes = search.tallied, []
 
-    def counts(self: Any, pieces: Any) -> Any:
-        rounds.append(self.rounds["x"])
-        if len(rounds) == 40:  # in the second pass
+    def counts(source: Any, asked: Any, *rest: Any) -> Any:
+        passes.append(asked["x"])
+        if len(passes) == 40:  # in the second pass
             raise KeyboardInterrupt
-        return counted(self, pieces)
+        return tallied(source, asked, *rest)
 
-    monkeypatch.setattr(run.CountTask, "__call__", counts)
+    monkeypatch.setattr(search, "tallied", counts)
     asked = ("--input", data, "--column", "x", "--memory", "50kB", "--out", tmp_path / "x", "--workers", "2")
     assert tables(*asked) == 130
     assert tables(*asked) == 0
-    assert len({each.width for each in rounds[:30]}) == 1  # one pass has 30 pieces
-    assert rounds[41].width < 64  # and was not counted again
+    assert len(set(passes[:30])) == 1  # one pass has 30 pieces
+    assert (0, 64) not in passes[41].intervals  # and was not counted again
     assert pq.read_table(tmp_path / "x")["median"].to_pylist() == [np.median(pq.read_table(data)["x"])]
 
 

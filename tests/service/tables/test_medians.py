@@ -288,20 +288,35 @@ def test_a_column_that_changes_between_passes_is_noticed(tmp_path: Any, monkeypa
         medians(tmp_path / "t.parquet", memory=SMALL)
 
 
-@pytest.mark.parametrize(("dtype", "shift"), [("float32", 0), ("float64", 0), ("float64", 1e9)])
-def test_a_search_takes_two_passes(dtype: str, shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless most values share their first bits, as they do far from zero: four at most."""
-    from service.tables import run
+ORDERS: dict[str, Callable[[Any], Any]] = {
+    "random": lambda x: x, "sorted": np.sort, "odd first": lambda x: np.concatenate([[2e9] * 70000, x[70000:]]),
+}  # fmt: skip
 
-    x = (np.random.default_rng(0).normal(size=100_000) + shift).astype(dtype)
-    passes, counted = [], run.CountTask.__call__
 
-    def noted(self: Any, pieces: Any) -> Any:
-        passes.append(self.rounds["x"])
-        return counted(self, pieces)
+@pytest.mark.parametrize(
+    ("dtype", "shift", "order", "count"),
+    [
+        ("float32", 0, "random", 2), ("float64", 0, "random", 2),
+        ("float64", 1e9, "random", 2), ("float64", -1e9, "random", 2), ("int64", 2**40, "random", 1),
+        ("float64", 1e9, "sorted", 4), ("float64", 1e9, "odd first", 4),
+    ],
+)  # fmt: skip
+def test_a_search_takes_two_passes(
+    dtype: str, shift: float, order: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where most values share their first 16 bits a sample helps, unless it is not like the rest: four at most."""
+    from service.tables import search
 
-    monkeypatch.setattr(run.CountTask, "__call__", noted)
-    found = medians({"x": x}, q=[0.001, 0.5], method="lower", memory=400_000)
-    assert len(passes) == (4 if shift else 2)
-    assert [each.gather for each in passes][-1]
+    x = ORDERS[order](np.random.default_rng(0).normal(size=300_000) * 1000 + shift).astype(dtype)
+    passes, tallied = [], search.tallied
+
+    def noted(source: Any, asked: Any, *rest: Any) -> Any:
+        passes.append(asked["x"])
+        return tallied(source, asked, *rest)
+
+    monkeypatch.setattr(search, "tallied", noted)
+    found = medians({"x": x}, q=[0.01, 0.5], method="lower", memory=400_000)
     assert found.to_pylist()[0]["q0.5"] == np.quantile(x, 0.5, method="lower")
+    assert found.to_pylist()[0]["q0.01"] == np.quantile(x, 0.01, method="lower")
+    assert len(passes) == count
+    assert passes[-1].gather == (count > 1)
