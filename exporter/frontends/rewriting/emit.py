@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from exporter.passes.profiles import PROFILES
 from exporter.problem.grid import Grid
 from exporter.problem.task import rank
 
-ENTRIES = 2**23  # k times d, at most, by default
+ENTRIES = 2**24  # numbers that the indices of one vector may take, by default
 PAIRS = 128  # entries whose pairs a Relu network compares by default
 LARGEST = 2**31 - 1  # bytes of a protobuf message
 NATIVE = {
@@ -108,13 +109,13 @@ def estimate(request: Request, policy: Policy) -> Estimate:
         return Estimate(8 * network.bytes + 4 * pairs, 4 * network.operations + 4 * pairs)
     if not (request.indices and request.op == "TopK"):
         return network
-    match method(d, k, policy.reductions):
+    match method(d, k, policy.reductions, request.rows):
         case "rounds":
             return Estimate(600 * k + 8 * d + 8000, 4 * k * d)
         case "pairs":
             return Estimate(8 * d + 8000, 6 * d * d + 3 * k * d)
         case _:
-            return Estimate(network.bytes + 24 * d + 16 * k + 16000, network.operations + 4 * k * d + 6 * k * k)
+            return Estimate(network.bytes + 24 * d + 16 * k + 16000, network.operations + 16 * k * isqrt(d) + 6 * k * k)
 
 
 def emit(request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None) -> Emission:
@@ -138,15 +139,15 @@ def _check_size(request: Request, policy: Policy) -> None:
     if not request.indices or request.k == 1:
         return
     most = policy.indices or (LONGEST if policy.floats else PAIRS)
+    held = k * (k + 4 * isqrt(d)) if policy.floats else d * d
     if d > most:
-        held = f"{k * d if policy.floats else d * d:,}"
         raise CannotReplace(
             f"its indices are wanted for an axis of {d} entries, and the limit is {most}",
-            f"--indices {d} allows that: up to {held} numbers are then held for each vector",
+            f"--indices {d} allows that: up to {held:,} numbers are then held for each vector",
         )
-    if policy.floats and policy.indices is None and k * d > ENTRIES:
+    if policy.floats and policy.indices is None and held > ENTRIES:
         raise CannotReplace(
-            f"its indices would hold {k} x {d} numbers for each vector, and the limit is {ENTRIES:,}",
+            f"its indices would hold {held:,} numbers for each vector, and the limit is {ENTRIES:,}",
             f"--indices {d} allows that",
         )
 
@@ -169,12 +170,14 @@ class _Emitter:
         return self.graph.add("Transpose", [name], perm=perm)
 
     def dropped(self, name: str) -> str:
-        """Without the axis, of length 1, where the node drops it."""
+        """Without the axes of length 1 that the node drops."""
         if self.request.keep:
             return name
         first = onnx.numpy_helper.from_array(np.array(0, dtype=np.int64), f"{self.graph.prefix}first")  # a scalar
         self.graph.initializers[first.name] = first
-        return self.graph.add("Gather", [name, first.name], axis=self.request.axis)
+        for axis in sorted((self.request.axis, *self.request.more), reverse=True):
+            name = self.graph.add("Gather", [name, first.name], axis=axis)
+        return name
 
     def filled(self, name: str, axis: int, read: Sequence[int] | None = None) -> str:
         """All k positions along the axis, from those that are read: what nothing reads may hold anything."""
@@ -213,7 +216,7 @@ class _Selected(_Emitter):
         rows = g.add("Reshape", [moved, g.shape([-1, request.d])]) if self.rank != 2 else moved
         nodes = Rows(g, rows, request.d, largest=request.largest, opset=self.policy.opset)
         wanted = request.values is not None
-        chosen = method(request.d, k, self.policy.reductions)
+        chosen = method(request.d, k, self.policy.reductions, request.rows)
         value: str | None
         if chosen == "rounds":
             value, index = nodes.rounds(k)
@@ -242,14 +245,18 @@ class _Compared(_Emitter):
         self.dtype = request.dtype if request.dtype in COMPARED else "float32"
         super().__init__(request, x, prefix, self.dtype)
         self.axis = 0 if request.axis == self.rank - 1 else request.axis
-        self.t = self.moved(self.cast(x, request.dtype, self.dtype), request.axis, self.axis)
         self.compared = 0  # nodes that are Max or Min
+        t = self.cast(x, request.dtype, self.dtype)
+        for axis in request.more:
+            n = request.dims[axis] or 1
+            t = self.chosen(t, [n if request.largest else 1], n, axis)
+        self.t = self.moved(t, request.axis, self.axis)
 
     def emission(self) -> Emission:
         request = self.request
         values = indices = None
         if request.values:
-            out = self.filled(self.chosen(self.t, request.ranks(request.read)), self.axis)
+            out = self.filled(self.chosen(self.t, request.ranks(request.read), request.d, self.axis), self.axis)
             values = self.cast(self.dropped(self.moved(out, self.axis, request.axis)), self.dtype, request.dtype)
         if request.indices:
             out = self.dropped(self.moved(self.first(), self.axis, request.axis))
@@ -259,12 +266,12 @@ class _Compared(_Emitter):
             parts.append(f"the {'last' if request.last else 'first'} entry that equals it")
         return Emission(self.graph, values, indices, " and ".join(parts))
 
-    def chosen(self, t: str, wanted: Sequence[int]) -> str:
-        """The entries of the wanted ranks, by a sorting network."""
-        source = vector(self.request.d)
+    def chosen(self, t: str, wanted: Sequence[int], d: int, axis: int) -> str:
+        """The entries of the wanted ranks along an axis of d, by a sorting network."""
+        source = vector(d)
         net = network(source, batcher(source, wanted))
         before = len(self.graph.nodes)
-        out = sorted_along(self.graph, net, t, self.axis)
+        out = sorted_along(self.graph, net, t, axis)
         self.compared += sum(node.op_type in ("Max", "Min") for node in self.graph.nodes[before:])
         return out if out != t else self.graph.add("Identity", [t])
 
@@ -277,11 +284,11 @@ class _Compared(_Emitter):
     def first(self) -> str:
         """The index of the extremum, the first or the last that equals it: a tree of minima or maxima of indices."""
         request, d, last = self.request, self.request.d, self.request.last
-        best = self.chosen(self.t, request.ranks((0,)))
+        best = self.chosen(self.t, request.ranks((0,)), d, self.axis)
         equal = self.graph.add("Equal", [self.t, best])
         index = self.along(np.arange(d))
         other = self.graph.constant(0 if last else d - 1, np.float32)
-        return self.chosen(self.graph.add("Where", [equal, index, other]), [d if last else 1])
+        return self.chosen(self.graph.add("Where", [equal, index, other]), [d if last else 1], d, self.axis)
 
 
 class _Network(_Emitter):
@@ -292,6 +299,8 @@ class _Network(_Emitter):
     ) -> None:
         super().__init__(request, x, prefix, "float32")
         self.policy = policy
+        if request.more:
+            raise CannotReplace("it goes over several axes", "write it as one node for each axis, or --profile minmax")
         low, high, bits = NARROW.get(request.dtype, (None, None, 24))
         if domain is None and low is None:
             raise CannotReplace(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class Request:
 
     `values` and `indices` are the names of its outputs that are read, None for one that is not; `read` the positions that
     later nodes look at. Without `keep` the axis disappears (k = 1). `last`: of equal entries the last index is wanted.
+    `more` are further axes of a ReduceMax or ReduceMin.
     """
 
     node: str
@@ -48,12 +50,19 @@ class Request:
     ordered: bool = True
     keep: bool = True
     last: bool = False
+    more: tuple[int, ...] = ()
 
     @property
     def d(self) -> int:
         found = self.dims[self.axis]
         assert found is not None
         return found
+
+    @property
+    def rows(self) -> int | None:
+        """How many vectors the tensor holds, None where an axis is free."""
+        others = [n for axis, n in enumerate(self.dims) if axis != self.axis]
+        return None if None in others else prod(n for n in others if n is not None)
 
     def ranks(self, positions: tuple[int, ...]) -> list[int]:
         """Positions from the front as ranks, counted from 1 for the smallest."""
@@ -62,7 +71,9 @@ class Request:
     def about(self) -> str:
         side = "largest" if self.largest else "smallest"
         parts = " and ".join(part for part, name in (("values", self.values), ("indices", self.indices)) if name)
-        return f"{self.op} {self.node}: {side} {self.k} of {self.d} along axis {self.axis}, {self.dtype} {parts}"
+        count = prod(self.dims[axis] or 0 for axis in (self.axis, *self.more))
+        axes = f"axis {self.axis}" if not self.more else f"axes {', '.join(map(str, sorted((self.axis, *self.more))))}"
+        return f"{self.op} {self.node}: {side} {self.k} of {count} along {axes}, {self.dtype} {parts}"
 
 
 @dataclass(frozen=True)
@@ -210,14 +221,13 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
         raise CannotReplace("its axes are computed, and not from constants", _fixing(model))
     if len(dims) == 0:
         raise CannotReplace("its input is one number, so that it does nothing", "leave it: a runtime drops it")
-    if len(axes) != 1:
-        raise CannotReplace(f"it goes over {len(axes)} axes", "write it as one node for each axis")
+    first, *more = [_axis(dims, int(axis), model) for axis in axes]
     out = _read(node.outputs[0])
     if out is None:
         raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
     is_value = node.op_type.startswith("Reduce")
     return Request(
-        called(node), node.op_type, _axis(dims, int(axes[0]), model), dims, dtype, k=1, largest=node.op_type.endswith("Max"),
+        called(node), node.op_type, first, dims, dtype, k=1, largest=node.op_type.endswith("Max"), more=tuple(more),
         values=out if is_value else None, indices=None if is_value else out, read=(0,),
         keep=bool(node.attributes.get_int("keepdims", 1)), last=bool(node.attributes.get_int("select_last_index", 0)),
     )  # fmt: skip

@@ -2,8 +2,8 @@
 
 Three ways, of which `method` chooses one; d and k are constants:
 
-    rounds      ReduceMax and ArgMax, then the found entry is taken out; k times. For k up to 16.
-    pairs       all pairs of the d entries are compared, which gives each entry its place. For short rows.
+    rounds      ReduceMax and ArgMax, then the found entry is taken out; k times. For k up to 32.
+    pairs       all pairs of the d entries are compared, which gives each entry its place. For short or few rows.
     threshold   a sorting network finds the k-th entry t; the entries beyond t and equal to t are numbered by prefix
                 sums in blocks of about sqrt(d); k candidates are fetched by one-hot products; their pairs give the order.
 
@@ -28,15 +28,17 @@ from exporter.ir.network import network
 from exporter.ir.trace import vector
 from exporter.passes.comparators import sorted_along
 
-ROUNDS = 16  # more rounds than these take longer than a sorting network
-PAIRS = 256  # entries whose pairs are compared faster than a threshold is found
+ROUNDS = 32  # more rounds than these take longer than a sorting network
+PAIRS = 256  # entries whose pairs are compared, in any number of rows
+ALL_PAIRS = 2**19  # pairs of all rows together, where their number is known
 
 
-def method(d: int, k: int, reductions: bool) -> str:
+def method(d: int, k: int, reductions: bool, rows: int | None = None) -> str:
     """The fastest of the three ways in onnxruntime; rounds only where ReduceMax and ArgMax may be written."""
-    if reductions and (k == 1 or (k <= ROUNDS and d > 64)):
+    if reductions and (k == 1 or (d > 64 and k <= min(ROUNDS, 3 + d * d // 6000))):
         return "rounds"
-    return "pairs" if d <= max(PAIRS, k) else "threshold"
+    few = rows is not None and rows * d * d <= ALL_PAIRS
+    return "pairs" if few or d <= max(PAIRS, k) else "threshold"
 
 
 class Rows:
@@ -80,9 +82,8 @@ class Rows:
         among, upto = g.add("Slice", [self.x, *ends]), g.constant(np.triu(np.ones((k, k))))
         here, there = (g.add("Equal", [v, last]) for v in (among, value))
         counted = [g.add("MatMul", [self._number(v), upto]) for v in (here, there)]
-        counted[0] = g.add("Mul", [counted[0], self._number(here)])
-        hit = g.add("Equal", [self._unsqueezed(counted[1], 2), self._unsqueezed(counted[0], 1)])
-        found = self._weighed(hit, np.arange(k))
+        earlier = g.add("Less", [self._unsqueezed(counted[0], 1), self._unsqueezed(counted[1], 2)])
+        found = self._reduced("ReduceSum", self._number(earlier), 2, keepdims=0)
         return g.add("Where", [there, g.add("Cast", [found], to=TensorProto.INT64), index])
 
     def pairs(self, read: Sequence[int], *, values: bool) -> tuple[str | None, str]:
@@ -149,7 +150,9 @@ class Rows:
         passes = g.add(self.before, [self._unsqueezed(v, 1), self._unsqueezed(v, 2)])
         later = g.add("Less", [g.constant(index[:, None], np.float32), g.constant(index[None], np.float32)])
         counted = self._number(g.add("And", [passes, later]))
-        passing, passed = (self._reduced("ReduceSum", counted, axis, keepdims=0) for axis in (2, 1))
+        passing = self._reduced("ReduceSum", counted, 2, keepdims=0)
+        column = g.add("MatMul", [g.constant(np.ones((1, m))), counted])  # faster than a ReduceSum of axis 1
+        passed = g.add("Squeeze", [column, g.shape([1])])
         place = g.add("Sub", [g.add("Add", [passing, g.constant(index)]), passed])
         hit = self._number(g.add("Equal", [self._unsqueezed(place, 2), g.constant(list(read))]))
         value = self._product(self._finite(v), hit) if values else None

@@ -54,6 +54,8 @@ NODES: dict[str, onnx.ModelProto] = {
     "TopK k=8 of 8, not sorted": model("TopK", [3, 8], k=8, sorted=0),
     "TopK k=1 of 64": model("TopK", ["n", 64], k=1),
     "ReduceMax axis 1, dropped": model("ReduceMax", ["n", 12, 3], axes=[1], keepdims=0),
+    "ReduceMax axes 3 and 1, dropped": model("ReduceMax", ["n", 5, 3, 7], axes=[-1, 1], keepdims=0),
+    "ReduceMin all axes, kept": model("ReduceMin", [4, 6], T.INT32, keepdims=1),
     "ReduceMin axis -1, kept": model("ReduceMin", ["n", 12], T.DOUBLE, axes=[-1], keepdims=1),
     "ArgMax axis 1, last index": model("ArgMax", ["n", 12, 3], axis=1, keepdims=0, select_last_index=1),
     "ArgMin axis -1": model("ArgMin", ["n", 30], axis=-1),
