@@ -10,13 +10,14 @@ HEAVY := .venv-runtimes
 SCALE := .venv-scale
 PAGE := .venv-page
 TORCH := .venv-torch
+CORPUS := .venv-corpus
 FHE := .venv-fhe
 DOCS := .venv-docs
 # also where a test or a benchmark imports onnxruntime before exporter
 export ORT_DISABLE_TELEMETRY := 1
 # every process that a test starts would compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch fhe versions dist docs proofs models browser page vendor clean
+.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch corpus fhe versions dist docs proofs models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -128,6 +129,17 @@ $(TORCH)/.installed: pyproject.toml constraints.txt
 	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt torch==2.13.0 onnxscript==0.7.2 kornia==0.9.0 \
 	  opencv-python-headless pytest setuptools
 	$(TORCH)/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt --no-build-isolation -e '.[rewrite]'
+	@touch $@
+
+# Detectors, routers and classifiers with a TopK, exported with random weights: whole models in $(CORPUS)/models, their heads in
+# tests/models, and the table of docs/rewrite.md.
+corpus: $(SETUP) $(CORPUS)/.installed
+	$(CORPUS)/bin/python -m tests.corpus.make $(CORPUS)/models
+	$(BIN)/python tests/benchmarks/bench_rewrite.py --table models --models $(CORPUS)/models --rounds 15
+
+$(CORPUS)/.installed: tests/corpus/requirements.txt
+	$(PYTHON) -m venv $(CORPUS)
+	$(CORPUS)/bin/python -m pip --disable-pip-version-check -q install -r tests/corpus/requirements.txt
 	@touch $@
 
 # The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import torch
 
-FIXTURES = Path(__file__).resolve().parents[1] / "exporter" / "rewriting" / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[1] / "exporter" / "frontends" / "rewriting" / "fixtures"
 OPS: dict[str, Callable[[Any], Any]] = {
     "sort_dim1": lambda x: torch.sort(x, dim=1),
     "sort_descending": lambda x: torch.sort(x, dim=-1, descending=True)[0],

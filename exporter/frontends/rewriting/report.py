@@ -77,6 +77,13 @@ class Rewritten:
         listed = {name: [asdict(each) for each in some] for name, some in lists.items()}
         return found | listed | {"ok": self.ok, "status": self.status}
 
+    def _left(self) -> dict[tuple[str, str, str], list[str]]:
+        """The nodes that stay, by operator, reason and remedy."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for each in self.left:
+            found.setdefault((each.op, each.reason, each.remedy), []).append(each.node)
+        return found
+
     def lines(self) -> list[str]:
         """The same for people."""
         out = []
@@ -88,7 +95,9 @@ class Rewritten:
                     f"    in the check its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}]"
                     ", and is clamped there: take a wider --domain, --calibrate with data of yours, or --profile minmax"
                 )
-        out += [f"left {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.left]
+        for (op, reason, remedy), nodes in self._left().items():
+            more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+            out.append(f"left {op} {', '.join(nodes[:3])}{more}: {reason}; {remedy}")
         if self.opset[0] != self.opset[1]:
             out.append(f"opset raised from {self.opset[0]} to {self.opset[1]}, which the new nodes need")
         out.append(
