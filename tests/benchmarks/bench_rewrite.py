@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_rewrite.py [--table nodes|models] [--models FOLDER] [--rounds 200] [--match TEXT]
 
 Each model is rewritten. Both are run in onnxruntime in one thread on the same random inputs, turn and turn about; times are
-medians. Inputs change from run to run, because a TopK of the same numbers is soon predicted by the processor. FOLDER holds whole models, as `make corpus` writes them; tests/models has their heads.
+medians. Inputs change from run to run, because a TopK of the same numbers is soon predicted by the processor. FOLDER
+holds whole models, as `make corpus` writes them; tests/models has their heads.
 An axis of free length is `--batch` long. Exit status 1 when something is left or differs.
 """
 
@@ -18,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import onnx
@@ -83,7 +83,9 @@ def models(args: argparse.Namespace) -> bool:
     """Every model of a folder."""
     print("| model | TopK | left | outputs | MB before | added | ms before | ratio |\n" + "|---" * 8 + "|")
     kept = True
-    for path in tqdm([p for p in sorted(args.models.glob("*.onnx")) if args.match in p.stem], disable=None, leave=False):
+    for path in tqdm(
+        [p for p in sorted(args.models.glob("*.onnx")) if args.match in p.stem], disable=None, leave=False
+    ):
         proto = onnx.load(path)
         found = rewrite(path)
         same = "equal" if all(c.equal for c in found.outputs) else "differ"
@@ -110,7 +112,7 @@ def main() -> int:
     tables = {"nodes": nodes, "models": models}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", choices=tables, default="nodes")
-    parser.add_argument("--models", type=Path, default=ROOT / "tests" / "models")
+    parser.add_argument("--models", type=Path, default=Path(__file__).parents[1] / "models")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--match", default="", help="only models whose name holds this text")

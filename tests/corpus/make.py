@@ -180,11 +180,11 @@ def head(model: onnx.ModelProto) -> onnx.ModelProto:
     chosen = []
     for node in graph.node:
         steps = min((reach[name] for name in node.input if name in reach), default=STEPS)
-        k = node.op_type == "TopK"
-        if all(name in constant for name in node.input) or node.op_type == "Shape" and fixed(types.get(node.input[0])):
+        shape = node.op_type == "Shape" and fixed(types.get(node.input[0]))
+        if shape or all(name in constant for name in node.input):
             constant.update(node.output)
             chosen.append(node)
-        elif k or (steps < STEPS and not node.op_type.startswith(("If", "Loop", "NonMax"))):
+        elif node.op_type == "TopK" or (steps < STEPS and node.op_type not in ("If", "Loop", "NonMaxSuppression")):
             chosen.append(node)
             for name in node.output:
                 reach.setdefault(name, steps + 1)
