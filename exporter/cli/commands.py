@@ -12,12 +12,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from exporter.analysis.promise import promise
-from exporter.constructions import takers
+from exporter.constructions import spoken, takers
 from exporter.errors import UserError, install
 from exporter.formats.manifest import replace_file, writable
 from exporter.formats.speed_table import SPEED_TABLE
 from exporter.frontends.rewriting import LONGEST, OPERATORS
-from exporter.options import checked
+from exporter.options import checked, nearest
 from exporter.parsing import Parser, at_least, folder, number
 from exporter.passes.profiles import PROFILES
 from exporter.progress import Progress
@@ -36,7 +36,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
     """The parser of a command, with its description and its example."""
     command = COMMANDS[name]
     more = {"description": command.about, "epilog": f"example:\n{command.example}"}
-    return Parser(commands=COMMANDS, prog=f"python -m exporter {name}", **more)
+    prog = f"python -m exporter theory {name}" if name in THEORY else f"python -m exporter {name}"
+    return Parser(commands=COMMANDS, prog=prog, **more)
 
 
 def _file_parser(name: str) -> argparse.ArgumentParser:
@@ -264,6 +265,24 @@ def _rewrite(args: Sequence[str]) -> int:
     return found.status
 
 
+def _theory(args: Sequence[str]) -> int:
+    """Run a research tool: `theory audit FILE`, or `audit FILE` as it was called before."""
+    if args and args[0] in THEORY:
+        return COMMANDS[args[0]].run(args[1:])
+    if args and not args[0].startswith("-"):
+        raise UserError(
+            f"unknown command theory {args[0]!r}{nearest(args[0], THEORY) or '.'} The commands are {spoken(THEORY)}"
+        )
+    parser = _parser("theory")
+    parser.usage = f"{parser.prog} COMMAND ..."
+    parser.parse_args(args)
+    parser.print_help()
+    return 0
+
+
+THEORY = ("audit", "reduce", "frontier", "theorem", "atlas")
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: its function, a line for the list of commands, its description, and examples that run as they stand."""
@@ -294,29 +313,29 @@ COMMANDS = {
         "FILE: what the lower bounds of the paper prove about it",
         "Print which lower bounds of the paper rule out that a Gemm/Relu chain is right, with a witness.",
         "  python -m exporter --d 9 --construction depth3 --profile dense --out models/\n"
-        "  python -m exporter audit models/median-depth3-d9-dense.onnx",
+        "  python -m exporter theory audit models/median-depth3-d9-dense.onnx",
     ),
     "reduce": Command(
         _reduce,
         "FILE: turn a network for a rank into one for the maximum",
         "Turn a network for rank k of d numbers into one for the maximum of k numbers, by fixed other inputs (Section 4).",
         "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
-        "  python -m exporter reduce models/rank5-batcher-d9.onnx --to max --out models/",
+        "  python -m exporter theory reduce models/rank5-batcher-d9.onnx --to max --out models/",
     ),
     "frontier": Command(
         _frontier,
         "list the narrowest and the smallest network of every depth",
         "For every depth the narrowest and the smallest network for the median known, counted as built; * where a depth\n"
         "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
-        "  python -m exporter frontier --d 32 --failure 0.1 --inputs uniform",
+        "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
     ),
     "theorem": Command(
         _theorem,
         "DEPTH: count the networks of the asymptotic theorems, or run them",
         "Width O(d) and failure exp(-d^Omega(1)) at depth 6 (uniform inputs) and 10 (any order): neurons of every layer\n"
         "at any d, or the network at a small d, run on random inputs. docs/frontier.md has the proofs.",
-        "  python -m exporter theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
-        "  python -m exporter theorem 6 --d 256 --run 100",
+        "  python -m exporter theory theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
+        "  python -m exporter theory theorem 6 --d 256 --run 100",
     ),
     "rewrite": Command(
         _rewrite,
@@ -342,7 +361,18 @@ COMMANDS = {
         _atlas,
         "build, count, measure and plot every construction",
         "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
-        "  python -m exporter atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
-        "  python -m exporter atlas --plots-only --out atlas/",
+        "  python -m exporter theory atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
+        "  python -m exporter theory atlas --plots-only --out atlas/",
+    ),
+    "theory": Command(
+        _theory,
+        "audit, reduce, frontier, theorem, atlas: lower bounds and theorems",
+        "Research tools around the paper's theorems. Each command has --help of its own.\n\n"
+        "  audit     what the lower bounds of the paper prove about a file\n"
+        "  reduce    turn a network for a rank into one for the maximum\n"
+        "  frontier  list the narrowest and the smallest network of every depth\n"
+        "  theorem   count the networks of the asymptotic theorems, or run them\n"
+        "  atlas     build, count, measure and plot every construction",
+        "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
     ),
 }

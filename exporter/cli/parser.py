@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from exporter.analysis.promise import TIES
-from exporter.cli.commands import COMMANDS, Command
+from exporter.cli.commands import COMMANDS, THEORY, Command
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError
 from exporter.frontends.images.build import QUESTION, ImageOptions, asks_for_images
@@ -111,9 +111,8 @@ def _parser(verb: Literal["export", "filter"], prog: str, everything: bool = Fal
     """The parser of `export` or `filter`; its help names the common options, or all of them with `everything`."""
     if verb == "export":
         usage = f"{prog} --d D --out DIR [options]"
-        listed = [
-            ("commands, each with --help of its own", [(name, command.summary) for name, command in VERBS.items()])
-        ]
+        verbs = [(name, command.summary) for name, command in VERBS.items() if name not in THEORY]
+        listed = [("commands, each with --help of its own", verbs)]
         examples = MORE_EXAMPLES if everything else EXAMPLES
     else:
         usage = f"{prog} (--window HxW | --frames N) --out DIR [options]"

@@ -47,11 +47,9 @@ COUNTS = ("depth", "width", "size", "nnz", "max_weight", "failure_bound")  # wha
 FOUND = ("failure_rate", "trials", "mse", "families")
 FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family, ...
 ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
-SOURCES = ("build.py", "options.py", "question", "formula", "planning", "constructions", "readings", "files")
+SOURCES = ("build.py", "options.py", "problem", "ir", "planning", "constructions", "analysis", "passes")
 TABLE = "atlas.csv"
-NO_MATPLOTLIB = (
-    f"matplotlib is not installed: {install('plot')}; then python -m exporter atlas --plots-only --out {{}} draws them"
-)
+NO_MATPLOTLIB = f"matplotlib is not installed: {install('plot')}; then python -m exporter theory atlas --plots-only --out {{}} draws them"
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def read_table(path: Path) -> list[Row]:
             rows = [_row(raw) for raw in reader]
     except FileNotFoundError:
         raise UserError(
-            f"{path}: no such file; python -m exporter atlas --d 256 --out {path.parent} makes one"
+            f"{path}: no such file; python -m exporter theory atlas --d 256 --out {path.parent} makes one"
         ) from None
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         raise UserError(f"{path} is not a table of the atlas: {error}") from None

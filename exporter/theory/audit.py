@@ -1,7 +1,7 @@
 """What the lower bounds say of one file, and two inputs that prove it where there are some.
 
-`python -m exporter audit FILE` reads any Gemm/Relu chain, ours or not, that claims a median, a rank or a maximum; of any
-other ReLU graph it counts the layers, as far as a bound needs counts only. A bound is used from the d on at which it is
+`python -m exporter theory audit FILE` reads any Gemm/Relu chain, ours or not, that claims a median, a rank or a maximum; of
+any other ReLU graph it counts the layers, as far as a bound needs counts only. A bound is used from the d on at which it is
 proven with all its constants (`exporter/theory/lower_bounds.py`), and speaks of all real inputs: a file that promises a grid
 only is not contradicted by it.
 """

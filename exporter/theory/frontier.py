@@ -1,6 +1,6 @@
 """The frontier: for every depth the narrowest and the smallest network known, all constructions, counted as built.
 
-    python -m exporter frontier --d 2048 --failure 1e-3 --inputs any
+    python -m exporter theory frontier --d 2048 --failure 1e-3 --inputs any
 
 Depth, width, size and the largest weight are counted on the networks, without the layers that round and clamp data; nothing
 is run. `searched` are the options that make a construction's depth or width: all of them are built.

@@ -1,7 +1,7 @@
 """The asymptotic theorems (docs/frontier.md), counted at any d and run at a small one.
 
-    python -m exporter theorem 10 --d 1e100 1e200 --failure 1e-6     neurons of every layer, in units of d
-    python -m exporter theorem 10 --d 512 --run 200                  the network itself, with windows that fit
+    python -m exporter theory theorem 10 --d 1e100 1e200 --failure 1e-6     neurons of every layer, in units of d
+    python -m exporter theory theorem 10 --d 512 --run 200                  the network itself, with windows that fit
 
 At a small d the theorem's windows do not fit, so what is run has narrower ones, and no failure is proven of it. But each
 proof has two halves: on certain events the network is right, and these events are likely. `holds` decides for an input

@@ -206,3 +206,8 @@ def test_pictures_speak_to_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert "depth" not in inside.replace("depth against width", "").replace("depth", "", 1)
         if any(line.get_linestyle() == "--" for axes in figure.axes for line in axes.lines):
             assert any("dashed: " in word for word in words)
+
+
+def test_rows_depend_on_sources_that_exist() -> None:
+    package = Path(module.__file__).parents[1]
+    assert all((package / name).exists() for name in module.SOURCES)
