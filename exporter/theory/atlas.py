@@ -49,7 +49,10 @@ FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each fa
 ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
 SOURCES = ("build.py", "options.py", "problem", "ir", "planning", "constructions", "analysis", "passes")
 TABLE = "atlas.csv"
-NO_MATPLOTLIB = f"matplotlib is not installed: {install('plot')}; then python -m exporter theory atlas --plots-only --out {{}} draws them"
+NO_MATPLOTLIB = (
+    f"matplotlib is not installed: {install('plot')}; then python -m exporter theory atlas --plots-only --out {{}} "
+    "draws them"
+)
 
 
 @dataclass(frozen=True)
