@@ -94,7 +94,7 @@ function exchanges(told, width) {
     held.push(next)
     whose.push(entry)
   }
-  const answers = new Set(scenes.at(-1).wires.filter(([, value]) => !padding(value) && Math.abs(value - told.output) <= 1e-9 + Math.abs(told.output) * 1e-6).map(([wire]) => whose.at(-1)[wire]))
+  const answers = new Set(scenes.at(-1).wires.filter(([, value]) => !padding(value)).map(([wire]) => whose.at(-1)[wire]))
   const draw = (layer, tip) => {
     const parts = [], wires = s('g', { 'stroke-width': d > 40 ? 2 : 3 }), done = scenes.filter((scene) => scene.layer <= layer).length
     for (let wire = 0; wire < d; wire++) {
