@@ -26,7 +26,8 @@ from service.process.settings import Settings
 from service.serving.answer import Answer, Served
 from service.serving.batching import Gate, Lane
 from service.serving.bodies import Question
-from service.serving.json_body import BodyLimits, Reading
+from service.serving.json_body import SMALL as SMALL_BODY
+from service.serving.json_body import Body, BodyLimits
 from service.serving.memory import Memory
 from service.serving.options import MedianOptions
 from service.serving.sharing import Sharing
@@ -120,22 +121,21 @@ class Engine:
         """The answer to a request, every number of it proven by counting."""
         started = time.perf_counter()
         options, served = request.options, Served()
-        vectors, places = request.vectors
-        if vectors is None:
+        if request.vectors is None:
             columns: list[Any] = [np.full(request.count, np.nan) for _ in range(options.per_vector)]
             bounds: list[Any] = [np.zeros(request.count) for _ in columns]
         else:
             try:
-                with self.gate.admit(len(vectors) * options.per_vector):
-                    found, served = await self._found(vectors, options)
+                with self.gate.admit(len(request.vectors) * options.per_vector):
+                    found, served = await self._found(request.vectors, options)
             except ProblemError as error:
-                _name_place(error, places)
+                _name_place(error, request.places)
                 raise
-            columns = [_placed(values, places, request.count) for values in found.values]
-            bounds = [_placed(values, places, request.count, 0.0) for values in found.bounds or ()]
+            columns = [_placed(values, request.places, request.count) for values in found.values]
+            bounds = [_placed(values, request.places, request.count, 0.0) for values in found.bounds or ()]
         served = replace(served, total_s=time.perf_counter() - started) if options.details else served
         return Answer(
-            options.shaped(columns, request.dtype),
+            options.shaped(columns, request.answer_dtype),
             options.shaped(bounds, np.dtype(np.float64)) if options.grid else None,
             served,
             options.told,
@@ -246,23 +246,16 @@ class Engine:
         """Why there is no model."""
         return f"The service is loading its models: {self.loading}." if self.loading else "No model is loaded."
 
-    async def in_steps(self, reading: Reading[Result]) -> Result:
-        """The result of a reading. Others are served after every step, and few large bodies are read at a time, so that
-        the steps between are few."""
-        try:
-            work = next(reading)
-        except StopIteration as end:
-            return cast(Result, end.value)
+    async def read(
+        self, body: Body, memory: Callable[[Body], int], read: Callable[[], Result], apart: bool = False
+    ) -> Result:
+        """The result of reading a body. A large one, or one to be read `apart`, is read in a thread once there is memory for
+        it, and few at a time."""
+        if len(body) <= SMALL_BODY and not apart:
+            return read()
         async with self.readers:
-            while True:
-                try:
-                    if work is None:
-                        await asyncio.sleep(0)
-                        work = next(reading)
-                    else:
-                        work = reading.send(await self.in_thread(work))
-                except StopIteration as end:
-                    return cast(Result, end.value)
+            with self.memory.hold(await self.in_thread(memory, body)):
+                return await self.in_thread(read)
 
     async def offload(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
         """The result of a function: small work is done at once, large work in a thread."""

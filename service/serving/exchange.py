@@ -18,11 +18,10 @@ from starlette.responses import Response
 
 from service.errors import ProblemError
 from service.process import logs, metrics
-from service.serving import bodies, formats
+from service.serving import formats
 from service.serving.answer import Answer
 from service.serving.engine import Engine
 from service.serving.formats import Format
-from service.serving.json_body import Body, Reading
 from service.serving.options import MedianOptions, read_query
 from service.serving.problems import problem_response, protocol_response
 
@@ -183,12 +182,6 @@ class Exchange:
     def too_large(self, what: str = "body") -> ProblemError:
         said = f"The {what} is larger than {self.shared.settings.max_body} bytes."
         return ProblemError(413, said, headers={"Connection": "close"})
-
-    def prepare(self, body: Body) -> Reading[bodies.Question]:
-        """From a body to what is asked, in steps."""
-        options = self.head.options  # a mistake there is told before one in the type
-        _ = self.head.answer_format  # one that cannot be written is told before the work
-        return self.head.format.reading(body, options, self.shared.engine.limits)
 
     def conclude(self, answer: Answer, table: tuple[int, int] | None = None) -> Reply:
         """From an answer to what is sent; `table` are the rows and columns that were read of one."""

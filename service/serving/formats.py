@@ -2,7 +2,7 @@
 of it.
 
 A request is answered in the format it came in, unless its `Accept` asks for another. Everything that knows of formats
-finds them in `FORMATS`: the service on both its ways, its refusals, the OpenAPI document, the client and its command line,
+finds them in `FORMATS`: the service, its refusals, the OpenAPI document, the client and its command line,
 and the table of docs/service.md.
 """
 
@@ -13,19 +13,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import GeneratorType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from exporter.problem.quantiles import METHODS
-from service.errors import BadInputError, ProblemError
-from service.serving import bodies, tables
+from service.errors import ProblemError
+from service.serving import bodies, json_body, tables
 from service.serving.answer import Answer
-from service.serving.json_body import Body, BodyLimits, Reading
-from service.serving.missing import without_missing
+from service.serving.bodies import Question
+from service.serving.json_body import Body, BodyLimits
 from service.serving.options import MOST, NAN, STABLE, MedianOptions
 from service.statistics.layout import EVEN
 from service.statistics.scaling import Floats
@@ -34,7 +33,6 @@ Sent = tuple[bytes, dict[str, str]]
 UNSAID = frozenset({"", "application/x-www-form-urlencoded"})  # no Content-Type, and what curl -d says by itself
 LONGEST = 1024  # bytes of Accept
 WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3}+)?+")
-ANSWERS = 16  # times as many answers as vectors may be asked for in one request
 TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
@@ -43,8 +41,8 @@ BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 class Format:
     """One format of bodies and answers.
 
-    `read` may return a reading, which stops after every step that others should not wait for. The content that `write`
-    makes is all there is to say of an answer, or, if it is `bare`, the medians alone: the rest is in the headers then.
+    `memory` says how many bytes `read` may take beside the body. The content that `write` makes is all there is to say of an
+    answer, or, if it is `bare`, the medians alone: the rest is in the headers then. A `table` is always read in a thread.
     `pack` and `unpack` are the client's side: vectors and options to a body and a query, and an answer to what it says.
     `schema` and `answer` describe body and answer of a route in the OpenAPI document, `text` in tables.
     """
@@ -52,31 +50,15 @@ class Format:
     name: str
     media_type: str
     text: str
-    read: Callable[[Body, MedianOptions, BodyLimits], bodies.Question | Reading[bodies.Question]]
+    read: Callable[[Body, MedianOptions, BodyLimits], Question]
     write: Callable[[Answer], bytes]
     pack: Callable[[Iterable[npt.ArrayLike], Mapping[str, Any]], Sent]
     unpack: Callable[[bytes, Mapping[str, str]], Any]
     bare: bool = True
+    table: bool = False
+    memory: Callable[[Body], int] = lambda _: 0
     schema: Callable[[str], dict[str, Any]] = lambda _: BINARY
     answer: Callable[[str], dict[str, Any]] = lambda _: BINARY
-
-    def reading(self, body: Body, options: MedianOptions, limits: BodyLimits) -> Reading[bodies.Question]:
-        """What `read` returns, step by step in any case."""
-        read = self.read(body, options, limits)
-        if isinstance(read, GeneratorType):
-            question: bodies.Question = yield from read
-        else:
-            question = cast(bodies.Question, read)
-        return (yield from settled(question, limits))
-
-
-def settled(question: bodies.Question, limits: BodyLimits) -> Reading[bodies.Question]:
-    """A question that lacks nothing, asks for no more than can be answered, and has no numbers missing any more."""
-    options = question.options.checked()
-    if question.count * options.per_vector > ANSWERS * limits.vectors:
-        most = ANSWERS * limits.vectors
-        raise BadInputError(f"Too many answers: at most {most} in one request, vectors times quantiles.")
-    return question if options.nan == "error" else (yield from without_missing(question))
 
 
 def format_of(content_type: bytes) -> Format:
@@ -259,6 +241,7 @@ FORMATS = {
         Format(
             "json", "application/json", "`vectors` or one `vector`, and options; float64",
             bodies.read_json, _write_json, _pack_json, lambda content, _: orjson.loads(content), bare=False,
+            memory=json_body.memory_for,
             schema=_json_schema, answer=_json_answer,
         ),
         Format(
@@ -275,13 +258,14 @@ FORMATS = {
             "csv", "text/csv", "a table; its first line has the names of the columns unless it is all numbers, or as "
             "`header=true` or `header=false` says",
             tables.read_csv, tables.write_csv, partial(_pack_table, tables.pack_csv), tables.unpack_csv,
-            schema=lambda _: TEXT, answer=lambda _: TEXT,
+            schema=lambda _: TEXT, answer=lambda _: TEXT, table=True, memory=tables.memory_for,
         ),
         *(
             Format(
                 name, f"application/vnd.apache.arrow.{kind}", f"a table in Arrow's {kind} format, not compressed",
                 tables.read_arrow, partial(tables.write_arrow, file),
                 partial(_pack_table, partial(tables.pack_arrow, file)), partial(tables.unpack_arrow, file),
+                table=True, memory=tables.memory_for,
             )
             for name, kind, file in (("arrow", "stream", False), ("feather", "file", True))
         ),

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import ProblemError, or_shortage
 from service.serving.answer import Answer
-from service.serving.bodies import Question
+from service.serving.bodies import Question, settled
 from service.serving.engine import Engine
 from service.serving.exchange import NO_HEAD, UNKNOWN, Exchange, Exchanges, Head, Reply
 from service.serving.json_body import Body
@@ -27,7 +27,6 @@ log = logging.getLogger("service")
 Result = TypeVar("Result")
 Answering = Callable[[Exchange, Question], Awaitable[Answer]]
 LARGE = 1 << 16  # bytes of a body or an answer that is worth counting
-GROWTH = 8  # bytes of numbers that a byte of a body becomes at most: "1," or an empty cell, read and put in groups
 OF_MODELS = (*ROUTES, "/filter", "/models", "/v2/models")
 
 
@@ -87,8 +86,13 @@ class Gateway:
 
     async def _ask(self, exchange: Exchange, body: Body) -> Reply:
         """The answer to a body of POST /median or POST /quantile."""
-        with self.engine.memory.hold(GROWTH * len(body) if len(body) > LARGE else 0):
-            question = await self.engine.in_steps(exchange.prepare(body))
+        head, limits = exchange.head, self.engine.limits
+        options, form, _ = head.options, head.format, head.answer_format  # mistakes in them are told in this order
+
+        def read() -> Question:
+            return settled(form.read(body, options, limits), limits)
+
+        question = await self.engine.read(body, form.memory, read, form.table)
         return exchange.conclude(await self.answer(exchange, question), question.table)
 
     def refuse(self, problem: ProblemError) -> Reply:

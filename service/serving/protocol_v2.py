@@ -10,7 +10,8 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +25,10 @@ from service.errors import BadInputError, ProblemError
 from service.models.registry import LoadedModel
 from service.serving import json_body
 from service.serving.answer import Served
-from service.serving.bodies import Bundle, Question
+from service.serving.bodies import Question, settled
 from service.serving.engine import Choice, Engine
-from service.serving.formats import settled
 from service.serving.gateway import Answering, with_body
-from service.serving.json_body import REST, Body, BodyLimits, Numbers, Reading
+from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
 from service.serving.options import VECTORS, QuantileOptions, merged, numbers_of
 from service.serving.routes import PlainRoute
 from service.statistics.scaling import Floats
@@ -120,9 +120,13 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
         model, length = model_of(request), request.headers.get(HEADER_LENGTH)
         header, binary = _split(body, length)
         most = BodyLimits(engine.settings.max_vectors, model.d)
-        document, data = await engine.in_steps(_read(header, most))
         contract = Contract(model.name, model.d, model.input_name, model.output_name)
-        call = await engine.offload(len(body) // 16, Call, contract, document, data, binary, most.vectors)
+
+        def read() -> Call:
+            with _in_rows(model.d):
+                return Call(contract, *_read(header), binary, most)
+
+        call = await engine.read(header, json_body.memory_for, read)
         wanted = [Statistic.of(column, model.d) for column in model.columns]
         vectors, choice = Vectors.matrix(call.values), Choice(engine.registry, name=model.name)
         with engine.gate.admit(len(vectors)):
@@ -131,13 +135,16 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
 
     async def quantiles(request: Request, body: Body) -> Response:
         header, binary = _split(body, request.headers.get(HEADER_LENGTH))
-        most = engine.limits._replace(missing=b'"nan"' in header)
-        document, found = await engine.in_steps(json_body.read(header, {DATA: most}))
-        contract, options = _of_any_length(document, most)
-        data = found.get(DATA)
-        call = await engine.offload(len(body) // 16, Call, contract, document, data, binary, most.vectors)
-        question = Question([Bundle(call.values, range(len(call.values)))], len(call.values), options)
-        told = await answering(request.scope["exchange"], await engine.in_steps(settled(question, most)))
+        most = engine.limits
+
+        def read() -> tuple[Call, Question]:
+            document, data = _read(header)
+            contract, options = _of_any_length(document, most)
+            call = Call(contract, document, data, binary, most, options.nan != "error")
+            return call, settled(Question.matrix(call.values, options), most)
+
+        call, question = await engine.read(header, json_body.memory_for, read)
+        told = await answering(request.scope["exchange"], question)
         return call.answer(told.values, _about(told.served))
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
@@ -209,10 +216,8 @@ QUANTILE_METADATA = {
 }
 
 
-def _of_any_length(document: Any, most: BodyLimits) -> tuple[Contract, QuantileOptions]:
+def _of_any_length(document: dict[str, Any], most: BodyLimits) -> tuple[Contract, QuantileOptions]:
     """What the length of the tensor says itself, and the options among the parameters: lists, or text with commas."""
-    if not isinstance(document, dict):
-        raise BadInputError("The request must be a JSON object.")
     match _only(document.get("inputs"), "inputs").get("shape"):
         case [_, int(n)] if not isinstance(n, bool) and 0 < n <= most.length:
             contract = Contract(QUANTILE, n, output_type="FP64")
@@ -233,11 +238,15 @@ class Call:
     """One inference request, read and checked: the tensor, and how the caller wants the answer."""
 
     def __init__(
-        self, model: Contract, document: Any, data: Numbers | None, binary: memoryview, max_vectors: int
+        self,
+        model: Contract,
+        document: dict[str, Any],
+        data: Numbers | None,
+        binary: memoryview,
+        most: BodyLimits,
+        missing: bool = False,
     ) -> None:
         self.model = model
-        if not isinstance(document, dict):
-            raise BadInputError("The request must be a JSON object.")
         request_id = document.get("id", "")
         if not isinstance(request_id, str):
             raise BadInputError("id must be a string.")
@@ -249,11 +258,13 @@ class Call:
         if not isinstance(datatype, str) or datatype not in DATATYPES:
             raise BadInputError("The datatype must be FP32 or FP64.")
         self.datatype = datatype
-        rows = _rows(tensor.get("shape"), model, max_vectors)
+        rows = _rows(tensor.get("shape"), model, most.vectors)
         size = _parameters(tensor).get("binary_data_size")
         if size is None and len(binary):
             raise BadInputError(f"{len(binary)} bytes follow the header, and no tensor has a binary_data_size.")
-        values = _from_json(data, datatype, model.d) if size is None else _from_binary(binary, size, datatype)
+        values = (
+            _from_json(data, datatype, model.d, most, missing) if size is None else _from_binary(binary, size, datatype)
+        )
         if values.size != rows * model.d:
             raise BadInputError(f"The shape asks for {rows * model.d} numbers, the data has {values.size}.")
         self.values: Floats = values.reshape(rows, model.d)
@@ -304,22 +315,27 @@ def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
         raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
     if at == len(body):
         return body, memoryview(b"")
-    if at > REST:
-        raise BadInputError(f"The JSON before binary data is longer than {REST} bytes.")
+    if at > SMALL:
+        raise BadInputError(f"The JSON before binary data is longer than {SMALL} bytes.")
     return body[:at], memoryview(body)[at:]
 
 
-def _read(header: Body, most: BodyLimits) -> Reading[tuple[Any, Numbers | None]]:
-    """The request without its numbers, and the numbers; the place of a bad one is told in row-major order."""
+def _read(header: Body) -> tuple[dict[str, Any], Numbers | None]:
+    """The request without its numbers, and the numbers."""
+    document, found = json_body.read(header, DATA)
+    return document, found.get(DATA)
+
+
+@contextlib.contextmanager
+def _in_rows(d: int) -> Iterator[None]:
+    """Tell the place of a bad number as row and column, also where numbers are given flat."""
     try:
-        document, found = yield from json_body.read(header, {DATA: most})
+        yield
     except BadInputError as error:
         index = error.members.get("index")
         if isinstance(index, int) and not error.members["vector"]:
-            row, column = divmod(index, most.length)
-            raise BadInputError(error.detail, vector=row, index=column) from None
+            error.members = dict(zip(("vector", "index"), divmod(index, d), strict=True))
         raise
-    return document, found.get(DATA)
 
 
 def _only(tensors: Any, what: str) -> dict[str, Any]:
@@ -362,12 +378,16 @@ def _from_binary(binary: memoryview, size: Any, datatype: str) -> Floats:
     return np.frombuffer(binary, DATATYPES[datatype])
 
 
-def _from_json(data: Numbers | None, datatype: str, d: int) -> Floats:
+def _from_json(data: Numbers | None, datatype: str, d: int, most: BodyLimits, missing: bool) -> Floats:
     """Numbers given flat, or in rows."""
     if data is None:
         raise BadInputError("The input has neither data, an array of numbers, nor binary_data_size.")
-    for row, length in enumerate(data.lengths or ()):
-        if length != d:
-            raise BadInputError(f"A row has {length} numbers, the model takes {d}.", vector=row)
+    if data.nested:
+        values, lengths = data.rows(most, missing)
+        if (row := next((row for row, length in enumerate(lengths) if length != d), None)) is not None:
+            raise BadInputError(f"A row has {lengths[row]} numbers, the model takes {d}.", vector=row)
+    else:
+        with _in_rows(d):
+            values = data.flat(BodyLimits(1, most.vectors * d), missing)
     with np.errstate(over="ignore"):  # beyond float32 becomes infinite, which is refused as such
-        return data.values.astype(DATATYPES[datatype])
+        return values.astype(DATATYPES[datatype])

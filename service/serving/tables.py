@@ -13,7 +13,7 @@ import csv
 import io
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import islice
 from math import isnan
@@ -25,8 +25,8 @@ import numpy.typing as npt
 from exporter.errors import install
 from service.errors import BadInputError, ProblemError
 from service.serving.answer import Answer
-from service.serving.bodies import Bundle, Question
-from service.serving.json_body import Body, BodyLimits, Reading, too_long, too_many
+from service.serving.bodies import Question
+from service.serving.json_body import Body, BodyLimits, too_long, too_many
 from service.serving.options import NUMBER, MedianOptions
 from service.statistics.scaling import Floats
 
@@ -34,10 +34,16 @@ FIRST_LINE = 1 << 20  # bytes
 SCHEMA = 1 << 20
 BATCHES = 1 << 14
 BLOCK = 1 << 20
+GROWTH = 8
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 MAGIC = b"ARROW1\0\0"
 MARK = b"\xff\xff\xff\xff"
 RECORDS = "record batch"
+
+
+def memory_for(body: Body) -> int:
+    """The bytes that reading a table may take: a byte of text becomes at most 8 bytes of numbers."""
+    return GROWTH * len(body)
 
 
 def arrow() -> Any:
@@ -50,14 +56,6 @@ def arrow() -> Any:
         said = f"A table needs pyarrow: {install('tables')}."
         raise ProblemError(415, said) from None
     return pa
-
-
-def _in_thread(parse: Callable[..., Question]) -> Callable[[Body, MedianOptions, BodyLimits], Reading[Question]]:
-    def read(body: Body, options: MedianOptions, limits: BodyLimits) -> Reading[Question]:
-        question: Question = yield partial(parse, body, options, limits)
-        return question
-
-    return read
 
 
 def _question(names: list[str], batches: list[Any], options: MedianOptions, dtype: np.dtype[Any]) -> Question:
@@ -74,7 +72,7 @@ def _question(names: list[str], batches: list[Any], options: MedianOptions, dtyp
             table[start : start + batch.num_rows, number] = column.to_numpy(zero_copy_only=False)
         start += batch.num_rows
     shape = rows, len(names)
-    return Question([Bundle(values, range(len(values)))], len(values), options, None if by_rows else names, shape)
+    return Question.matrix(values, options, names=None if by_rows else names, table=shape)
 
 
 def _check(columns: int, rows: int, by_rows: bool, limits: BodyLimits) -> None:
@@ -97,7 +95,7 @@ def _wanted(names: list[str], options: MedianOptions) -> list[str]:
     return list(options.columns or names)
 
 
-def _parse_csv(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
+def read_csv(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
     pa = arrow()
     cells = _first_line(body, max(limits.vectors, 1))
     header = any(cells) and not _are_numbers(cells) if options.header is None else options.header
@@ -149,7 +147,7 @@ def _are_numbers(cells: list[str]) -> bool:
     return all(cell in MISSING or NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
-def _parse_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
+def read_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
     pa = arrow()
     start = (
         len(MAGIC) if body[: len(MAGIC)] == MAGIC else 0
@@ -229,10 +227,6 @@ def _is_compressed(metadata: Any) -> bool:
     header = field(message, 2)
     batch = header + struct.unpack_from("<I", text, header)[0]
     return field(batch, 3) != 0
-
-
-read_csv = _in_thread(_parse_csv)
-read_arrow = _in_thread(_parse_arrow)
 
 
 def write_csv(answer: Answer) -> bytes:

@@ -16,7 +16,7 @@ from service.errors import BadInputError, ProblemError
 from service.serving import json_body, schemas
 from service.serving.engine import Engine
 from service.serving.gateway import with_body
-from service.serving.json_body import Body, BodyLimits, Reading
+from service.serving.json_body import Body, BodyLimits
 from service.serving.routes import PlainRoute
 from service.serving.watching import LONGEST, Watcher
 from service.statistics.scaling import Floats, NotFiniteError
@@ -45,7 +45,7 @@ def router(engine: Engine) -> APIRouter:
         return await with_body(request, layers)
 
     async def layers(request: Request, body: Body) -> Response:
-        vector, options = await engine.in_steps(_read(body, LONGEST, ("model", "construction")))
+        vector, options = await _read(engine, body, LONGEST, ("model", "construction"))
         told = await watcher.watch(vector, options.get("model"), options.get("construction"))
         return _json(told)
 
@@ -64,7 +64,7 @@ def router(engine: Engine) -> APIRouter:
         return await with_body(request, compared)
 
     async def compared(request: Request, body: Body) -> Response:
-        vector, _ = await engine.in_steps(_read(body, NUMPY_LONGEST, ()))
+        vector, _ = await _read(engine, body, NUMPY_LONGEST)
         median, seconds, runs = await engine.in_thread(_time_numpy, vector)
         return _json({"median": median, "ms": seconds * 1e3, "runs": runs})
 
@@ -108,24 +108,28 @@ def _entry(each: Any) -> dict[str, Any]:
     }
 
 
-def _read(body: Body, longest: int, options: tuple[str, ...]) -> Reading[tuple[Floats, dict[str, str | None]]]:
+async def _read(
+    engine: Engine, body: Body, longest: int, options: tuple[str, ...] = ()
+) -> tuple[Floats, dict[str, str | None]]:
     """One vector, and names beside it."""
-    document, found = yield from json_body.read(body, {("vector",): BodyLimits(1, longest, nested=False)})
-    if not isinstance(document, dict):
-        raise BadInputError('The body must be an object: {"vector": [...]}.')
-    known = ("vector", *options)
-    if unknown := sorted(set(document) - set(known)):
-        raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {', '.join(known)}.")
-    numbers = found.get(("vector",))
-    if numbers is None:
-        raise BadInputError('"vector" must be an array of numbers.', vector=0)
-    if not len(numbers.values):
+
+    def read() -> tuple[Floats, dict[str, Any]]:
+        document, found = json_body.read(body, ("vector",))
+        known = ("vector", *options)
+        if unknown := sorted(set(document) - set(known)):
+            raise BadInputError(f"Unknown member {unknown[0][:40]!r}; known are {', '.join(known)}.")
+        if not found:
+            raise BadInputError('"vector" must be an array of numbers.', vector=0)
+        return found["vector",].flat(BodyLimits(1, longest)), document
+
+    values, document = await engine.read(body, json_body.memory_for, read)
+    if not len(values):
         raise BadInputError("The vector is empty.", vector=0)
     chosen = {name: document.get(name) for name in options}
     for name, value in chosen.items():
         if value is not None and not isinstance(value, str):
             raise BadInputError(f"{name} must be a name.")
-    return numbers.values, chosen
+    return values, chosen
 
 
 def _whole(name: str, text: str) -> int:

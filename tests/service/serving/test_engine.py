@@ -12,7 +12,7 @@ import pytest
 
 from service.models import registry
 from service.process.settings import Settings
-from service.serving.bodies import Bundle, Question
+from service.serving.bodies import Question
 from service.serving.engine import Engine
 from service.serving.options import MedianOptions
 from service.statistics import ordered as solving
@@ -34,7 +34,7 @@ def test_many_vectors_are_prepared_in_a_thread(
 
     async def scenario() -> np.ndarray:
         engine = Engine(Settings(models=models), registry.load([models]))
-        answer = await engine.answers(Question([Bundle(x, range(count))], count, MedianOptions()))
+        answer = await engine.answers(Question.matrix(x, MedianOptions()))
         engine.close()
         return answer.values
 

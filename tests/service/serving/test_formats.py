@@ -16,7 +16,7 @@ from service.client.__main__ import parse
 from service.errors import BadInputError
 from service.serving import formats
 from service.serving.answer import Answer, Served
-from service.serving.bodies import Bundle, Question
+from service.serving.bodies import Question
 from service.serving.formats import FORMATS, Format
 from service.serving.gateway import Gateway
 from service.serving.options import MedianOptions
@@ -30,7 +30,7 @@ def read(body: Any, options: MedianOptions, limits: Any) -> Question:
         values = np.array([[float(cell) for cell in line.split(b",")] for line in bytes(body).splitlines()])
     except ValueError:
         raise BadInputError("The lines are not numbers of one count.", vector=0) from None
-    return Question([Bundle(values, range(len(values)))], len(values), options)
+    return Question.matrix(values, options)
 
 
 LINES = Format(
