@@ -39,9 +39,9 @@ ENTRY_S = 1e-5
 MARGIN_S = 0.1  # of a request's time, for saying that it is over
 
 
-def place(settings: Settings) -> Path | None:
-    """The first folder that can be written to: the models', or the scratch folder, which lasts as long as the service."""
-    return next((folder for folder in settings.folders if _writable(folder)), None)
+def place(folders: list[Path]) -> Path | None:
+    """The first folder that can be written to."""
+    return next((folder for folder in folders if _writable(folder)), None)
 
 
 def _writable(folder: Path) -> bool:
@@ -104,7 +104,7 @@ def ensure_models(settings: Settings) -> bool:
     fields: dict[str, object] = {"d": DEFAULT_D, "folder": str(settings.models), "reason": reason}
     log.warning("building a model", extra={"fields": fields})
     try:
-        folder = place(settings)
+        folder = place(settings.folders)
         if folder is None:
             raise UserError(f"neither {settings.models} nor a scratch folder can be written to")
         build(folder, DEFAULT_D)
@@ -173,9 +173,11 @@ class Builder:
             del self.tasks[d], self.begun[d]
 
     async def _build(self, d: int) -> None:
-        folder = await self.engine.in_background(place, self.engine.settings)
+        folder = await self.engine.in_background(place, self.engine.settings.built)
         if folder is None:
-            raise ProblemError(503, f"A model of {d} entries is needed, and no folder can be written to.")
+            raise ProblemError(
+                503, f"A model of {d} entries is needed, and no folder can be written to: see --build-into."
+            )
         fields = {"d": d, "folder": str(folder), "reason": "a request needs it"}
         log.warning("building a model", extra={"fields": fields})
         started = time.perf_counter()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -93,7 +94,8 @@ class Replica:
         self.peers.seen = await self.peers.mark()  # before the models are loaded: no reload is missed
         if not ensure_models(settings):
             raise RuntimeError(f"there is no model to serve in {settings.models} on this node; the log says why")
-        _serving.append(create_app(settings, self.peers))
+        self.scratch = tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
+        _serving.append(create_app(replace(settings, runtime_dir=self.scratch.name), self.peers))
 
     async def check_health(self) -> None:
         """Ray asks every replica, and replaces one that fails again and again."""

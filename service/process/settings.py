@@ -44,6 +44,7 @@ class Settings:
     replica_cpus: float = _option(1.0, "processors that --engine ray sets aside for a replica, which are its threads")
     threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers")
     build: bool = _option(True, "build models that are missing: the default one, and what long vectors need")
+    build_into: str = _option("", "folder that keeps models built for requests; else they last as long as the service")
     max_length: int = _option(2**20, "longest vector that models are built for; longer ones need a model that is there")
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
     batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
@@ -129,9 +130,16 @@ class Settings:
         return int(self.max_memory_mib * 2**20)
 
     @property
+    def built(self) -> list[Path]:
+        """Where models that requests need are built: a folder that keeps them, or the scratch folder."""
+        if self.build_into:
+            return [Path(self.build_into)]
+        return [Path(self.runtime_dir) / "models"] if self.runtime_dir else []
+
+    @property
     def folders(self) -> list[Path]:
-        """Where models are read from: the user's folder, and the scratch folder for when that cannot be written to."""
-        return [self.models, *([Path(self.runtime_dir) / "models"] if self.runtime_dir else [])]
+        """Where models are read from."""
+        return [self.models, *(folder for folder in self.built if folder != self.models)]
 
     @property
     def inference_threads(self) -> int:
