@@ -57,29 +57,18 @@ class MissingModelError(ProblemError):
 class ShortageError(ProblemError):
     """The machine ran out of something: nothing is wrong with the request, and it may be repeated as it is."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            503, f"The service ran out of {what}; repeat the request in a moment.", headers={"Retry-After": "1"}
-        )
+    def __init__(self) -> None:
+        said = "The service ran out of memory, threads or files; repeat the request in a moment."
+        super().__init__(503, said, headers={"Retry-After": "1"})
 
 
-# how onnxruntime and the standard library speak of it, where there is no class to tell by
-_SHORTAGES = {
-    "bad_alloc": "memory",
-    "allocate memory": "memory",
-    "start new thread": "threads",
-    "error return without exception set": "memory",  # the interpreter's own, seen when there was none for the exception
-}
-_SHORT_OF = {errno.ENOMEM: "memory", errno.EMFILE: "files", errno.ENFILE: "files", errno.ENOSPC: "room on a disk"}
+_SHORTAGES = ("bad_alloc", "allocate memory", "start new thread")  # as onnxruntime and the standard library say it
+_ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
 def or_shortage(error: Exception) -> Exception:
-    """The error itself, or the shortage that it is."""
-    if isinstance(error, ProblemError):
-        return error
-    if isinstance(error, MemoryError):
-        return ShortageError("memory")
-    if isinstance(error, OSError):
-        return ShortageError(_SHORT_OF[error.errno]) if error.errno in _SHORT_OF else error
-    text = str(error)
-    return next((ShortageError(what) for said, what in _SHORTAGES.items() if said in text), error)
+    """The error itself, or a 503 where the machine ran out of memory, threads, files or room on a disk."""
+    short = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _ERRNOS)
+    if short or any(said in str(error) for said in _SHORTAGES):
+        return ShortageError()
+    return error

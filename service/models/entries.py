@@ -127,7 +127,7 @@ def raw_entries(folder: Path) -> list[Any]:
         return []
     except OSError as error:
         raise UnusableModelError(f"the manifest cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnusableModelError(f"the manifest cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
 
 

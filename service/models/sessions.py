@@ -11,7 +11,6 @@ import onnx
 import onnxruntime as ort
 
 from exporter.formats.model_file import encode
-from service.errors import or_shortage
 from service.models.entries import Entry, UnusableModelError
 
 
@@ -64,7 +63,6 @@ def trial() -> Iterator[None]:
 
 def line(error: Exception) -> str:
     """What an error says, on one line."""
-    error = or_shortage(error)
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
 

@@ -10,16 +10,15 @@ import atexit
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Iterable
 from json.encoder import encode_basestring_ascii as quoted
+from queue import Full, Queue
 from typing import NamedTuple
 
 from service.json_text import moment, short
 
 STDERR = 2
-WAITING_AT_MOST = 1 << 20  # bytes of lines that are not written yet
-AT_ONCE = 1 << 16  # bytes of one write
+MOST_WAITING = 1 << 12  # log records, or batches of request lines, that are not written yet
 
 
 class Writer:
@@ -27,68 +26,38 @@ class Writer:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.lines: deque[bytes] = deque()
-        self.size = 0  # bytes of lines that are not written yet
+        self.waiting: Queue[bytes] = Queue(MOST_WAITING)
         self.lost = 0  # lines, since the start
         self.reported = 0  # of them, in the log
-        self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
 
-    def write(self, *lines: bytes) -> None:
+    def write(self, lines: bytes) -> None:
         """Have lines written some time; never waits."""
-        with self.changed:
-            for line in lines:
-                if self.size + len(line) > WAITING_AT_MOST:
-                    self.lost += 1
-                else:
-                    self.lines.append(line)
-                    self.size += len(line)
-            self.start()
-            self.changed.notify_all()
+        self.start()
+        try:
+            self.waiting.put_nowait(lines)
+        except Full:
+            self.lost += lines.count(b"\n")
+
+    def start(self) -> None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="log", daemon=True)
+            self.thread.start()
 
     def flush(self, seconds: float) -> None:
         """Wait until all is written, but not longer than that."""
-        with self.changed:
-            if self.size:
-                self.start()
-            self.changed.wait_for(lambda: not self.size, seconds)
-
-    def start(self) -> None:
-        """Have the thread, if it is not there and can be had; else the lines wait, and the next one tries again."""
-        if self.thread is not None:
-            return
-        thread = threading.Thread(target=self._run, name="log", daemon=True)
-        try:
-            thread.start()
-        except (RuntimeError, MemoryError):
-            return
-        self.thread = thread
+        with self.waiting.all_tasks_done:
+            self.waiting.all_tasks_done.wait_for(lambda: not self.waiting.unfinished_tasks, seconds)
 
     def _run(self) -> None:
         while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.lines)
-                chunk = self._take()
-            lost = self._put(chunk)
-            with self.changed:
-                self.size -= len(chunk)
-                self.lost += lost
-                self.changed.notify_all()
-            if not lost and self.lost > self.reported:
-                self._report()
-
-    def _take(self) -> bytes:
-        lines = [self.lines.popleft()]
-        size = len(lines[0])
-        while self.lines and (size := size + len(self.lines[0])) <= AT_ONCE:
-            lines.append(self.lines.popleft())
-        return b"".join(lines)
-
-    def _report(self) -> None:
-        lost = self.lost
-        fields = {"time": moment(), "level": "warning", "logger": "service", "message": "log lines lost"}
-        if not self._put(short({**fields, "lines": lost - self.reported, "in_all": lost}) + b"\n"):
-            self.reported = lost
+            lost = self._put(self.waiting.get())
+            self.lost += lost
+            if not lost and (unsaid := self.lost - self.reported):
+                fields = {"time": moment(), "level": "warning", "logger": "service", "message": "log lines lost"}
+                if not self._put(short({**fields, "lines": unsaid, "in_all": self.reported + unsaid}) + b"\n"):
+                    self.reported += unsaid
+            self.waiting.task_done()
 
     def _put(self, chunk: bytes) -> int:
         """How many of its lines could not be written whole."""
@@ -160,12 +129,10 @@ def write_requests(requests: Iterable[RequestLine]) -> None:
     start = f'{{"time":"{moment()}","level":"info","logger":"service","message":"request","request_id":'
     lines = []
     for name, method, path, status, seconds in requests:
-        try:
-            texts = f'{quoted(name)},"method":{quoted(method)},"path":{quoted(path)}'
-            lines.append(f'{start}{texts},"status":{status},"ms":{seconds * 1000:.3f}}}\n'.encode())
-        except MemoryError:  # a line that cannot be made is lost, like one that cannot be written
-            _writer.lost += 1
-    _writer.write(*lines)
+        texts = f'{quoted(name)},"method":{quoted(method)},"path":{quoted(path)}'
+        lines.append(f'{start}{texts},"status":{status},"ms":{seconds * 1000:.3f}}}\n')
+    if lines:
+        _writer.write("".join(lines).encode())
 
 
 def configure(level: str) -> None:

@@ -56,9 +56,8 @@ def application() -> object:
 
         app = create_app(settings, later=True)
     except Exception as error:
-        reason = or_shortage(error)
-        fields = {"error": f"{type(reason).__name__}: {reason}"}
-        log.error("the service cannot start", extra={"fields": fields}, exc_info=reason is error)
+        fields = {"error": f"{type(error).__name__}: {error}"}
+        log.error("the service cannot start", extra={"fields": fields}, exc_info=or_shortage(error) is error)
         with contextlib.suppress(OSError):
             failed.touch()
         sys.exit(CANNOT_START)

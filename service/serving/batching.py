@@ -23,7 +23,7 @@ from math import ceil
 
 import numpy as np
 
-from service.errors import BusyError, or_shortage
+from service.errors import BusyError
 from service.models.registry import LoadedModel
 from service.process.metrics import WAITING, ModelMetrics, note, tally, tell
 from service.process.settings import Settings
@@ -267,7 +267,6 @@ class Lane:
     def _give_up(self, pieces: list[Piece], error: Exception) -> None:
         """Tell the requests of a call why there is no answer. Their rows that still wait are not run any more."""
         tally(self.metrics.failures, 1)
-        error = or_shortage(error)
         self.failing = error
         log.error("a call failed", extra={"fields": {"model": self.model.name, "error": repr(error)[:300]}})
         for job, _, _ in pieces:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fastapi import APIRouter, Request
 from starlette.responses import StreamingResponse
 
-from service.errors import BadInputError, ProblemError, or_shortage
+from service.errors import BadInputError, ProblemError
 from service.models.entries import PIXELS, pieces
 from service.models.filters import LoadedFilter, Pixels
 from service.process import metrics
@@ -103,13 +103,7 @@ async def _parts(head: bytes, content: memoryview) -> Any:
 
 def _timed(chosen: LoadedFilter, tile: Any, stack: Pixels, answer: Pixels) -> float:
     started = time.perf_counter()
-    try:
-        chosen.fill(tile, stack, answer)
-    except ProblemError:
-        raise
-    except Exception as error:  # onnxruntime has classes of its own
-        failure = or_shortage(error)
-        raise failure if isinstance(failure, ProblemError) else ProblemError(500, f"{chosen.name} fails.") from error
+    chosen.fill(tile, stack, answer)
     return time.perf_counter() - started
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import ShortageError, or_shortage
 from service.models.registry import LoadedModel
 from service.statistics.scaling import Floats
 from tests.service import toy_models
@@ -113,12 +112,3 @@ def test_the_gauge_of_waiting_rows_is_zero_when_idle(connect: Connect, models: P
     client = connect(models)
     client.post("/median", json={"vectors": [[3, 1, 2]] * 9})
     assert re.search(r"^median_queue_rows 0\.0$", client.get("/metrics").text, re.M)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [MemoryError(), RuntimeError("can't start new thread"), SystemError("error return without exception set")],
-)
-def test_a_shortage_is_known_by_what_it_says(error: Exception) -> None:
-    assert isinstance(or_shortage(error), ShortageError)
-    assert or_shortage(ValueError("x")).args == ("x",)

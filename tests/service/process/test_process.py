@@ -243,7 +243,7 @@ def test_lost_lines_are_counted_and_reported() -> None:
     with open(read, "rb") as stream:
         for number in range(50):
             writer.write(b'{"number": %d, "filling": "%s"}\n' % (number, b"x" * 5000))
-        until(lambda: writer.lost and not writer.size)
+        until(lambda: writer.lost and not writer.waiting.unfinished_tasks)
         got = os.read(read, 1 << 20)
         for number in (98, 99):
             writer.write(b'{"number": %d}\n' % number)
@@ -318,7 +318,7 @@ def test_a_start_that_fails_says_why_and_is_no_success(serve: Serve, models: Pat
     server = serve(models, "--workers", str(workers), "--threads", "1000", how=limit)
     assert server.process.wait(SILENT_S - 10) != 0
     line = next(line for line in server.log.splitlines() if "cannot start" in line)
-    assert "ran out of threads" in json.loads(line)["error"]
+    assert "start new thread" in json.loads(line)["error"]
     assert "Traceback" not in server.log
 
 
