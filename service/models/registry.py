@@ -20,7 +20,7 @@ import numpy as np
 from exporter.analysis.promise import uniform_only
 from exporter.formats.manifest import MANIFEST
 from exporter.formats.speed_table import LARGEST, SPEED_TABLE, SpeedTable, parsed
-from service.errors import BadInputError, ProblemError
+from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.models.entries import (
     Entry,
     FilterTerms,
@@ -194,6 +194,7 @@ def load(
         try:
             found = raw_entries(folder)
         except UnusableModelError as error:
+            _raise_shortage(error, previous)
             left_out[MANIFEST] = str(error)
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
@@ -220,6 +221,7 @@ def load(
                 if enough is not None and enough(model):
                     return Registry(models, left_out, filters)
             except Exception as error:  # a class that no check foresaw still costs one model, not the service
+                _raise_shortage(error, previous)
                 reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {line(error)}"
                 left_out[label(raw, number)] = reason
                 log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
@@ -252,6 +254,13 @@ def _size(entry: Any) -> int:
     about = entry.get("description") if isinstance(entry, dict) else None
     d = about.get("d") if isinstance(about, dict) else None
     return d if isinstance(d, int) else 0
+
+
+def _raise_shortage(error: Exception, previous: Registry | None) -> None:
+    """A machine without memory or files says nothing of a folder: it ends a reload, and costs none of the models."""
+    causes = [or_shortage(each) for each in (error, error.__context__) if isinstance(each, Exception)]
+    if previous is not None and previous.everything and any(isinstance(each, ShortageError) for each in causes):
+        raise ShortageError from None
 
 
 def _open(entry: Entry, threads: int) -> LoadedModel:

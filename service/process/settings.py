@@ -20,13 +20,14 @@ from exporter.version import __version__
 
 PREFIX = "MEDIAN_"
 MODELS = Path("models")
+SMALLEST = 1e-6  # of what must be positive
 MOST_THREADS = 1024  # more than any machine has use for; starting a million takes minutes
 
 MOST_LENGTH = 1 << 22  # a model for any rank has up to four times as many entries, and counts up to 2^24 are exact
 
 
-def _option(default: Any, text: str, *, flag: bool = True) -> Any:
-    return field(default=default, metadata={"help": text, "flag": flag})
+def _option(default: Any, text: str, least: float | None = None, *, flag: bool = True) -> Any:
+    return field(default=default, metadata={"help": text, "flag": flag, "least": least})
 
 
 @dataclass(frozen=True)
@@ -37,67 +38,51 @@ class Settings:
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8000, "port to listen on; 0 takes a free one")
     engine: str = _option("uvicorn", "what runs the application: uvicorn, on this machine, or ray, on a cluster")
-    workers: int = _option(1, "worker processes; with --engine ray there are replicas instead")
-    replicas: int = _option(1, "replicas that --engine ray always runs")
-    max_replicas: int = _option(8, "replicas that --engine ray runs at most, when many requests wait")
-    replica_requests: int = _option(16, "requests per replica, waiting ones too, above which --engine ray adds another")
-    replica_cpus: float = _option(1.0, "processors that --engine ray sets aside for a replica, which are its threads")
-    threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers")
+    workers: int = _option(1, "worker processes; with --engine ray there are replicas instead", 1)
+    replicas: int = _option(1, "replicas that --engine ray always runs", 1)
+    max_replicas: int = _option(8, "replicas that --engine ray runs at most, when many requests wait", 1)
+    replica_requests: int = _option(
+        16, "requests per replica, waiting ones too, above which --engine ray adds another", 1
+    )
+    replica_cpus: float = _option(
+        1.0, "processors that --engine ray sets aside for a replica, which are its threads", 0
+    )
+    threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers", 0)
     build: bool = _option(True, "build models that are missing: the default one, and what long vectors need")
     build_into: str = _option("", "folder that keeps models built for requests; else they last as long as the service")
-    max_length: int = _option(2**20, "longest vector that models are built for; longer ones need a model that is there")
-    max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off")
-    batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call")
-    inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread")
-    cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut")
-    queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429")
-    max_vectors: int = _option(4096, "vectors in one request")
-    max_body_mib: float = _option(64.0, "size of a request body")
-    max_bodies_mib: float = _option(256.0, "size of all bodies being read or answered; beyond that 503")
+    max_length: int = _option(
+        2**20, "longest vector that models are built for; longer ones need a model that is there", 1
+    )
+    max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off", 1)
+    batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call", 0)
+    inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread", 0)
+    cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut", 1)
+    queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429", 1)
+    max_vectors: int = _option(4096, "vectors in one request", 1)
+    max_body_mib: float = _option(64.0, "size of a request body", SMALLEST)
+    max_bodies_mib: float = _option(256.0, "size of all bodies being read or answered; beyond that 503", SMALLEST)
     max_memory_mib: float = _option(
-        1024.0, "memory of all requests under way, beyond that of the idle process; then 503"
+        1024.0, "memory of all requests under way, beyond that of the idle process; then 503", SMALLEST
     )
-    max_head_kib: float = _option(32.0, "size of a request's head; beyond that 431")
-    max_connections: int = _option(1000, "connections per worker; beyond that 503")
+    max_head_kib: float = _option(32.0, "size of a request's head; beyond that 431", SMALLEST)
+    max_connections: int = _option(1000, "connections per worker; beyond that 503", 1)
     timeout_s: float = _option(
-        30.0, "longest time one request may take, and longest wait for a client that does not read"
+        30.0, "longest time one request may take, and longest wait for a client that does not read", SMALLEST
     )
-    head_timeout_s: float = _option(10.0, "longest time the head of a request may take; then 408")
-    idle_s: float = _option(5.0, "how long a connection is kept after an answer")
-    drain_s: float = _option(1.0, "time between SIGTERM, which ends readiness, and closing the port")
+    head_timeout_s: float = _option(10.0, "longest time the head of a request may take; then 408", SMALLEST)
+    idle_s: float = _option(5.0, "how long a connection is kept after an answer", SMALLEST)
+    drain_s: float = _option(1.0, "time between SIGTERM, which ends readiness, and closing the port", 0)
     log_level: str = _option("info", "debug, info, warning or error; info writes a line for every request")
     api_key: str = _option("", "key every request must carry (X-API-Key or Authorization: Bearer)", flag=False)
     runtime_dir: str = _option("", "scratch folder shared by the workers; made when empty", flag=False)
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("workers", 1),
-            ("replicas", 1),
-            ("max_replicas", self.replicas),
-            ("replica_requests", 1),
-            ("max_connections", 1),
-            ("max_batch", 1),
-            ("queue", 1),
-            ("max_vectors", 1),
-            ("cache_kib", 1),
-            ("max_length", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("threads", "batch_delay_ms", "inline_ms", "drain_s", "replica_cpus"):
-            if not 0 <= getattr(self, name) < inf:
-                raise ValueError(f"{name} must be finite and not negative")
-        for name in (
-            "timeout_s",
-            "head_timeout_s",
-            "idle_s",
-            "max_body_mib",
-            "max_bodies_mib",
-            "max_memory_mib",
-            "max_head_kib",
-        ):
-            if not 0 < getattr(self, name) < inf:
-                raise ValueError(f"{name} must be positive and finite")
+        for option in fields(self):
+            value, least = getattr(self, option.name), option.metadata["least"]
+            if least is not None and not least <= value < inf:
+                raise ValueError(f"{option.name} must be at least {least:g} and finite, not {value}")
+        if self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas must be at least {self.replicas}, the replicas, not {self.max_replicas}")
         for name in ("workers", "threads"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} must be at most {MOST_THREADS}, not {getattr(self, name)}")
@@ -212,16 +197,7 @@ def _service_link(name: str, text: str) -> bool:
 
 def _parse(text: str, like: Any) -> Any:
     if isinstance(like, bool):
-        words = {
-            "1": True,
-            "true": True,
-            "yes": True,
-            "on": True,
-            "0": False,
-            "false": False,
-            "no": False,
-            "off": False,
-        }
+        words = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
         if text.lower() not in words:
             raise ValueError(text)
         return words[text.lower()]

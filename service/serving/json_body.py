@@ -89,7 +89,7 @@ def _number(value: Any, missing: bool, vector: int, index: int) -> float:
     if value is None and missing:
         return np.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        names = {bool: "A boolean", str: "A string", type(None): "Null", simdjson.Array: "An array"}
+        names = {bool: "A boolean", str: "A string", type(None): "NaN or null", simdjson.Array: "An array"}
         raise BadInputError(f"{names.get(type(value), 'An object')} is not a number.", vector=vector, index=index)
     return float(value)
 
@@ -97,7 +97,7 @@ def _number(value: Any, missing: bool, vector: int, index: int) -> float:
 def read(body: Body, *paths: MemberPath) -> tuple[dict[str, Any], dict[MemberPath, Numbers]]:
     """A JSON object as plain Python, without the arrays at `paths`, and these arrays."""
     text = bytes(body)
-    reading = _Reading(frozenset(paths))
+    reading = _Conversion(frozenset(paths))
     document = reading.plain(_parse(text), ())
     if not isinstance(document, dict):
         raise BadInputError("The body must be a JSON object.")
@@ -105,7 +105,7 @@ def read(body: Body, *paths: MemberPath) -> tuple[dict[str, Any], dict[MemberPat
     return document, {path: Numbers(array, brackets) for path, array in reading.found.items()}
 
 
-class _Reading:
+class _Conversion:
     """The conversion of one document."""
 
     def __init__(self, paths: frozenset[MemberPath]) -> None:

@@ -1,4 +1,4 @@
-"""Routes that let one look inside a network, and beside it: its layers on a vector, a neuron's formula, numpy's time."""
+"""Routes of the page, which the API document leaves out: the layers of a network, a formula, and the time of numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from exporter.analysis.promise import uniform_only
 from service.errors import BadInputError, ProblemError
-from service.serving import json_body, schemas
+from service.serving import json_body
 from service.serving.engine import Engine
 from service.serving.gateway import with_body
 from service.serving.json_body import Body, BodyLimits
@@ -32,7 +32,7 @@ def _json(content: Any) -> Response:
 
 def router(engine: Engine) -> APIRouter:
     """All of them."""
-    routes = APIRouter(tags=["watch"], route_class=PlainRoute)
+    routes = APIRouter(route_class=PlainRoute, include_in_schema=False)
     watcher = Watcher(engine)
 
     async def catalogue(request: Request) -> Response:
@@ -68,33 +68,11 @@ def router(engine: Engine) -> APIRouter:
         median, seconds, runs = await engine.in_thread(_time_numpy, vector)
         return _json({"median": median, "ms": seconds * 1e3, "runs": runs})
 
-    def add(method: str, path: str, handler: Any, model: type[Any], *statuses: int, **extra: Any) -> None:
-        answers = {200: {"model": model}, **schemas.problems(*statuses)}
-        routes.add_api_route(path, handler, methods=[method], responses=answers, openapi_extra=extra)
-
-    refusals = (400, 401, 408, 413, 415, 422, 429, 431, 503, 504)
-    add("GET", "/watch", catalogue, schemas.WatchList, 401)
-    add("POST", "/watch", watch, schemas.WatchAnswer, 404, *refusals, requestBody=_body("model", "construction"))
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": schema}
-        for name, schema in (("name", {"type": "string"}), ("layer", INTEGER), ("index", INTEGER))
-    ]
-    path = "/watch/{name}/layers/{layer}/neurons/{index}"
-    add("GET", path, neuron, schemas.NeuronFormula, 401, 404, 422, 429, 503, 504, parameters=parameters)
-    add("POST", "/numpy", numpy_median, schemas.NumpyAnswer, *refusals, requestBody=_body())
+    routes.add_api_route("/watch", catalogue, methods=["GET"])
+    routes.add_api_route("/watch", watch, methods=["POST"])
+    routes.add_api_route("/watch/{name}/layers/{layer}/neurons/{index}", neuron, methods=["GET"])
+    routes.add_api_route("/numpy", numpy_median, methods=["POST"])
     return routes
-
-
-LARGEST = float(np.finfo(np.float64).max)
-NUMBERS = {"type": "array", "minItems": 1, "items": {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}}
-INTEGER = {"type": "integer", "minimum": 0, "maximum": 999999999}
-
-
-def _body(*options: str) -> dict[str, Any]:
-    properties: dict[str, Any] = {"vector": NUMBERS, **{name: {"type": ["string", "null"]} for name in options}}
-    schema = {"type": "object", "required": ["vector"], "additionalProperties": False, "properties": properties}
-    content = {"schema": schema, "example": {"vector": [3, 1, 4, 1, 5, 9, 2]}}
-    return {"required": True, "content": {"application/json": content}}
 
 
 def _entry(each: Any) -> dict[str, Any]:

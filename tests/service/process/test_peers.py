@@ -125,8 +125,8 @@ def test_an_application_asks_its_peers(models: Path, connect: Callable[..., InPr
         ({"replicas": 0}, "replicas must be at least 1"),
         ({"replicas": 5, "max_replicas": 4}, "max_replicas must be at least 5"),
         ({"replica_requests": 0}, "replica_requests must be at least 1"),
-        ({"replica_cpus": float("inf")}, "replica_cpus must be finite"),
-        ({"replica_cpus": -1.0}, "replica_cpus must be finite"),
+        ({"replica_cpus": float("inf")}, "replica_cpus must be at least 0 and finite"),
+        ({"replica_cpus": -1.0}, "replica_cpus must be at least 0 and finite"),
     ],
 )
 def test_options_of_the_cluster_are_checked(options: dict[str, object], words: str) -> None:
