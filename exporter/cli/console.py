@@ -15,7 +15,6 @@ from importlib import import_module
 
 SERVICE = {
     "serve": "service.__main__", "client": "service.client.__main__", "tables": "service.tables.__main__",
-    "batch": "service.batch",
 }  # fmt: skip
 
 

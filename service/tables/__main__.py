@@ -46,7 +46,6 @@ def parser() -> argparse.ArgumentParser:
     add("--method", default="linear", metavar="M", help="one of the 13 methods of numpy.quantile [linear]")
     add("--nan", choices=["error", "skip"], default="error", help="refuse nulls and NaN, or leave them out [error]")
     add("--out", metavar="DIR", help="folder for Parquet files, local or remote [print CSV]")
-    add("--details", action="store_true", help="add the columns certified and error_bound")
     add("--engine", choices=["local", "ray"], default="local", help="threads of this process, or a Ray cluster [local]")
     add("--memory", default="1GB", metavar="SIZE", help="roughly how much to use [1GB]")
     add("--workers", type=int, default=0, metavar="N", help="threads [one per processor]")
@@ -56,7 +55,6 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
-    started = time.perf_counter()
     stopped: list[int] = []
 
     def stop(number: int, _: Any) -> None:
@@ -68,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, stop)
     try:
-        message = _answer(args)
+        _answer(args)
     except (
         Exception,
         KeyboardInterrupt,
@@ -81,57 +79,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if not args.quiet and args.out:
-        print(f"{message} in {time.perf_counter() - started:.1f} s")
     return 0
 
 
-def _answer(args: argparse.Namespace) -> str:
-    """Write or print the answers; the message at the end."""
-    from service.tables.inputs import LateFractionError, opened  # noqa: PLC0415, --help is fast
+def _answer(args: argparse.Namespace) -> None:
+    """Write the answers to a folder, or print them."""
+    import pyarrow.csv  # noqa: PLC0415, --help is fast
+
+    from service.tables.inputs import opened  # noqa: PLC0415
     from service.tables.output import Folder  # noqa: PLC0415
     from service.tables.query import TableQuery, in_bytes  # noqa: PLC0415
-    from service.tables.run import parts  # noqa: PLC0415
+    from service.tables.run import answer, write  # noqa: PLC0415
 
+    started = time.perf_counter()
     question = TableQuery(
         columns=tuple(args.column), by=tuple(args.by), keep=tuple(args.keep), per=args.per, method=args.method, nan=args.nan,
         q=None if args.quantile is None else tuple(args.quantile), engine=args.engine, memory=in_bytes(args.memory),
         workers=args.workers,
     )  # fmt: skip
     source = opened(args.input, question.memory)
-    plan = {"question": {**question.plan, "details": args.details}, "input": source.files}
-    folder = Folder(args.out, plan, reuse=not source.is_csv) if args.out else None
-    rows = written = 0
-    while True:
-        try:
-            if folder is None:
-                for _, table in parts(source, question):
-                    _show(_detailed(table) if args.details else table)
-                return ""
-            with folder.locked():
-                for number, table in parts(source, question, folder.done, folder):
-                    folder.write(number, _detailed(table) if args.details else table)
-                    rows, written = rows + table.num_rows, written + 1
-            return f"{rows} rows written to {args.out}" if written else f"{args.out}: all answers are there already"
-        except LateFractionError as late:
-            source, rows, written = source.widened(late), 0, 0
-
-
-def _detailed(table: Any) -> Any:
-    """With `certified`, true where there is an answer, and its `error_bound`, always 0: every answer is exact."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    counts = [table[name] for name in table.column_names if name.endswith("count")]
-    certified = pc.greater(pc.max_element_wise(*counts), 0)
-    bounds = pc.if_else(certified, 0.0, pa.scalar(None, pa.float64()))
-    return table.append_column("certified", certified).append_column("error_bound", bounds)
-
-
-def _show(table: Any) -> None:
-    import pyarrow.csv  # noqa: PLC0415
-
-    pyarrow.csv.write_csv(table, sys.stdout.buffer)
+    if not args.out:
+        pyarrow.csv.write_csv(answer(source, question), sys.stdout.buffer)
+        return
+    folder = Folder(args.out, {"question": question.plan, "input": source.files}, reuse=not source.is_csv)
+    with folder.locked():
+        rows = write(source, question, folder)
+    done = f"{sum(rows)} rows written to {args.out} in {time.perf_counter() - started:.1f} s"
+    if not args.quiet:
+        print(done if rows else f"{args.out}: all answers are there already")
 
 
 class _NoPandas:

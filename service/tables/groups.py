@@ -7,7 +7,7 @@ groups one behind the other, each in the order of its values, and any number of 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from service.tables.types import (
 )
 
 FEW = 1 << 15  # rows that are worth a look
+BLOCK = 1 << 18  # words that are compared at a time
 Codes = npt.NDArray[np.uint32]
 Picked = list[tuple[Words, Words, Any]]  # for each statistic: lower and upper words, and weights
 Found = tuple[Counts, Picked]  # the lengths of all groups, and their words
@@ -178,18 +179,14 @@ class Store:
 
     def pick(self, statistics: Sequence[Statistic]) -> Picked:
         """The words that every statistic mixes, for every group."""
-        words, least = self.words[: self.count], self.word.type(0)
-        if self.fused or not self.keyed:
-            words.sort()
-        else:
-            words, least = _sorted(words, self.codes[: self.count], len(self.lengths))
         places = [places_of(self.lengths, each) for each in statistics]
-        if not len(words):
-            words = np.zeros(1, words.dtype)
-        return [
-            ((words[low] + least).astype(self.word), (words[high] + least).astype(self.word), weight)
-            for low, high, weight in places
-        ]
+        words: Any = self.words[: self.count] if self.count else np.zeros(1, self.words.dtype)
+        if self.keyed and not self.fused and self.count:
+            take = _by_group(words, self.codes[: self.count], len(self.lengths))
+        else:
+            words.sort()
+            take = lambda at: words[at].astype(self.word)  # noqa: E731
+        return [(take(low), take(high), weight) for low, high, weight in places]
 
 
 def counted(lengths: Counts, codes: Codes, groups: int) -> Counts:
@@ -206,29 +203,38 @@ def places_of(lengths: Counts, statistic: Statistic) -> tuple[Counts, Counts, An
     return np.minimum(before + low, last), np.minimum(before + high, last), weight
 
 
-def _sorted(words: Words, codes: Codes, count: int) -> tuple[Words, Any]:
-    """Words of 64 bits by group and then by size, less the smallest word, which is returned too."""
-    if not len(words):
-        return words, np.uint64(0)
+def _by_group(words: Any, codes: Codes, groups: int) -> Callable[[Counts], Any]:
+    """How words of 64 bits are taken from their places when sorted by group and then by size.
+
+    The code and the upper bits of a word share 64 bits, and these are sorted. Words with the upper bits of a wanted word are
+    few, mostly one a group, and told apart afterwards.
+    """
     least = words.min()
     words -= least
-    bits = max(1, int(count - 1).bit_length())
+    spare = 64 - max(1, int(groups - 1).bit_length())
+    shift = np.uint64(max(0, int(words.max()).bit_length() - spare))
     both = codes.astype(np.uint64)
-    both <<= np.uint64(64 - bits)
-    if int(words.max()).bit_length() <= 64 - bits:  # code and word share 64 bits
-        both |= words
-        both.sort()
-        both &= np.uint64((1 << (64 - bits)) - 1)
-        return both, least
-    # the upper bits of the word first; words that share them are put in order afterwards
-    both |= words >> np.uint64(bits)
-    order = np.argsort(both)
-    words, both = words[order], both[order]
-    wrong = np.flatnonzero((both[1:] == both[:-1]) & (words[1:] < words[:-1]))
-    if len(wrong):
-        mixed = np.isin(both, both[wrong])
-        words[mixed] = words[mixed][np.lexsort((words[mixed], both[mixed]))]
-    return words, least
+    both <<= np.uint64(spare)
+    for start in range(0, len(words), BLOCK):
+        both[start : start + BLOCK] |= words[start : start + BLOCK] >> shift
+    both.sort()
+
+    def take(places: Counts) -> Any:
+        wanted = both[places]
+        upper = wanted & np.uint64((1 << spare) - 1)
+        if not shift:
+            return upper + least
+        same = []
+        for start in range(0, len(words), BLOCK):
+            here = slice(start, start + BLOCK)
+            same.append(start + np.flatnonzero(words[here] >> shift == upper[codes[here]]))
+        chosen = np.concatenate(same)
+        chosen = chosen[np.lexsort((words[chosen], codes[chosen]))]
+        counts = np.bincount(codes[chosen], minlength=groups)
+        at = np.cumsum(counts) - counts + places - np.searchsorted(both, wanted)
+        return words[chosen[np.minimum(at, len(chosen) - 1)]] + least  # any word for a group of no words
+
+    return take
 
 
 def in_memory(source: Source, question: TableQuery, keys: Keys) -> list[Found]:

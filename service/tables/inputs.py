@@ -11,12 +11,12 @@ import fnmatch
 import glob
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from service.tables.types import TableError
 FORMATS = {
     "parquet": "parquet", "pq": "parquet", "arrow": "ipc", "feather": "ipc", "ipc": "ipc", "csv": "csv", "tsv": "tsv",
 }  # fmt: skip
+Result = TypeVar("Result")
 ROWS = 1 << 17  # rows of a batch
 LIST_ROWS = 1 << 13  # the same where rows hold lists
 
@@ -87,13 +88,6 @@ class Source:
             group = f", row group {fragment.row_groups[0].id}"
         return f"{fragment.path}, column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))}{group}"
 
-    def widened(self, late: LateFractionError) -> Source:
-        """The same CSV files with one column of integers read as float64."""
-        column = self.schema.get_field_index(late.column)
-        if not pa.types.is_integer(self.schema.field(column).type):
-            raise TableError(str(late))
-        return replace(self, schema=self.schema.set(column, self.schema.field(column).with_type(pa.float64())))
-
 
 def rows_of(fragment: Any) -> int:
     """The rows of a fragment that is no CSV."""
@@ -116,6 +110,19 @@ class LateFractionError(TableError):
     def __init__(self, message: str, column: str) -> None:
         super().__init__(message)
         self.column = column
+
+
+def widened(source: Source, work: Callable[[Source], Result]) -> Result:
+    """The result of some work; done again with float64 in place of integers where a CSV column calls for it."""
+    while True:
+        try:
+            return work(source)
+        except LateFractionError as late:
+            column = source.schema.get_field_index(late.column)
+            if not pa.types.is_integer(source.schema.field(column).type):
+                raise TableError(str(late)) from None
+            field_ = source.schema.field(column).with_type(pa.float64())
+            source = replace(source, schema=source.schema.set(column, field_))
 
 
 @contextmanager

@@ -81,12 +81,13 @@ class Folder:
         """Whether a part is there from an earlier run."""
         return self.reuse and self.system.get_file_info([self.part(number)])[0].type == pa.fs.FileType.File
 
-    def write(self, number: int, table: pa.Table) -> None:
+    def write(self, number: int, table: pa.Table) -> int:
+        """Write a part as a whole; the number of its rows."""
         described = table.replace_schema_metadata({KEY: json.dumps(self.plan).encode()})
         with self._writing(self.part(number)):
             if self.work is None:  # a remote file appears when it is closed
                 pq.write_table(described, self.part(number), filesystem=self.system)
-                return
+                return int(table.num_rows)
             new = Path(self.path) / f".part-{number:05}.new"
             try:
                 pq.write_table(described, new)
@@ -95,6 +96,7 @@ class Folder:
                 new.replace(self.part(number))
             finally:
                 new.unlink(missing_ok=True)
+        return int(table.num_rows)
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from service.tables.groups import Found, Keys, in_memory, is_key, on_disk, wide
-from service.tables.inputs import LateFractionError, Source, opened, rows_of
+from service.tables.inputs import Source, opened, rows_of, widened
+from service.tables.output import Folder
 from service.tables.query import TableQuery, in_bytes
 from service.tables.types import TableError, dtype_of, is_list, plain_type, word_of
 
@@ -52,24 +53,29 @@ def medians(
     )  # fmt: skip
     source = opened(data, question.memory)
     try:
-        while True:
-            try:
-                return pa.concat_tables([table for _, table in parts(source, question)])
-            except LateFractionError as late:
-                source = source.widened(late)
+        return answer(source, question)
     finally:
         if source.kept is not None:
             source.kept.cleanup()
+
+
+def answer(source: Source, question: TableQuery) -> pa.Table:
+    """All answers as one table."""
+    return widened(source, lambda source: pa.concat_tables([table for _, table in parts(source, question)]))
+
+
+def write(source: Source, question: TableQuery, folder: Folder) -> list[int]:
+    """Write the answers that are not in the folder yet; the rows of each part that was written."""
+    return widened(source, lambda source: [folder.write(*part) for part in parts(source, question, folder)])
 
 
 def _names(given: Names) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def parts(
-    source: Source, question: TableQuery, done: Callable[[int], bool] = lambda number: False, state: Any = None
-) -> Iterator[tuple[int, pa.Table]]:
-    """The answers with the numbers of their parts, without parts that are `done`; `state` keeps a search between passes."""
+def parts(source: Source, question: TableQuery, folder: Folder | None = None) -> Iterator[tuple[int, pa.Table]]:
+    """The answers with the numbers of their parts, without parts that are in the folder; a search is kept there as well."""
+    done: Callable[[int], bool] = folder.done if folder else lambda number: False
     question = _resolved(source, question)
     spread: Map = lambda task, items: in_threads(task, items, question.threads)  # noqa: E731
     if question.engine == "ray":
@@ -85,7 +91,7 @@ def parts(
     elif not done(0):
         keys = Keys(source.schema, question.by)
         if question.per == "column":
-            found = _columns(source, question, spread, state)
+            found = _columns(source, question, spread, folder)
         elif question.engine == "ray":
             found = ray_groups(source, question, keys)
         else:
@@ -144,7 +150,7 @@ def _chunks(source: Source) -> list[list[Any]]:
     return chunks or [[]]
 
 
-def _columns(source: Source, question: TableQuery, spread: Map, state: Any) -> list[Found]:
+def _columns(source: Source, question: TableQuery, spread: Map, folder: Folder | None) -> list[Found]:
     """The words of whole columns: columns that fit are gathered, in blocks; the others are searched."""
     limit, keys = question.memory // GATHERED, Keys(source.schema, ())
     rows = source.rows
@@ -161,7 +167,7 @@ def _columns(source: Source, question: TableQuery, spread: Map, state: Any) -> l
     if large:
         from service.tables.search import searched  # noqa: PLC0415, loads onnxruntime
 
-        found |= zip(large, searched(source, replace(question, columns=large), limit, spread, state), strict=True)
+        found |= zip(large, searched(source, replace(question, columns=large), limit, spread, folder), strict=True)
     return [found[name] for name in question.columns]
 
 

@@ -194,10 +194,10 @@ def tallied(source: Source, passes: dict[str, Pass], nan: str, pieces: Sequence[
     return found
 
 
-def searched(source: Source, question: TableQuery, room: int, spread: Map, state: Any) -> list[Found]:
-    """The words of all columns of a question; every pass serves all of them. `state` keeps the search between passes."""
+def searched(source: Source, question: TableQuery, room: int, spread: Map, folder: Any) -> list[Found]:
+    """The words of all columns of a question; every pass serves all of them. A folder keeps the search between passes."""
     columns, statistics = question.columns, question.statistics
-    saved = (state.load() if state else None) or {}
+    saved = (folder.load() if folder else None) or {}
     sizes = {name: 8 * word_of(source.schema.field(name).type).itemsize for name in columns}
     searches = {name: Search.saved(saved[name]) if name in saved else Search(sizes[name]) for name in columns}
     pieces, room = source.pieces(), room // len(columns)
@@ -217,6 +217,6 @@ def searched(source: Source, question: TableQuery, room: int, spread: Map, state
                 totals[name].add(tally)
         for name, each in passes.items():
             searches[name].learn(each, totals[name], statistics)
-        if state:
-            state.save({name: asdict(each) for name, each in searches.items()})
+        if folder:
+            folder.save({name: asdict(each) for name, each in searches.items()})
     return [searches[name].picked(statistics) for name in columns]

@@ -94,6 +94,23 @@ def test_groups(table: pa.Table, by: list[str], memory: Any) -> None:
     assert sum(found["x_count"].to_pylist()) == len(table)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_groups_of_words_that_share_their_upper_bits(share: float) -> None:
+    """Code and word do not fit into 64 bits; words that differ in their last bits alone are told apart."""
+    rng, n = np.random.default_rng(4), 20000
+    x = np.where(rng.random(n) < share, 1 + rng.integers(0, 50, n) * 2.0**-52, rng.normal(size=n) * 1e300)
+    x[:2] = -1.7e308, 1.7e308
+    k = np.minimum(rng.geometric(0.002, n), 3000)
+    found = medians({"k": k, "x": pa.array(x, mask=k == 7)}, by="k", q=[0, 0.3, 0.5, 1], method="lower", nan="skip")
+    for row in found.to_pylist():
+        own = x[(k == row["k"]) & (k != 7)]
+        if len(own):
+            assert list(row.values())[2:] == np.quantile(own, [0, 0.3, 0.5, 1], method="lower").tolist()
+        else:
+            assert (row["count"], row["q0.5"]) == (0, None)
+    assert found["k"].to_pylist() == np.unique(k).tolist()
+
+
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [True, False]), "int8": (pa.int8(), [-1, 1]), "uint64": (pa.uint64(), [0, 2**64 - 1]),
     "float16": (pa.float16(), [-1.5, 2.0]), "float": (pa.float64(), [0.0, -0.0, float("nan")]),
