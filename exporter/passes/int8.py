@@ -27,7 +27,7 @@ INTEGERS: tuple[str, ...] = get_args(Integer)
 OPSET = 13  # the first with QuantizeLinear on int8 and Min, Max, Slice, Pad as we write them
 GRIDS = {"int8": Grid(-128, 127, 8), "uint8": Grid(0, 255, 8)}
 SCALES = 2.0**-100, 2.0**100  # beyond these the products with 255 leave the normal float32 numbers
-MOVES = {"Slice", "Gather", "Reshape", "Transpose", "Concat", "Pad"}
+MOVES = {"Slice", "Gather", "Reshape", "Transpose", "Concat", "Pad", "Identity"}
 COMPARES = {"Min", "Max"}
 
 
@@ -57,9 +57,16 @@ def quantisation(dtype: Any, given: tuple[float, float]) -> Quantisation:
 
 def in_integers(graph: Graph, of: Quantisation) -> Graph:
     """The graph from x to y with every tensor between its nodes, x and y as integers."""
-    stored = {"scale": np.float32(of.scale), "zero_point": np.dtype(of.dtype).type(of.zero_point)}
-    tensors = {name: numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()}
-    new = Graph(graph.dtype, initializers={**graph.initializers, **tensors}, opset=OPSET)
+    new, y = between_integers(graph, of, "y")
+    new.finish(y)
+    return new
+
+
+def between_integers(graph: Graph, of: Quantisation, output: str) -> tuple[Graph, str]:
+    """The graph with integers between its nodes and in place of its inputs, and the integers in place of an output."""
+    prefix = f"{graph.prefix}q_" if graph.prefix else ""
+    new = Graph(graph.dtype, initializers=dict(graph.initializers), opset=OPSET, prefix=prefix)
+    scale = parameters(new, of)
     read: dict[str, str] = {}
 
     def numbers(name: str) -> str:
@@ -67,7 +74,7 @@ def in_integers(graph: Graph, of: Quantisation) -> Graph:
         if name in new.initializers or not name:
             return name
         if name not in read:
-            read[name] = new.add("DequantizeLinear", [integers.get(name, name), *stored])
+            read[name] = new.add("DequantizeLinear", [integers.get(name, name), *scale])
         return read[name]
 
     integers: dict[str, str] = {}
@@ -75,6 +82,14 @@ def in_integers(graph: Graph, of: Quantisation) -> Graph:
         assert node.op_type in MOVES | COMPARES, node.op_type
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         made = new.add(node.op_type, [numbers(name) for name in node.input], **attributes)
-        integers[node.output[0]] = new.add("QuantizeLinear", [made, *stored])
-    new.finish(integers["y"])
-    return new
+        integers[node.output[0]] = new.add("QuantizeLinear", [made, *scale])
+    return new, integers[output]
+
+
+def parameters(graph: Graph, of: Quantisation) -> list[str]:
+    """The scale and the zero point as constants of a graph."""
+    stored = {"scale": np.float32(of.scale), "zero_point": np.dtype(of.dtype).type(of.zero_point)}
+    for name, value in stored.items():
+        tensor = numpy_helper.from_array(np.asarray(value), graph.prefix + name)
+        graph.initializers[tensor.name] = tensor
+    return [graph.prefix + name for name in stored]

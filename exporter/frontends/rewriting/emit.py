@@ -10,7 +10,7 @@ entries those with a lower index. That takes d^2 neurons. A NaN may give any ind
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import isqrt
@@ -26,7 +26,7 @@ from exporter.constructions import default
 from exporter.constructions.batcher import batcher
 from exporter.errors import UserError
 from exporter.frontends.rewriting import LONGEST
-from exporter.frontends.rewriting.find import NARROW, CannotReplace, Request
+from exporter.frontends.rewriting.find import NARROW, CannotReplace, Integers, Request
 from exporter.frontends.rewriting.select import Rows, method
 from exporter.ir.graph import Graph
 from exporter.ir.input_rounding import guarded
@@ -35,6 +35,7 @@ from exporter.ir.primitives import indicator_product, ranks
 from exporter.ir.trace import Node, constant, vector
 from exporter.options import Options
 from exporter.passes.comparators import sorted_along
+from exporter.passes.int8 import between_integers, parameters
 from exporter.passes.profiles import PROFILES
 from exporter.problem.grid import Grid
 from exporter.problem.task import rank
@@ -121,11 +122,34 @@ def estimate(request: Request, policy: Policy) -> Estimate:
 def emit(request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None) -> Emission:
     """The nodes for a request, or CannotReplace with the reason and the remedy."""
     _check_size(request, policy)
+    if policy.floats and request.integers and (request.op == "TopK" or not request.indices):
+        return _in_integers(request, policy, request.integers, prefix)
     if not policy.floats:
         return _Network(request, policy, x, prefix, domain).emission()
     if request.indices and request.op == "TopK" and (request.k > 1 or policy.reductions):
         return _Selected(request, policy, x, prefix).emission()
     return _Compared(request, x, prefix).emission()
+
+
+def _in_integers(request: Request, policy: Policy, integers: Integers, prefix: str) -> Emission:
+    """The nodes for a request of a quantised model, on its 8-bit integers: larger integers are larger numbers.
+
+    Values alone are found by Max and Min in the QDQ pattern. Indices are found by comparing integers, in int32.
+    """
+    of = integers.quantisation
+    if request.indices:
+        whole = replace(request, dtype=of.dtype)
+        made = _Selected(whole, policy, integers.tensor, prefix).emission()
+        graph, values = made.graph, made.values
+    else:
+        made = _Compared(replace(request, integers=None), integers.tensor, prefix).emission()
+        assert made.values
+        graph, values = between_integers(made.graph, of, made.values)
+    if values:
+        values = graph.add("DequantizeLinear", [values, *parameters(graph, of)])
+    return replace(
+        made, graph=graph, values=values, became=f"{made.became}, in {'int32' if request.indices else of.dtype}"
+    )
 
 
 def _check_size(request: Request, policy: Policy) -> None:
@@ -204,7 +228,8 @@ class _Selected(_Emitter):
     """TopK with indices, on rows of d numbers (exporter.frontends.rewriting.select)."""
 
     def __init__(self, request: Request, policy: Policy, x: str, prefix: str) -> None:
-        self.dtype = request.dtype if request.dtype in COMPARED else "float32"
+        wide = "int32" if request.integers else "float32"
+        self.dtype = request.dtype if request.dtype in COMPARED else wide
         super().__init__(request, x, prefix, self.dtype)
         self.graph.once = True
         self.policy = policy

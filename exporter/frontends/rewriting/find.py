@@ -7,7 +7,7 @@ ReduceMax and ArgMax. Of a TopK only the positions that later nodes read (by con
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -15,7 +15,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from exporter.errors import UserError
 from exporter.frontends.rewriting import OPERATORS
+from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 DEFAULT = ("TopK",)  # compilers have the others
 TYPES = {
@@ -28,12 +30,20 @@ Types = dict[str, tuple[int, Dims | None]]  # element type and dimensions of the
 
 
 @dataclass(frozen=True)
+class Integers:
+    """The 8-bit tensor that a DequantizeLinear before the node reads, and what its integers stand for."""
+
+    tensor: str
+    quantisation: Quantisation
+
+
+@dataclass(frozen=True)
 class Request:
     """One node that can be replaced: `k` entries in order along an axis of d, largest or smallest first.
 
     `values` and `indices` are the names of its outputs that are read, None for one that is not; `read` the positions that
     later nodes look at. Without `keep` the axis disappears (k = 1). `last`: of equal entries the last index is wanted.
-    `more` are further axes of a ReduceMax or ReduceMin.
+    `more` are further axes of a ReduceMax or ReduceMin. `integers`: where the input comes from, in a quantised model.
     """
 
     node: str
@@ -51,6 +61,7 @@ class Request:
     keep: bool = True
     last: bool = False
     more: tuple[int, ...] = ()
+    integers: Integers | None = None
 
     @property
     def d(self) -> int:
@@ -150,7 +161,7 @@ def _request(node: ir.Node, model: ir.Model, types: Types) -> Request | Left:
                 "the rank of its input is unknown", "give the model's inputs shapes, then export it again"
             )
         shaped = _topk if node.op_type == "TopK" else _extremum
-        return shaped(node, model, dims, dtype, types)
+        return replace(shaped(node, model, dims, dtype, types), integers=_integers(source, types))
     except CannotReplace as reason:
         return Left(called(node), node.op_type, reason.args[0], reason.args[1])
 
@@ -231,6 +242,29 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
         values=out if is_value else None, indices=None if is_value else out, read=(0,),
         keep=bool(node.attributes.get_int("keepdims", 1)), last=bool(node.attributes.get_int("select_last_index", 0)),
     )  # fmt: skip
+
+
+def _integers(value: ir.Value | None, types: Types) -> Integers | None:
+    """Of a tensor that a DequantizeLinear made from 8-bit integers with one scale."""
+    node = value.producer() if value else None
+    if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
+        return None
+    dtype = TYPES.get(ir.DataType(types.get(node.inputs[0].name or "", (0, None))[0]).name)
+    scale, zero = (_constant(v) for v in (*node.inputs[1:], None)[:2])
+    if zero is None and len(node.inputs) < 3:
+        zero = np.zeros(1)
+    if (
+        dtype not in INTEGERS
+        or scale is None
+        or zero is None
+        or scale.dtype != np.float32
+        or scale.size + zero.size != 2
+    ):
+        return None
+    try:
+        return Integers(node.inputs[0].name or "", quantisation(dtype, (float(scale[0]), float(zero[0]))))
+    except UserError:  # a scale that is negative, tiny or huge
+        return None
 
 
 def _read(value: ir.Value | None) -> str | None:

@@ -292,7 +292,7 @@ def replace(graph: ir.Graph, node: ir.Node, request: Request, emission: Emission
     graph.insert_before(node, [n for n in nodes if n is not None and n.graph is None])
     read = list(node.inputs)
     graph.remove(node, safe=True)
-    for value in read[1:]:
+    for value in read:
         _forget(graph, value)
 
 
