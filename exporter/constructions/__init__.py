@@ -28,13 +28,14 @@ from exporter.errors import UserError
 from exporter.ir.trace import LayerNames, Node
 from exporter.options import Options, Tune, nearest
 from exporter.passes.profiles import in_batches
+from exporter.planning.cells import window4_nearest, window4_plans, window5_plans
 from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
 from exporter.planning.depth5 import depth5_plans
 from exporter.planning.linear import linear_nearest, linear_plans
 from exporter.planning.linear_max import max_plans
 from exporter.planning.tree_max import tree_plans
 from exporter.planning.vote import vote_max_nearest, vote_max_plans
-from exporter.planning.window import window4_nearest, window4_plans, window5_plans, window6_plans
+from exporter.planning.window import window6_plans
 
 
 def default(op: str) -> str:
@@ -242,11 +243,16 @@ CONSTRUCTIONS: dict[str, Construction] = {
         ),
         Construction(
             "window4",
-            "ours: Theorem 3 of docs/frontier.md, cells of constants, slots by position",
-            "uniform inputs only: depth 4, width about d^(5/4)/√failure; for failures of a few percent and more",
-            Planned(window4_plans, lambda u, plan, delta, *_: window4(u, plan, delta), window4_nearest, gridded=True),
+            "ours: Theorem 3 of docs/frontier.md, cells of constants, a vote in every cell",
+            "uniform inputs only: depth 4, width O(d^(5/4) log(1/failure)); for failures of a percent and more",
+            Planned(
+                window4_plans,
+                lambda u, plan, delta, seed, _: window4(u, plan, delta, seed),
+                window4_nearest,
+                gridded=True,
+            ),
             _few_ranks,
-            takes=("failure", "width"),
+            takes=("failure", "width", "seed"),
             claims=Claims(4, 1.25),
             uniform=True,
         ),

@@ -23,6 +23,8 @@ from exporter.planning.goal import Goal
 from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
 
+WEAKEST_FIRST: tuple[FailureLaw, ...] = ("seeds", "file", "uniform-seeds", "uniform")
+
 
 @dataclass(frozen=True, eq=False)
 class Planned:
@@ -68,7 +70,7 @@ class Planned:
                 names.add(level, layer.module)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
         # what holds for every file holds over the seeds as well
-        law: FailureLaw | None = "seeds" if "seeds" in laws else next(iter(laws), None)
+        law = next((law for law in WEAKEST_FIRST if law in laws), None)
         return Statistics(stack([found[r] for r in ranks]), Failure(min(1.0, float(sum(bounds))), law), names)
 
 

@@ -2,14 +2,15 @@
 
 Theorems 3.1 to 3.3 speak of entries that are independent and uniform in [0, 1]. Then the entry of rank k lies in a window of
 constants, about √d entries long, and the first rounds of the linear networks, whose only work is to find such a window,
-are not needed. Every answer lies in the domain. An answer of window5 or window6, right or wrong, lies in the window or is
-one of its ends: a slot holds the distance of an entry from the lower end, and an empty slot holds 0.
+are not needed. Every answer, right or wrong, lies in the domain, and in the window or at one of its ends: a slot holds
+the distance of an entry from the lower end of the window or of its cell, and an empty slot holds 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,58 +21,80 @@ from exporter.constructions.sampling import (
     lean_ranks,
     lean_select,
     mask_of,
+    permutation,
     ranks_of_rows,
     slots_of,
 )
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product, like
 from exporter.ir.trace import Node, assume, constant, relu, stack, trim
-from exporter.planning.window import Cells, ConstantWindow, CountedWindow, WindowSchedule
+from exporter.planning.cells import Cells, CountedCells
+from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedule
 
 
-def window4(u: Node, plan: Cells, delta: Scalar) -> Node:
-    """Cells with constant ends; all pairs of the slots of every cell; the targets' cells yield them and the others 0.
+def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
+    """Cells with constant ends; all pairs of the slots of every cell; selection in the targets' cells."""
+    step = Fraction(delta)
+    ends, inside = (constant([float(min(e * step, most)) for e in plan.ends]) for most in (2, 1))
+    return _voted(u, ends, inside, plan, step, seed)
 
-    [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and u [u >= e] = δ [(u - e)/δ]+ + e [u >= e] read the same two neurons, so
-    after one layer the slots of a cell, sums over blocks of positions, are affine. An empty slot is 0 and ranks lowest.
-    With n entries in a cell and N below its upper end, rank r of all is rank p + r - N of its p slots: an empty slot or
-    none unless the cell holds it. Two entries in one slot count as 0, so every answer lies in the domain.
+
+def window5(u: Node, plan: ConstantWindow | CountedCells, delta: Scalar) -> Node:
+    """mask with constants; shortlist, pairs, select. Or count; cells that follow the count; pairs, select."""
+    step = Fraction(delta)
+    if isinstance(plan, ConstantWindow):
+        return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
+    n = _counted(u, plan.centre, step)
+    at = (plan.centre + plan.slope * plan.low) * step - plan.slope * step * n
+    ends = at.spread(0, len(plan.ends)) + constant([float(e * step) for e in plan.ends])
+    return _voted(u, ends, trim(ends), plan, step, 0)
+
+
+def _voted(u: Node, ends: Node, inside: Node, plan: Cells, step: Fraction, seed: int) -> Node:
+    """The targets by a vote in every cell (exporter.planning.cells); `inside` are the ends cut to the domain.
+
+    [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and [u - e]+ read the same two neurons, so after one layer the numbers and
+    the slots of the cells, sums over blocks of positions, are affine. With N entries below its upper end, rank r of all is
+    rank Q (N - r) + (Q + 1)/2 from the top of the slots of its cell: an empty slot, which is 0, or none unless the cell
+    holds it. The lower end of the cell is added, so that every answer lies in the target's cell, ends included.
     """
-    step, d, p, k = Fraction(delta), u.shape[0], plan.slots, len(plan.ends) - 1
-    ends = [e * step for e in plan.ends]
-    apart = (u.spread(0, k + 1) - constant([float(e) for e in ends]).spread(1, d)) / step
+    d, p, k, q = u.shape[0], plan.slots, len(plan.ends) - 1, plan.functions
+    wide = [float(b * step - a * step) for a, b in pairwise(plan.ends)]
+    apart = (u.spread(0, k + 1) - ends.spread(1, d)) / step
     beyond = relu(apart)
     there = assume(relu(apart + 1) - beyond, 0.0, 1.0)
-    values = assume(beyond * step + there.along(0, sp.diags_array([float(e) for e in ends]).tocsr()), 0.0, 1.0)
+    lower, upper = (beyond.take(range(i, k + i)) * step for i in (0, 1))
+    values = assume(lower - upper - there.take(range(1, k + 1)).along(0, sp.diags_array(wide).tocsr()), 0.0, max(wide))
     rows = np.repeat(np.arange(p), [size for _, blocks, size in groups(d, p) for _ in range(blocks)])
-    sums = sp.csr_array((np.ones(d), (rows, np.arange(d))), shape=(p, d))
-
-    def slots(v: Node) -> Node:
-        return assume((v.take(range(k)) - v.take(range(1, k + 1))).along(1, sums), 0.0, float(-(-d // p)))
-
-    found, held = slots(values), slots(there)
-    ranks = ranks_of_rows(found + held * step, step)
+    orders = [permutation(d, seed, number) for number in range(q)]
+    places = np.concatenate([number * p + rows for number in range(q)]), np.concatenate(orders)
+    sums = sp.csr_array((np.ones(q * d), places), shape=(q * p, d))
+    slots = assume(values.along(1, sums), 0.0, max(wide) * -(-d // p))
+    ranks = ranks_of_rows(slots, step)
+    first, last = inside.take(range(k)), inside.take(range(1, k + 1))
+    length = assume(last - first, 0.0, max(wide))
+    above = slots - (first - ends.take(range(k))).spread(1, q * p)  # the lowest cells may begin below the domain
+    held = assume(relu(above) - relu(above - length.spread(1, q * p)), 0.0, max(wide))
     below = assume(d - there.take(range(1, k + 1)).sum(1), 0.0, float(d))
-    # no more than `held`, so that two and more are cut to 0: a sum of both targets would be a right mean of wrong ranks
-    one = assume(relu(found - 2 * (held - 1)) - relu(2 * (1 - held)), 0.0, 1.0)
-    chosen = [
-        indicator_product(one, (p + plan.low + o - below).spread(1, p) - ranks).sum(1).sum(0).reshape(1)
-        for o in range(plan.outputs)
-    ]
-    return stack([assume(each, 0.0, 1.0) for each in chosen])
+    found = []
+    for rank in range(plan.low, plan.high + 1):
+        wanted = q * p + 1 - (q + 1) // 2 + q * (rank - below)
+        chosen = indicator_product(held, wanted.spread(1, q * p) - ranks).sum(1).sum(0)
+        passed = relu(length - trim(below - (rank - 1))).sum(0)  # the cells that lie below the target
+        found.append((inside.take([0]).reshape() + passed + chosen).reshape(1))
+    return stack([assume(each, 0.0, 1.0) for each in found])
 
 
-def window5(u: Node, plan: ConstantWindow, delta: Scalar) -> Node:
-    """mask with constants; shortlist, pairs, select."""
-    step = Fraction(delta)
-    return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
+def _counted(u: Node, centre: int, step: Fraction) -> Node:
+    """The number of entries below a constant."""
+    d = u.shape[0]
+    return assume(d - compare(u, (centre - 1) * step, step).sum(), 0.0, float(d))
 
 
 def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
     """count below a constant; mask with ends that are affine in the count; shortlist, pairs, select."""
-    step, d = Fraction(delta), u.shape[0]
-    not_below = compare(u, (plan.centre - 1) * step, step).sum()
-    n = assume(d - not_below, 0.0, float(d))
+    step = Fraction(delta)
+    n = _counted(u, plan.centre, step)
     per, at = plan.slope * step, plan.centre * step
     lower = at + per * plan.low - plan.below * step - per * n
     upper = at + per * (plan.high - 1) + (plan.above - 1) * step - per * n

@@ -4,7 +4,8 @@
     ├── Depth5Schedule      blocks and the window of ranks kept in each
     ├── LinearSchedule      linear46: FirstSample, HardRound, SoftRound ..., HashEnding
     ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockSample
-    ├── WindowSchedule      windows of constants for uniform inputs: window4, window5, window6
+    ├── WindowSchedule      windows for uniform inputs: window5, window6
+    ├── Cells               a window cut into cells, with a vote: window4, and window5 for failures of a few percent
     ├── VoteSchedule        maximum of uniform inputs: a constant and hash functions
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima

@@ -1,13 +1,12 @@
-"""Windows of constants: the planner of window4, window5 and window6, for inputs that are uniform in the domain.
+"""Windows for inputs that are uniform in the domain: what the planners of window4, window5 and window6 share.
 
 The entries are independent, and the chance of one to lie below grid value A is (A - 1/2)/cells for reals rounded to the
 grid, A/(cells + 1) where all grid values are equally likely. `Steps` bounds both, and what rounding the ends of the domain
 or the data twice does to them; all that is proven here holds for every law within these bounds. Nothing is drawn, so
 nothing depends on a seed, and equal entries are counted as they come: windows are closed intervals of grid values.
 
-    window4   cells of constants; the target's cell must hold no two entries of one block of positions
-    window5   live is what lies in first .. last; the targets must be there, and no block may hold too many live ones
-    window6   N entries lie below a constant A; the ends A + slope (rank - N) -+ margin follow the count. Given N the
+    constant  live is what lies in first .. last; the targets must be there, and no block may hold too many live ones
+    counted   N entries lie below a constant A; the ends A + slope (rank - N) -+ margin follow the count. Given N the
               entries on either side of A are independent: the numbers beyond an end are binomial, and the count of a
               block is a sum of independent indicators (docs/frontier.md), so that Hoeffding's theorem bounds its tail
 """
@@ -30,7 +29,6 @@ SPARE = 16  # neurons for counts and ranks that a layer carries beside its vecto
 SHARES = tuple(k / 20 for k in range(1, 20, 2))  # of the failure target, for windows that miss; blocks get the rest
 OUTSIDE = 1e-4  # of the failure target, for counts so far off that they are taken to fail
 WIDEST = 1000  # in units of d
-MOST = 2 * 4096**2  # neurons of a layer of window4: more do not fit where it would be run
 BINS = 24
 FINE = 64  # margins are found to this part of the distance of two entries
 
@@ -102,27 +100,6 @@ class CountedWindow(WindowSchedule):
         d = self.d
         first = [("count", 3 * d), ("mask", 5 * d + 5)]
         return tuple(PlannedLayer(*layer) for layer in [*first, *self._ending()])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cells(Schedule):
-    """window4: grid values e_0 < ... < e_K; cell i is e_i .. e_(i + 1) - 1, and has a slot for every block of positions."""
-
-    ends: tuple[int, ...]
-    slots: int
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "uniform"
-
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        k, p = len(self.ends) - 1, self.slots
-        return (
-            PlannedLayer("compare with the ends", 2 * (k + 1) * self.d),
-            PlannedLayer("pairs", k * (p * (p - 1) + 2 * p + 2)),
-            PlannedLayer("select", 4 * self.outputs * k * p),
-        )
 
 
 Overflows = Callable[[tails.Ints, tails.Ints], tails.Floats]  # of block lengths and entries: P(one block holds more)
@@ -313,88 +290,12 @@ def _one_of_counted(chance: tails.Floats, live: tails.Floats, size: tails.Ints, 
     return reproducible.total(tail * np.minimum(chance, 1.0), 1)
 
 
-def separated(d: int, slots: int, most: int) -> tails.Floats:
-    """A bound of P(two of n entries at random places share a block) for n = 0 .. most.
-
-    Given k in different blocks, at most k (longest - 1) of the d - k places that are left are in these blocks.
-    """
-    longest, k = -(-d // slots), np.arange(1, most, dtype=np.float64)
-    free = np.maximum(0.0, 1 - k * (longest - 1) / np.maximum(d - k, 1))
-    return np.concatenate([[0.0, 0.0], np.minimum(1.0, 1 - np.multiply.accumulate(free) + 1e-14)])[: most + 1]
-
-
-def collides(goal: Goal, ends: tails.Ints, slots: int) -> float:
-    """P(a target's cell holds two entries of one block), summed over the cells.
-
-    With a entries below a cell and n in it, a target is in the cell when low - n <= a <= high - 1; the entries of a cell
-    stand at random places. The law of (a, n) is trinomial; a cell with more than `most` is taken to collide.
-    """
-    d, steps, total = goal.d, Steps(goal.cells), 0.0
-    first, beyond = ends[:-1], ends[1:]
-    chance = steps.within(first, beyond - 1)
-    most = min(d, int(8 + 3 * d * chance.max()))
-    together = separated(d, slots, most)
-    n, back = np.meshgrid(np.arange(2, most + 1), np.arange(most + goal.gap + 1), indexing="ij")
-    a = goal.high - 1 - back
-    keep = (a >= 0) & (a >= goal.low - n) & (a + n <= d)
-    n, a = n[keep], a[keep]
-    terms = tails.log_multinomial(
-        [a[None, :], n[None, :], (d - a - n)[None, :]],
-        [np.maximum(p, 1e-300)[:, None] for p in (steps.at_most(first), chance, 1 - steps.at_least(beyond))],
-    )
-    total = float(reproducible.total(reproducible.total(reproducible.exp(terms) * together[n], 1)))
-    crowd = tails.binomial_upper_tail(d, chance, most + 1) if most < d else np.zeros(1)
-    return total + float(reproducible.total(crowd))
-
-
-def window4_plans(goal: Goal) -> Iterator[Cells]:
-    """For a width the cells are as many as the first layer has room for; the narrowest over all shares of the failure."""
-    d, found, widest = goal.d, None, min(2 * goal.d**2, MOST)
-
-    def fit(at: Window, width: int) -> Cells | None:
-        window = at.make(d=d, low=goal.low, high=goal.high, events=(), ending=BlockSample(1, d, 1))
-        assert isinstance(window, ConstantWindow)
-        cells = min(width // (2 * d) - 1, window.last + 1 - window.first)
-        if cells < 1:
-            return None
-        ends = reproducible.evenly(window.first, window.last + 1, cells)
-        slots = min(d, isqrt(max(0, width // (len(ends) - 1) - 2)) - 1)
-        if slots <= goal.gap + 1:
-            return None
-        events = (*at.miss, Event("two entries of the target's cell share a block", collides(goal, ends, slots)))
-        ranks = {"d": d, "low": goal.low, "high": goal.high}
-        return proven(Cells(**ranks, events=events, ends=tuple(map(int, ends)), slots=slots), goal, width)
-
-    for share in SHARES:
-        at = constant_window(goal, share)
-        if fit(at, widest) is not None:
-            width = first_edge(lambda w: fit(at, w) is not None, widest)  # noqa: B023
-            found, widest = fit(at, width), width - 1
-    if found is not None:
-        yield found
-
-
-def window4_nearest(goal: Goal) -> str | None:
-    return None if 2 * goal.d**2 <= MOST else f"wider than {MOST} neurons it is not built: allow a larger failure"
-
-
-def first_edge(holds: Callable[[int], bool], good: int) -> int:
-    """A number that holds, within half a percent of one that does not."""
-    bad = good // 2
-    while bad and holds(bad):
-        good, bad = bad, bad // 2
-    while good - bad > max(1, good // 200):
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if holds(middle) else (good, middle)
-    return good
-
-
-def window5_plans(goal: Goal) -> Iterator[WindowSchedule]:
-    return best(goal, partial(constant_window, goal))
+def counts_of(goal: Goal) -> Counts:
+    """The law of the number of entries below a constant next to the targets."""
+    between = goal.low + goal.high - 1  # twice the place of the targets
+    centre = max(1, min(goal.cells, between * goal.cells // (2 * goal.d)))
+    return Counts.of(goal.d, goal.cells, centre, OUTSIDE * goal.failure)
 
 
 def window6_plans(goal: Goal) -> Iterator[WindowSchedule]:
-    between = goal.low + goal.high - 1  # twice the place of the targets
-    centre = max(1, min(goal.cells, between * goal.cells // (2 * goal.d)))
-    counts = Counts.of(goal.d, goal.cells, centre, OUTSIDE * goal.failure)
-    return best(goal, partial(counted_window, goal, counts))
+    return best(goal, partial(counted_window, goal, counts_of(goal)))

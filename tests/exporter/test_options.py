@@ -31,6 +31,7 @@ SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
         {"d": 256, "rank": 20, "blocks": "lean"},
         {"d": 300, "rank": [60, 61], "failure": 1e-6},
     ],
+    ("window4", "seed"): [{"failure": 0.45}],
     ("window5", "objective"): [{"d": 20, "failure": 1e-2}],
     ("window6", "objective"): [{"d": 20, "failure": 1e-2}],
     ("tree-max", "depth"): [{"depth": 5}],

@@ -79,7 +79,7 @@ def test_wider_than_asked_is_refused_with_the_nearest() -> None:
 
 def test_window4_is_refused_where_it_would_not_fit_in_memory() -> None:
     with pytest.raises(UserError, match="wider than 33554432 neurons it is not built"):
-        planner("window4").schedule(Goal(d=16384, low=8192, high=8193, failure=1e-3))
+        planner("window4").schedule(Goal(d=65536, low=32768, high=32769, failure=1e-3))
 
 
 def test_the_size_is_no_larger_where_it_is_the_objective() -> None:

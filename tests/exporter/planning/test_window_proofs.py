@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import pairwise, product
-from math import comb, factorial, prod
+from itertools import combinations, pairwise, product
+from math import factorial, prod
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from exporter.analysis.evaluate import evaluate
-from exporter.constructions.sampling import groups
+from exporter.constructions.sampling import groups, permutation
 from exporter.constructions.window import window4, window5, window6
 from exporter.ir.network import network
 from exporter.ir.trace import vector
+from exporter.planning.cells import Cells, CountedCells, crowded
 from exporter.planning.schedule import BlockSample, Schedule
-from exporter.planning.window import Cells, ConstantWindow, CountedWindow
+from exporter.planning.window import ConstantWindow, CountedWindow
 
 D, N = 5, 8  # 9^5 inputs, all equally likely: entries are independent, P(x < A) = A/9
 RANK = 3
-NETWORKS = {ConstantWindow: window5, CountedWindow: window6, Cells: window4}
+EVERY = np.array(list(product(range(N + 1), repeat=D)))
+NETWORKS = {ConstantWindow: window5, CountedWindow: window6, Cells: window4, CountedCells: window5}
 
 
 def below(a: int) -> float:
@@ -31,7 +33,7 @@ def failures(plan: Schedule) -> float:
     """The exact chance that the network is wrong."""
     x = vector(D)
     net = network(x, NETWORKS[type(plan)](x, plan, Fraction(1, N)))  # type: ignore[operator]
-    inputs = np.array(list(product(range(N + 1), repeat=D))) / N
+    inputs = EVERY / N
     out = np.concatenate([evaluate(net, part)[:, 0] for part in np.array_split(inputs, 8)])
     return float(np.mean(out != np.sort(inputs, axis=1)[:, RANK - 1]))
 
@@ -79,27 +81,88 @@ def test_theorem_2(centre: int, slope: int, margin: int, blocks: int, entries: i
     assert exact <= bound + 1e-12
 
 
+def multinomial(counts: tuple[int, ...], cuts: tuple[int, ...]) -> float:
+    """The chance of so many entries below, between and beyond some cuts, ascending."""
+    chances = np.diff([0.0, *(below(cut) for cut in cuts), 1.0])
+    ways = factorial(D) / prod(factorial(c) for c in counts)
+    return float(ways * prod(p**c for p, c in zip(chances, counts, strict=True)))
+
+
 @pytest.mark.parametrize("ends", [(3, 4, 6), (2, 4, 5, 7), (0, 3, 6, 9), (4, 5)])
 @pytest.mark.parametrize("slots", [2, 3, 5])
 def test_theorem_3(ends: tuple[int, ...], slots: int) -> None:
-    bound = binom.sf(RANK - 1, D, below(ends[0])) + binom.sf(D - RANK, D, 1 - below(ends[-1]))
-    longest = -(-D // slots)
+    outside = binom.sf(RANK - 1, D, below(ends[0])) + binom.sf(D - RANK, D, 1 - below(ends[-1]))
+    bound, fails = outside, crowded(D, slots, 1, D)
     for first, beyond in pairwise(ends):
-        chances = (below(first), below(beyond) - below(first), 1 - below(beyond))
-        for a, m in product(range(D + 1), range(D + 1)):
-            if a + m <= D and RANK - m <= a <= RANK - 1:
-                counts = (a, m, D - a - m)
-                term = (
-                    factorial(D)
-                    / prod(factorial(c) for c in counts)
-                    * prod(p**c for p, c in zip(chances, counts, strict=True))
-                )
-                bound += term * (1 - prod(max(0.0, 1 - k * (longest - 1) / (D - k)) for k in range(1, m)))
-    plan = Cells(d=D, low=RANK, high=RANK, events=(), ends=ends, slots=slots)
-    exact = failures(plan)
+        for x, m in product(range(D + 1), range(D + 1)):
+            if x + m <= D and RANK - m <= x <= RANK - 1:
+                chance = multinomial((x, m, D - x - m), (first, beyond))
+                bound += chance * min(1.0, fails[RANK - x] + fails[x + m - RANK + 1])
+    exact = failures(Cells(d=D, low=RANK, high=RANK, events=(), ends=ends, slots=slots))
     assert exact <= bound + 1e-12
     if slots == D:  # no two entries share a block: only a target outside can fail, and it does
-        outside = sum(
-            comb(D, n) * below(ends[0]) ** n * (1 - below(ends[0])) ** (D - n) for n in range(RANK, D + 1)
-        ) + float(binom.sf(D - RANK, D, 1 - below(ends[-1])))
         assert exact <= outside + 1e-12
+
+
+@pytest.mark.parametrize(("centre", "slope", "ends"), [(4, 2, (-1, 1, 2)), (5, 1, (-2, 0, 1, 3)), (4, 2, (-3, 2))])
+@pytest.mark.parametrize("slots", [2, 3, 5])
+def test_theorem_9(centre: int, slope: int, ends: tuple[int, ...], slots: int) -> None:
+    """Cells that follow a count: the law of the count, of the entries below a cell and of those in it."""
+    bound, fails = 0.0, crowded(D, slots, 1, D)
+    for n, x, m in product(range(D + 1), repeat=3):
+        for first, beyond in pairwise(min(max(centre + slope * (RANK - n) + e, 0), N + 1) for e in ends):
+            marks = sorted([(centre, n), (first, x), (beyond, x + m)])
+            counts = tuple(np.diff([0, *(count for _, count in marks), D]).tolist())
+            if min(counts) >= 0 and RANK - m <= x <= RANK - 1:
+                chance = multinomial(counts, tuple(cut for cut, _ in marks))
+                bound += chance * min(1.0, fails[RANK - x] + fails[x + m - RANK + 1])
+        if m == x == 0:
+            low, high = centre + slope * (RANK - n) + ends[0], centre + slope * (RANK - n) + ends[-1]
+            targets = np.sort(EVERY[(centre > EVERY).sum(axis=1) == n], axis=1)[:, RANK - 1]
+            bound += np.count_nonzero((targets < low) | (targets >= high)) / len(EVERY)
+    plan = CountedCells(d=D, low=RANK, high=RANK, events=(), ends=ends, slots=slots, centre=centre, slope=slope)
+    assert failures(plan) <= bound + 1e-12
+
+
+@pytest.mark.parametrize(("d", "slots", "functions"), [(6, 3, 1), (7, 3, 3), (6, 2, 5)])
+def test_crowds_are_no_larger_than_proved(d: int, slots: int, functions: int) -> None:
+    """Every set of places of one function, exactly; the functions are independent."""
+    rows = np.repeat(np.arange(slots), [size for _, number, size in groups(d, slots) for _ in range(number)])
+    bound = crowded(d, slots, functions, d)
+    for n in range(d + 1):
+        one = np.bincount([n - len(set(rows[list(places)])) for places in combinations(range(d), n)], minlength=n + 1)
+        law = np.ones(1)
+        for _ in range(functions):
+            law = np.convolve(law, one / one.sum())
+        assert law[(functions + 1) // 2 :].sum() <= bound[n] + 1e-12
+
+
+@pytest.mark.parametrize("functions", [1, 3, 5])
+def test_a_vote_is_right_unless_a_crowd_is_too_large(functions: int) -> None:
+    """The condition of Theorem 3, decided from the places of the entries, against the network; many equal entries too."""
+    d, slots, rank = 24, 6, 12
+    plan = Cells(d=d, low=rank, high=rank, events=(), ends=(3, 6, 9, 13), slots=slots, functions=functions)
+    x = vector(d)
+    rng = np.random.default_rng(3)
+    rows = np.repeat(np.arange(slots), d // slots)
+    right = 0
+    for seed in range(4):
+        net = network(x, window4(x, plan, Fraction(1, 16), seed))
+        orders = [permutation(d, seed, number) for number in range(functions)]
+        values = rng.integers(0, 17, (500, d))
+        out = evaluate(net, values / 16)[:, 0] * 16
+        for row, answer in zip(values, out, strict=True):
+            target = np.sort(row)[rank - 1]
+            cells = [(a, b) for a, b in pairwise(plan.ends) if a <= target < b]
+            assert answer == np.clip(target, 3, 13) if not cells else cells[0][0] <= answer <= cells[0][1]
+            if cells:
+                a, b = cells[0]
+                order = np.argsort(row, kind="stable")
+                up, on = (set(order[:rank]), set(order[rank - 1 :]))
+                mine = [[j for j in part if a <= row[j] < b] for part in (up, on)]
+                taken = [{j: rows[i] for i, j in enumerate(o)} for o in orders]
+                extra = [sum(len(part) - len({f[j] for j in part}) for f in taken) for part in mine]
+                if max(extra) <= (functions - 1) // 2:
+                    right += 1
+                    assert answer == target
+    assert right > 100

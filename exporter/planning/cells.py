@@ -1,0 +1,299 @@
+"""window4, and window5 for failures of a few percent: cells in a window, and a vote of functions in every cell.
+
+A function sends every position to one of p slots, by a random permutation that is cut into p blocks. In every cell a
+slot holds the sum of the distances of its entries from the cell's lower end, and the slots of all Q functions (Q odd) are
+ranked together. If the target has b - 1 entries above it in its cell, and no two entries share a slot, then the ranks
+Q (b - 1) + 1 .. Q b from the top hold the target; the one in the middle is the answer.
+
+    a   entries of the cell up to the target: two of them in one slot may make one slot more above the target
+    b   entries of the cell from the target on: two of them in one slot make one slot less
+
+An entry too many counts once in each function (`crowded`). The answer is right unless (Q + 1)/2 or more of one kind happen
+(docs/frontier.md has the proof). The ends of the cells are constants (window4), or follow the number N of entries below
+a constant, as the window of window6 does (window5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from math import isqrt
+
+import numpy as np
+
+from exporter.planning import reproducible, tails
+from exporter.planning.goal import Goal
+from exporter.planning.schedule import BlockSample, Event, FailureLaw, PlannedLayer, Schedule
+from exporter.planning.search import proven
+from exporter.planning.window import (
+    SHARES,
+    WIDEST,
+    ConstantWindow,
+    CountedWindow,
+    Counts,
+    Steps,
+    Window,
+    best,
+    constant_window,
+    counted_window,
+    counts_of,
+)
+
+MOST = 2 * 4096**2  # neurons of a layer of window4: more do not fit where it would be run
+FUNCTIONS = (1, 3, 5, 7, 9)
+LEAST = 0.02  # of the failures for which cells that follow a count were ever the narrower ones
+FEW = 48  # counts N that are tried before all of them are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells(Schedule):
+    """Grid values e_0 < ... < e_K; cell i is e_i .. e_(i + 1) - 1. Every function has `slots` blocks of positions."""
+
+    ends: tuple[int, ...]
+    slots: int
+    functions: int = 1
+
+    @property
+    def failure_law(self) -> FailureLaw:
+        return "uniform" if self.functions == 1 else "uniform-seeds"
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        k, m = len(self.ends) - 1, self.slots * self.functions
+        return (
+            PlannedLayer("compare with the ends", 2 * (k + 1) * self.d),
+            PlannedLayer("pairs", k * (m * (m - 1) + 2 * m + 1 + 2 * self.outputs)),
+            PlannedLayer("select", self.outputs * k * (4 * m + 1)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedCells(Cells):
+    """The same with ends that follow a count: with N entries below grid value `centre` they are
+    centre + slope (low - N) + e_i."""
+
+    centre: int
+    slope: int
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        k, (ends, pairs, select) = len(self.ends) - 1, super().layers
+        return (
+            PlannedLayer("count", 3 * self.d),
+            PlannedLayer(ends.module, ends.width + 2 * (k + 1)),
+            PlannedLayer(pairs.module, pairs.width + 2 * (k + 1)),
+            PlannedLayer(select.module, select.width + 1),
+        )
+
+
+@lru_cache(maxsize=64)
+def crowded(d: int, slots: int, functions: int, most: int) -> tails.Floats:
+    """P(n entries at random places leave more than (Q - 1)/2 of the Q n places that they have in Q functions untaken).
+
+    In one function let k entries have taken t slots: at most t longest - k of the d - k places that are left lie in them,
+    and an entry that comes there takes no slot. So the number of these entries is bounded by a Markov chain. Given the
+    places of the entries the functions are independent. For n = 0 .. most.
+    """
+    longest, enough = -(-d // slots), (functions + 1) // 2
+    law = np.zeros((most + 1, enough + 1))  # law[n, x]: x entries too many, or `enough` and more
+    law[0, 0] = 1.0
+    for n in range(most):
+        taken = n - np.arange(enough + 1)
+        again = np.minimum(1.0, np.maximum(0.0, (np.maximum(taken, 1) * longest - n) / max(1, d - n))) * (n > 0)
+        law[n + 1] = law[n] * (1 - again)
+        law[n + 1, 1:] += (law[n] * again)[:-1]
+        law[n + 1, enough] += law[n, enough] * again[enough]
+    together = np.zeros_like(law)
+    together[:, 0] = 1.0
+    for _ in range(functions):
+        after = np.zeros_like(together)
+        for x in range(enough + 1):
+            for y in range(enough + 1):
+                after[:, min(x + y, enough)] += together[:, x] * law[:, y]
+        together = after
+    return np.minimum(1.0, together[:, enough] * (1 + 1e-9) + 1e-14 * (np.arange(most + 1) > 1))
+
+
+@dataclass(frozen=True, eq=False)
+class _Crowd:
+    """What can stand in a target's cell: n entries, a of them up to the last target and b from the first target on."""
+
+    n: tails.Ints
+    below: tails.Ints  # entries below the cell
+    a: tails.Ints
+    b: tails.Ints
+
+    @staticmethod
+    def of(goal: Goal, most: int) -> _Crowd:
+        n, back = np.meshgrid(np.arange(2, most + 1), np.arange(most + goal.gap + 1), indexing="ij")
+        below = goal.high - 1 - back
+        keep = (below >= 0) & (below >= goal.low - n) & (below + n <= goal.d)
+        n, below = n[keep], below[keep]
+        first, last = np.maximum(goal.low, below + 1), np.minimum(goal.high, below + n)
+        return _Crowd(n, below, last - below, below + n - first + 1)
+
+    def fails(self, d: int, slots: int, functions: int, most: int) -> tails.Floats:
+        chance = crowded(d, slots, functions, most)
+        return np.minimum(chance[self.n], chance[self.a] + chance[self.b])  # those of all n are more than of either
+
+
+def _crowd(goal: Goal, chance: float) -> tuple[_Crowd, int]:
+    """(what can stand in a cell, the most that do): a cell with more entries is taken to fail."""
+    mean = goal.d * chance
+    most = min(goal.d, int(8 + mean + 8 * mean**0.5))
+    return _Crowd.of(goal, most), most
+
+
+Outvoted = Callable[[int, int], float]  # of slots and functions: P(the vote of a target's cell fails)
+
+
+def constant_cells(goal: Goal, ends: tails.Ints) -> Outvoted:
+    """With x entries below a cell and n in it, a target is in the cell when low - n <= x <= high - 1: a trinomial law."""
+    d, steps = goal.d, Steps(goal.cells)
+    first, beyond = ends[:-1], ends[1:]
+    chance = steps.within(first, beyond - 1)
+    crowd, most = _crowd(goal, float(chance.max()))
+    terms = tails.log_multinomial(
+        [crowd.below[None, :], crowd.n[None, :], (d - crowd.below - crowd.n)[None, :]],
+        [np.maximum(p, 1e-300)[:, None] for p in (steps.at_most(first), chance, 1 - steps.at_least(beyond))],
+    )
+    law = reproducible.total(reproducible.exp(terms), 0)
+    many = float(reproducible.total(tails.binomial_upper_tail(d, chance, most + 1))) if most < d else 0.0
+    return lambda slots, functions: float(reproducible.dot(law, crowd.fails(d, slots, functions, most))) + many
+
+
+def counted_cells(goal: Goal, counts: Counts, slope: int, ends: tails.Ints, every: int) -> Outvoted:
+    """The same for ends that follow N: the law of N, of the entries below a cell and of those in it is multinomial.
+
+    With every = 1 a bound. Else an estimate from every so many N, for a search.
+    """
+    d, steps, centre = goal.d, counts.steps, counts.centre
+    at = np.arange(every // 2, counts.n.size, every)
+    n = counts.n[at]
+    moved = np.clip(centre + slope * (goal.low - n)[:, None] + ends[None, :], 0, goal.cells + 1)
+    crowd, most = _crowd(goal, float(steps.within(0, int(np.diff(ends).max()) - 1)))
+    law, many = np.zeros(crowd.n.size), 0.0
+    for first, beyond in zip(moved.T[:-1], moved.T[1:], strict=True):
+        cuts = np.stack([np.full(n.size, centre), first, beyond])
+        order = np.argsort(cuts, axis=0, kind="stable")
+        cuts = np.take_along_axis(cuts, order, 0)
+        bounds = [steps.at_most(cuts[0]), steps.within(cuts[0], cuts[1] - 1), steps.within(cuts[1], cuts[2] - 1)]
+        bounds = [np.maximum(p, 1e-300)[:, None] for p in (*bounds, 1 - steps.at_least(cuts[2]))]
+        below = np.stack(np.broadcast_arrays(n[:, None], crowd.below[None, :], (crowd.below + crowd.n)[None, :]))
+        below = np.take_along_axis(below, order[:, :, None], 0)
+        parts = [below[0], below[1] - below[0], below[2] - below[1], d - below[2]]
+        able = np.all([part >= 0 for part in parts], axis=0)
+        terms = tails.log_multinomial([np.where(able, part, 0) for part in parts], bounds)
+        law += every * reproducible.total(np.where(able, reproducible.exp(terms), 0.0), 0)
+        if every == 1 and most < d:
+            tail = tails.independent_upper_tail(d, d * counts.live(first, beyond - 1), most + 1)
+            many += counts.expected(tail)
+    return lambda slots, functions: float(reproducible.dot(law, crowd.fails(d, slots, functions, most))) + many
+
+
+def spaced(first: int, last: int, cells: int) -> tails.Ints:
+    """Ends of at most so many cells, shorter in the middle, where a target is likelier: along (5 t + 3 t^3)/8."""
+    whole = 16 * cells**3
+    odd = range(-cells, cells + 1, 2)
+    return np.unique([first + (last - first) * (whole // 2 + 5 * u * cells**2 + 3 * u**3) // whole for u in odd])
+
+
+def fitted(cells: int, width: int, most: int) -> int:
+    """The slots of a cell that fit in a layer of this width, those of all functions together."""
+    return min(isqrt(max(0, width // cells - 8)) - 1, most)
+
+
+def window4_plans(goal: Goal) -> Iterator[Cells]:
+    """For a width the cells are as many as the first layer has room for; the narrowest over all shares of the failure."""
+    d, found, widest = goal.d, None, min(2 * goal.d**2, MOST)
+
+    def fit(at: Window, width: int) -> Cells | None:
+        window = at.make(d=d, low=goal.low, high=goal.high, events=(), ending=BlockSample(1, d, 1))
+        assert isinstance(window, ConstantWindow)
+        cells = min(width // (2 * d) - 1, window.last + 1 - window.first)
+        if cells < 1:
+            return None
+        ends = spaced(window.first, window.last + 1, cells)
+        fails, slots = constant_cells(goal, ends), fitted(len(ends) - 1, width, FUNCTIONS[-1] * d)
+        made = partial(Cells, d=d, low=goal.low, high=goal.high, ends=tuple(map(int, ends)))
+        for functions in FUNCTIONS:
+            each = min(slots // functions, d)
+            if each > goal.gap + 1:
+                events = (*at.miss, Event("the vote of a target's cell fails", fails(each, functions)))
+                if plan := proven(made(events=events, slots=each, functions=functions), goal, width):
+                    return plan
+        return None
+
+    for share in SHARES:
+        at = constant_window(goal, share)
+        if fit(at, widest) is not None:
+            width = first_edge(lambda w: fit(at, w) is not None, widest)  # noqa: B023
+            found, widest = fit(at, width), width - 1
+    if found is not None:
+        yield found
+
+
+def window4_nearest(goal: Goal) -> str | None:
+    return None if 2 * goal.d**2 <= MOST else f"wider than {MOST} neurons it is not built: allow a larger failure"
+
+
+def first_edge(holds: Callable[[int], bool], good: int) -> int:
+    """A number that holds, within half a percent of one that does not."""
+    bad = good // 2
+    while bad and holds(bad):
+        good, bad = bad, bad // 2
+    while good - bad > max(1, good // 200):
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
+
+
+def narrowest_counted(goal: Goal, width: int) -> CountedCells | None:
+    """The fewest cells that follow a count, one function, narrower than `width`.
+
+    Every share of the failure that the window may take is tried with a few of the counts; the proof has all of them.
+    """
+    d, counts, found = goal.d, counts_of(goal), None
+    if goal.failure < LEAST:
+        return None
+    every = max(1, counts.n.size // FEW)
+    for share in SHARES:
+        at = counted_window(goal, counts, share)
+        window = at.make(d=d, low=goal.low, high=goal.high, events=(), ending=BlockSample(1, d, 1))
+        assert isinstance(window, CountedWindow)
+        slope, room = window.slope, goal.failure - sum(event.probability for event in at.miss)
+        span = window.above + slope * (goal.gap - 1)
+        for cells in range(1, width // (2 * d)):
+            ends = spaced(-window.below, span, cells)
+            layer = (2 * d + 2) * len(ends)
+            slots = fitted(cells, layer, d)
+            if layer >= width or len(ends) <= cells:
+                break
+            if slots <= goal.gap + 1 or counted_cells(goal, counts, slope, ends, every)(slots, 1) > room:
+                continue
+            events = (
+                *at.miss,
+                Event(
+                    "two entries of a target's cell share a slot", counted_cells(goal, counts, slope, ends, 1)(slots, 1)
+                ),
+            )
+            plan = proven(
+                CountedCells(
+                    d=d, low=goal.low, high=goal.high, events=events, ends=tuple(map(int, ends)), slots=slots,
+                    centre=counts.centre, slope=slope,
+                ), goal, width - 1,
+            )  # fmt: skip
+            if plan:
+                found, width = plan, plan.width
+                break
+    return found
+
+
+def window5_plans(goal: Goal) -> Iterator[Schedule]:
+    """A window of constants; cells that follow a count first, where these are narrower."""
+    constant = list(best(goal, partial(constant_window, goal)))
+    counted = narrowest_counted(goal, min((plan.width for plan in constant), default=WIDEST * goal.d))
+    if counted and (goal.objective == "width" or all(counted.size <= plan.size for plan in constant)):
+        yield counted
+    yield from constant
