@@ -70,7 +70,7 @@ mutants: $(SETUP)
 # The conformance matrix over other runtimes, in an environment of its own: models/RUNTIMES.md and models/runtimes.json.
 runtimes: $(SETUP) $(HEAVY)/.installed browser
 	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py tests/runtimes/test_tflite.py
+	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py tests/runtimes/test_tflite.py tests/runtimes/test_verifier.py
 	$(BIN)/python -m tests.runtimes.matrix
 
 $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.txt tests/runtimes/package.json

@@ -341,7 +341,7 @@ COMMANDS = {
         _rewrite,
         "MODEL: replace TopK in any ONNX model by networks of ours",
         "Replace TopK along an axis of known length, which torch writes for sort, msort, argsort, topk and quantile; with\n"
-        "--also ReduceMax, ReduceMin, ArgMax and ArgMin too. Both models are run and compared.\n"
+        "--also ReduceMax, ReduceMin, ArgMax, ArgMin and MaxPool too. Both models are run and compared.\n"
         "Exit status 0: all replaced and as right as promised (without a check where --no-check or --dry-run asks for\n"
         "none); 1: something is left as it was, or differs; 2: an error, and nothing is written; 3: all replaced, but\n"
         "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",

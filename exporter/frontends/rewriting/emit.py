@@ -27,6 +27,7 @@ from exporter.constructions.batcher import batcher
 from exporter.errors import UserError
 from exporter.frontends.rewriting import LONGEST
 from exporter.frontends.rewriting.find import NARROW, CannotReplace, Integers, Request
+from exporter.frontends.rewriting.maxpool import CHANNELS, ROUNDING, pooled
 from exporter.frontends.rewriting.select import Rows, method
 from exporter.ir.graph import Graph
 from exporter.ir.input_rounding import guarded
@@ -79,6 +80,7 @@ class Emission:
     indices: str | None
     became: str
     error: float = 0.0  # how far a value may be off, for data inside the domain
+    rounding: float = 0.0  # the same as a part of the largest number
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,10 @@ def opset_needed(request: Request, policy: Policy) -> int:
 
 def estimate(request: Request, policy: Policy) -> Estimate:
     """Fitted to files that were written; docs/rewrite.md has some."""
+    if request.windows:
+        channels, taps = request.dims[1] or 0, sum(window.size for window in request.windows)
+        weights = sum(window.size * window.span for window in request.windows) * channels * min(channels, CHANNELS)
+        return Estimate(4 * weights + 2000 * taps, 4 * taps * (request.rows or 1) * request.d)
     d, k = request.d, max(request.read) + 1
     levels = max(d - 1, 1).bit_length()
     stages = levels * (levels + 1) // 2
@@ -122,6 +128,8 @@ def estimate(request: Request, policy: Policy) -> Estimate:
 def emit(request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None) -> Emission:
     """The nodes for a request, or CannotReplace with the reason and the remedy."""
     _check_size(request, policy)
+    if request.windows:
+        return _pooled(request, x, prefix)
     if policy.floats and request.integers and (request.op == "TopK" or not request.indices):
         return _in_integers(request, policy, request.integers, prefix)
     if not policy.floats:
@@ -129,6 +137,15 @@ def emit(request: Request, policy: Policy, x: str, prefix: str, domain: tuple[fl
     if request.indices and request.op == "TopK" and (request.k > 1 or policy.reductions):
         return _Selected(request, policy, x, prefix).emission()
     return _Compared(request, x, prefix).emission()
+
+
+def _pooled(request: Request, x: str, prefix: str) -> Emission:
+    graph = Graph(np.dtype("float32"), prefix=prefix, once=True)
+    out = pooled(graph, x, request.dims[1] or 0, len(request.dims), request.windows, positive=request.positive)
+    if out == x:
+        out = graph.add("Identity", [x])
+    maxima = sum(window.size - 1 for window in request.windows)
+    return Emission(graph, out, None, f"{maxima} Relu and Conv", rounding=maxima * ROUNDING)
 
 
 def _in_integers(request: Request, policy: Policy, integers: Integers, prefix: str) -> Emission:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from exporter.errors import UserError
 from exporter.frontends.rewriting import OPERATORS
+from exporter.frontends.rewriting.maxpool import Window
 from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 DEFAULT = ("TopK",)  # compilers have the others
@@ -62,6 +63,8 @@ class Request:
     last: bool = False
     more: tuple[int, ...] = ()
     integers: Integers | None = None
+    windows: tuple[Window, ...] = ()  # of a MaxPool
+    positive: bool = False  # no entry is below 0
 
     @property
     def d(self) -> int:
@@ -80,6 +83,9 @@ class Request:
         return [self.d - p if self.largest else p + 1 for p in positions]
 
     def about(self) -> str:
+        if self.windows:
+            sizes = " x ".join(str(w.size) for w in self.windows)
+            return f"{self.op} {self.node}: windows of {sizes}, {self.dtype}"
         side = "largest" if self.largest else "smallest"
         parts = " and ".join(part for part, name in (("values", self.values), ("indices", self.indices)) if name)
         count = prod(self.dims[axis] or 0 for axis in (self.axis, *self.more))
@@ -160,7 +166,7 @@ def _request(node: ir.Node, model: ir.Model, types: Types) -> Request | Left:
             raise CannotReplace(
                 "the rank of its input is unknown", "give the model's inputs shapes, then export it again"
             )
-        shaped = _topk if node.op_type == "TopK" else _extremum
+        shaped = {"TopK": _topk, "MaxPool": _pool}.get(node.op_type, _extremum)
         return replace(shaped(node, model, dims, dtype, types), integers=_integers(source, types))
     except CannotReplace as reason:
         return Left(called(node), node.op_type, reason.args[0], reason.args[1])
@@ -241,6 +247,35 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
         called(node), node.op_type, first, dims, dtype, k=1, largest=node.op_type.endswith("Max"), more=tuple(more),
         values=out if is_value else None, indices=None if is_value else out, read=(0,),
         keep=bool(node.attributes.get_int("keepdims", 1)), last=bool(node.attributes.get_int("select_last_index", 0)),
+    )  # fmt: skip
+
+
+def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) -> Request:
+    made = types.get(node.outputs[0].name or "", (0, None))[1]
+    if None in dims[1:] or made is None or None in made[2:]:
+        raise CannotReplace("its channels or the size of its image are unknown", _fixing(model))
+    if dtype != "float32":
+        raise CannotReplace(f"its input is {dtype}, and Conv is float32", "quantise the model after it is rewritten")
+    if len(node.outputs) > 1 and _read(node.outputs[1]):
+        raise CannotReplace("its indices are read", "compute them apart: a Conv has none")
+    lengths, counts = [n or 0 for n in dims[2:]], [n or 0 for n in made[2:]]
+    ones = (1,) * len(lengths)
+    sizes, strides, dilations = (node.attributes.get_ints(n, ones) for n in ("kernel_shape", "strides", "dilations"))
+    pads = node.attributes.get_ints("pads", (0,) * 2 * len(lengths))
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    windows = []
+    for i, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        window = Window(i + 2, length, sizes[i], strides[i], dilations[i], pads[i], count)
+        if auto.startswith("SAME"):
+            total = max(replace(window, before=0).after, 0)
+            window = replace(window, before=total // 2 if auto == "SAME_UPPER" else -(-total // 2))
+        if window.empty:
+            raise CannotReplace("a window has no entry of the image", "mend the model: its padding is too wide")
+        windows.append(window)
+    before = node.inputs[0].producer() if node.inputs[0] else None
+    return Request(
+        called(node), "MaxPool", 2, dims, dtype, k=1, largest=True, values=_read(node.outputs[0]), indices=None, read=(0,),
+        windows=tuple(windows), positive=before is not None and before.op_type in ("Relu", "Sigmoid"),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ class Replaced:
     became: str
     nodes: int
     error: float
+    rounding: float = 0.0  # a further error, as a part of the largest number
     domain: tuple[float, float] | None = None
     seen: tuple[float, float] | None = None  # the range of the data in the check
     ordered: bool = True  # in an order that the node promises

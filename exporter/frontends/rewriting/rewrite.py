@@ -186,6 +186,7 @@ def _rewrite(
                 became=emission.became,
                 nodes=len(emission.graph.nodes),
                 error=emission.error,
+                rounding=emission.rounding,
                 domain=None if policy.floats else its_domain,
                 ordered=request.ordered,
             )
@@ -364,7 +365,9 @@ def _checked(
             for name in (request.values, request.indices)
             if name
         ]
-        results.append(dataclasses.replace(one, seen=seen.get(x), outputs=found))
+        largest = max((abs(end) for end in seen.get(x, ())), default=0.0)
+        error = one.error + one.rounding * largest
+        results.append(dataclasses.replace(one, seen=seen.get(x), outputs=found, error=error))
     ends = []
     for name in outputs:
         end = compared(name, [(a[name], b[name]) for a, b in written])
