@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from exporter.errors import UserError
 from exporter.frontends.rewriting import OPERATORS
-from exporter.frontends.rewriting.maxpool import Window
+from exporter.frontends.rewriting.maxpool import Taps
 from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 DEFAULT = ("TopK",)  # compilers have the others
@@ -63,7 +63,7 @@ class Request:
     last: bool = False
     more: tuple[int, ...] = ()
     integers: Integers | None = None
-    windows: tuple[Window, ...] = ()  # of a MaxPool
+    windows: tuple[Taps, ...] = ()  # of a MaxPool
     positive: bool = False  # no entry is below 0
 
     @property
@@ -265,7 +265,7 @@ def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     windows = []
     for i, (length, count) in enumerate(zip(lengths, counts, strict=True)):
-        window = Window(i + 2, length, sizes[i], strides[i], dilations[i], pads[i], count)
+        window = Taps(i + 2, length, sizes[i], strides[i], dilations[i], pads[i], count)
         if auto.startswith("SAME"):
             total = max(replace(window, before=0).after, 0)
             window = replace(window, before=total // 2 if auto == "SAME_UPPER" else -(-total // 2))

@@ -23,7 +23,7 @@ ROUNDING = 2.0**-22  # of the largest number in a window, for each maximum: two 
 
 
 @dataclass(frozen=True)
-class Window:
+class Taps:
     """The windows along one axis of `length` entries: `count` of them, of `size` taps."""
 
     axis: int
@@ -57,7 +57,7 @@ class Window:
         return [at - d * -(-(at - n + 1) // d) if at >= n else at for at in inside]
 
 
-def pooled(graph: Graph, x: str, channels: int, rank: int, windows: tuple[Window, ...], *, positive: bool) -> str:
+def pooled(graph: Graph, x: str, channels: int, rank: int, windows: tuple[Taps, ...], *, positive: bool) -> str:
     """The tensor of maxima. `positive`: no entry of x is below 0."""
     for window in windows:
         if window.size > 1 or window.stride > 1 or window.before or window.after > 0:
@@ -65,7 +65,7 @@ def pooled(graph: Graph, x: str, channels: int, rank: int, windows: tuple[Window
     return x
 
 
-def _along(graph: Graph, x: str, channels: int, rank: int, window: Window, *, positive: bool) -> str:
+def _along(graph: Graph, x: str, channels: int, rank: int, window: Taps, *, positive: bool) -> str:
     before, after = (window.before, max(window.after, 0)) if positive else (0, 0)
     if not positive and (window.before or window.after > 0):
         x = graph.add("Gather", [x, graph.constant(window.continued(), np.int64)], axis=window.axis)
