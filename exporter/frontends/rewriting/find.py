@@ -265,7 +265,15 @@ def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     windows = []
     for i, (length, count) in enumerate(zip(lengths, counts, strict=True)):
-        window = Taps(i + 2, length, sizes[i], strides[i], dilations[i], pads[i], count)
+        window = Taps(
+            axis=i + 2,
+            length=length,
+            size=sizes[i],
+            stride=strides[i],
+            dilation=dilations[i],
+            before=pads[i],
+            count=count,
+        )
         if auto.startswith("SAME"):
             total = max(replace(window, before=0).after, 0)
             window = replace(window, before=total // 2 if auto == "SAME_UPPER" else -(-total // 2))

@@ -22,7 +22,7 @@ CHANNELS = 64  # beyond these the Convs are depthwise (group), which some verifi
 ROUNDING = 2.0**-22  # of the largest number in a window, for each maximum: two operations in float32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Taps:
     """The windows along one axis of `length` entries: `count` of them, of `size` taps."""
 
