@@ -50,7 +50,7 @@ FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What is carried from a filter on: all entries x, what it read (live entries y, others 0), its mask, its ends."""
+    """What a filter leaves: all entries x, the entries y that it read (live ones, others 0), its mask, its ends."""
 
     x: Node
     y: Node
@@ -59,22 +59,8 @@ class State:
     upper: Node
 
 
-def filtered(x: Node, y: Node, lower: Node, upper: Node, quantum: Scalar) -> State:
-    """The filter between two ends, as its mask (Definition G.6): one layer."""
-    mask = between(y, upper, lower, quantum)
-    held = hold(x, mask.level)
-    return State(held, held if y is x else hold(y, mask.level), mask, lower, upper)
-
-
-def hold(node: Node, level: int) -> Node:
-    """The same value after `level` ReLU layers: x = [x]+ - [-x]+, one neuron where x >= 0."""
-    while not node.is_constant and node.level < level:
-        node = relu(node) if node.lo >= 0 else assume(relu(node) - relu(-node), node.lo, node.hi)
-    return node
-
-
 def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
-    """The entries of ranks plan.low .. plan.high (Theorem 3.3)."""
+    """The entries of ranks plan.low .. plan.high (Theorem 3.3, Algorithm 8)."""
     e = prepare(u, delta, offsets)
     q = e.quantum
     order = permutation(e.d, seed, 1)
@@ -84,96 +70,165 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
     high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
     x = hold(e.values, u.level + 2)
-    state = filtered(x, x, low, high, q)
+    state = filter_between(x, x, low, high, q)
     for number, taken in enumerate(plan.rounds, 2):
         state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
-    survivors = hashed(state, e, plan, permutation(e.d, seed, 9))
+    survivors = hash_survivors(state, e, plan, permutation(e.d, seed, 9))
     found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
-    return trim(restored(found, delta))  # the last step of Algorithm 8
-
-
-def select(x: Node, wanted: Sequence[int], quantum: Scalar, blocks: Blocks) -> Node:
-    """Entries of constant ranks in two layers (Definition G.12), or its lean form."""
-    if blocks == "paper":
-        return assume(rank_select(x, wanted, quantum, ties=True), 0.0, 1.0)
-    return lean_select(x, lean_ranks(x, quantum), list(wanted))
+    return trim(restored(found, delta))
 
 
 def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> State:
     """Steps 2(a) to 2(c) of Algorithm 6: ten layers."""
-    at, d = s.mask.level, s.x.shape[0]
+    at, z, blocks = s.mask.level, taken.size, plan.style.blocks
     y = relu(s.y - (1 - s.mask))
-    slots = shortlisted(s, y, plan.style.blocks, taken, order, quantum)
+    slots = shortlist(s, y, blocks, taken, order, quantum)
     x, y, upper = (hold(n, at + 3) for n in (s.x, y, s.upper))
-    # rank computing (Definition G.16), with the upper end as the known entry
     nonzero = compare(y, 0, quantum)
-    n = assume(nonzero.sum(), 0.0, float(d))
-    below = compare(like(upper, x), x, quantum).sum() - compare(like(upper, y), y, quantum).sum()
-    # fewer live entries than the ranks of a hard round need are a failure anyway
-    rank = assume(plan.low - d + n - below, 0.0 if isinstance(taken, HardRound) else -float(d), float(d))
-    gap = plan.high - plan.low
-    z = taken.size
+    n = assume(nonzero.sum(), 0.0, float(x.size))
+    rank = rank_compute(x, y, upper, plan.low - x.size + n, quantum)
     if isinstance(taken, HardRound):
-        share = scaled_rank(n, rank, z, d)
-        share_high = scaled_rank(n, rank + gap, z, d) if gap else share
-        reach = d if plan.style.blocks == "paper" else z + 1
-        first = -ceiling_of(-share, reach, d) - taken.below + 1
-        last = ceiling_of(share_high, reach, d) + taken.above + 1
+        first, last = hard_window(n, rank, plan, taken, x.size)
     else:
-        counts = [
-            nonzero.take(order[start : start + count * size]).reshape(count, size).sum(1)
-            for start, count, size in groups(d, taken.blocks)
-        ]
-        overflow = assume(relu(stack(counts) - taken.entries).sum(), 0.0, float(d))
-        # z + 1 places below the top sentinel, the empty slots and the sentinel 0 lowest
-        first = hold(z + 1 - n + rank, at + 6)
-        last = hold(z + 1 - n + rank + gap + overflow, at + 6)
+        first, last = (hold(r, at + 6) for r in soft_window(n, rank, nonzero, plan, taken, order))
     # the paper's maximum for the one and minimum for the other; both for both, so that a failure stays in range
-    first, last = (1 + trim(r - 1, z + 1) for r in (first, last))
+    ranks = [hold(1 + trim(r - 1, z + 1), at + 7) for r in (first, last)]
     # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
     sample = stack([constant([0.0]), hold(slots, at + 7), hold(upper, at + 7).reshape(1)])
-    if plan.style.blocks == "paper":
-        pair = stack([first.reshape(1), last.reshape(1)])
-        ends = assume(rank_select(sample, hold(pair, at + 7), quantum, ties=True), 0.0, 1.0)
-    else:
-        ends = lean_select(sample, lean_ranks(sample, quantum), [hold(r, at + 7) for r in (first, last)])
+    ends = select(sample, ranks, quantum, blocks)
     lower, upper = (ends.take([i]).reshape() for i in (0, 1))
-    return filtered(hold(x, at + 9), hold(y, at + 9), lower, upper, quantum)
+    return filter_between(hold(x, at + 9), hold(y, at + 9), lower, upper, quantum)
 
 
-def shortlisted(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
+def hard_window(n: Node, rank: Node, plan: LinearSchedule, taken: HardRound, d: int) -> tuple[Node, Node]:
+    """The ranks of the new ends in a sample of a fixed size: the scaled rank, rounded, less and plus the plan's margins.
+
+    Fewer live entries than these ranks need are a failure anyway.
+    """
+    z, gap = taken.size, plan.high - plan.low
+    rank = assume(rank, 0.0, float(d))
+    share = rank_scale(n, rank, z, d)
+    share_high = rank_scale(n, rank + gap, z, d) if gap else share
+    reach = d if plan.style.blocks == "paper" else z + 1
+    return -ceiling(-share, reach, d) - taken.below + 1, ceiling(share_high, reach, d) + taken.above + 1
+
+
+def soft_window(
+    n: Node, rank: Node, nonzero: Node, plan: LinearSchedule, taken: SoftRound, order: Index
+) -> tuple[Node, Node]:
+    """The ranks of the new ends where every live entry has a slot, up to the entries that overflowed.
+
+    z + 1 places lie below the sentinel at the top. The empty slots and the sentinel 0 are lowest.
+    """
+    d = nonzero.size
+    counts = [
+        nonzero.take(order[start : start + count * size]).reshape(count, size).sum(1)
+        for start, count, size in groups(d, taken.blocks)
+    ]
+    overflow = assume(relu(stack(counts) - taken.entries).sum(), 0.0, float(d))
+    rank, places = assume(rank, -float(d), float(d)), taken.size + 1
+    return places - n + rank, places - n + rank + (plan.high - plan.low) + overflow
+
+
+def hash_survivors(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
+    """The survivors in `capacity` places, zeros first (Algorithm 7): hash, block extraction, rank selection, six layers.
+
+    The hash (Definition G.22) is linear, so its layer has the neurons that filter the entries, and the slots are sums of
+    those. Block extraction (Definition G.24) keeps the slots of the first function without collisions. The slots of a
+    function with collisions hold more than the 1 that Lemma G.11 asks for, so the integer of the indicator product is scaled
+    by the longest bucket.
+    """
+    at, quantum, paper = s.mask.level, e.step, plan.style.blocks == "paper"
+    p, functions, capacity = plan.ending.prime, plan.ending.functions, plan.ending.capacity
+    where = buckets(e.d, plan.ending, order)
+    y = relu(e.plain(s.y) - (1 - s.mask))
+    slots = slot_sums(y, where)
+    live = compare(y, 0, quantum).sum()
+    if paper:
+        count = compare(slots, 0, quantum).sum(1)
+        chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
+    else:
+        lost = live.spread(0, functions) - p + relu(1 - slots / quantum).sum(1)
+        chosen = relu(1 - assume(lost, 0.0, float(p)))
+    slots = slot_sums(hold(y, at + 3), where)
+    first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
+    scaled = (first * where.shape[2]).spread(1, p)
+    kept = assume((indicator_product(slots, scaled) if paper else relu(slots + scaled)).sum(0), 0.0, 1.0)
+    return select(kept, range(p - capacity + 1, p + 1), quantum, plan.style.blocks, consecutive=True)
+
+
+def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
+    """Steps 3 and 4 of Algorithm 8 without the clip: largest survivor, rank computing, rank selection, five layers."""
+    at, d, m = survivors.level, x.shape[0], survivors.shape[0]
+    largest = hold(select(survivors, [m], quantum, plan.style.blocks).reshape(), at + 2)
+    x, y = hold(x, at + 2), hold(survivors, at + 2)
+    # the rank in all m places: how many of them are 0 cancels
+    wanted = assume(rank_compute(x, y, largest, plan.low, quantum), -float(d), float(d + m))
+    # entries equal to all survivors may stand below them: then every survivor is the answer
+    wanted = 1 + trim(wanted - 1, m - plan.outputs)
+    ranks = [wanted + i for i in range(plan.outputs)]
+    return select(hold(y, at + 3), ranks, quantum, plan.style.blocks, consecutive=True)
+
+
+def hold(node: Node, level: int) -> Node:
+    """The same value after `level` ReLU layers: x = [x]+ - [-x]+, one neuron where x >= 0."""
+    while not node.is_constant and node.level < level:
+        node = relu(node) if node.lo >= 0 else assume(relu(node) - relu(-node), node.lo, node.hi)
+    return node
+
+
+def filter_between(x: Node, y: Node, lower: Node, upper: Node, quantum: Scalar) -> State:
+    """The filter between two ends (Definition G.8), as its mask (Definition G.6): one layer."""
+    mask = between(y, upper, lower, quantum)
+    held = hold(x, mask.level)
+    return State(held, held if y is x else hold(y, mask.level), mask, lower, upper)
+
+
+def select(x: Node, wanted: Sequence[int | Node], quantum: Scalar, blocks: Blocks, consecutive: bool = False) -> Node:
+    """The entries of the wanted ranks in two layers: rank selection (Definition G.12), or its lean form."""
+    if blocks == "lean":
+        return lean_select(x, lean_ranks(x, quantum), list(wanted), consecutive)
+    known = [r for r in wanted if not isinstance(r, Node)]
+    ranks = known if len(known) == len(wanted) else stack([r.reshape(1) for r in wanted if isinstance(r, Node)])
+    return assume(rank_select(x, ranks, quantum, ties=True), 0.0, 1.0)
+
+
+def rank_compute(x: Node, y: Node, e: Node, rank: Scalar | Node, quantum: Scalar) -> Node:
+    """`rank` less the entries of x below e that are no entries of y below e (Definition G.16): one layer.
+
+    e is an entry of y, and y a contiguous part of sorted x, with zeros elsewhere.
+    """
+    below = compare(like(e, x), x, quantum).sum() - compare(like(e, y), y, quantum).sum()
+    return rank - below
+
+
+def shortlist(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
     """The first `entries` live entries of every block, zeros where there are fewer (Definition G.14).
 
     The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so no filter stands here.
     """
     half = Fraction(quantum) / 2
     lower = maximum(s.lower, constant(float(half)))
-    at, d = y.level, y.shape[0]
+    at, d, c = y.level, y.shape[0], taken.entries
     lower, upper = hold(lower, at), hold(s.upper, at)
-    parts = groups(d, taken.blocks, taken.block if isinstance(taken, HardRound) else None)
     found = []
-    for first, count, size in parts:
-        piece = y.take(order[first : first + count * size]).reshape(count, size)
+    for first, count, size in groups(d, taken.blocks, taken.block if isinstance(taken, HardRound) else None):
+        n = count * size
+        piece = y.take(order[first : first + n]).reshape(count, size)
         live = assume(between(piece, upper, lower, half), 0.0, 1.0)
         f = hold(piece, at + 1)
         if blocks == "lean":
-            kept, _ = slots_of(
-                f.reshape(count * size),
-                live.reshape(count * size),
-                np.arange(count * size),
-                [(0, count, size)],
-                taken.entries,
-            )
+            kept, _ = slots_of(f.reshape(n), live.reshape(n), np.arange(n), [(0, count, size)], c)
             found.append(relu(kept))
-            continue
-        before = assume(live.prefix_sum(1), 0.0, float(size))
-        places = constant(np.arange(1, taken.entries + 1)).spread(1, count).spread(2, size)
-        cells = indicator_product(f.spread(0, taken.entries), places - before.spread(0, taken.entries))
-        found.append(assume(cells.sum(2), 0.0, 1.0).reshape(taken.entries * count))
+        else:
+            before = assume(live.prefix_sum(1), 0.0, float(size))
+            places = constant(np.arange(1, c + 1)).spread(1, count).spread(2, size)
+            cells = indicator_product(f.spread(0, c), places - before.spread(0, c))
+            found.append(assume(cells.sum(2), 0.0, 1.0).reshape(c * count))
     return stack(found)
 
 
-def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
+def rank_scale(n: Node, rank: Node, b: int, d: int) -> Node:
     """rank b / n (second layer of Definition G.18), up to 1/FINE; n < b live entries are a failure anyway.
 
     D >= d is a power of two and the weights D b/k are rounded to multiples of 1/FINE, so that floating point is exact.
@@ -187,7 +242,7 @@ def scaled_rank(n: Node, rank: Node, b: int, d: int) -> Node:
     return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
 
 
-def ceiling_of(x: Node, reach: int, d: int) -> Node:
+def ceiling(x: Node, reach: int, d: int) -> Node:
     """⌈x⌉ for x in [-reach, reach] within 1/(4D) of a fraction with denominator at most d <= D (Definition G.20).
 
     The paper's ramp from i to i + 1/d is moved to the middle half of that gap, so a rounded x does no harm.
@@ -196,50 +251,3 @@ def ceiling_of(x: Node, reach: int, d: int) -> Node:
     i = constant(np.arange(-reach, reach + 1))
     steps = trim((x.spread(0, 2 * reach + 1) - i) * (2 * fine) - Fraction(1, 2))
     return assume(steps.sum() - reach, -float(reach), reach + 1.0)
-
-
-def hashed(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
-    """The survivors in `capacity` places, zeros first (Algorithm 7): six layers.
-
-    The hash is linear, so its layer has the neurons that filter the entries, and the slots are sums of those. The slots of
-    a function with collisions hold more than the 1 that Lemma G.11 asks for, so the integer of the indicator product is
-    scaled by the longest bucket.
-    """
-    at, quantum = s.mask.level, e.step
-    p, functions, capacity = plan.ending.prime, plan.ending.functions, plan.ending.capacity
-    where = buckets(e.d, plan.ending, order)
-    y = relu(e.plain(s.y) - (1 - s.mask))
-    slots = slot_sums(y, where)
-    live = compare(y, 0, quantum).sum()
-    if plan.style.blocks == "paper":
-        count = compare(slots, 0, quantum).sum(1)
-        chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
-    else:
-        lost = live.spread(0, functions) - p + relu(1 - slots / quantum).sum(1)
-        chosen = relu(1 - assume(lost, 0.0, float(p)))
-    slots = slot_sums(hold(y, at + 3), where)
-    first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
-    scaled = (first * where.shape[2]).spread(1, p)
-    wanted = list(range(p - capacity + 1, p + 1))
-    if plan.style.blocks == "paper":
-        kept = assume(indicator_product(slots, scaled).sum(0), 0.0, 1.0)
-        return select(kept, wanted, quantum, "paper")
-    kept = assume(relu(slots + scaled).sum(0), 0.0, 1.0)
-    return lean_select(kept, lean_ranks(kept, quantum), wanted, consecutive=True)
-
-
-def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
-    """Steps 3 and 4 of Algorithm 8 without the clip: five layers."""
-    at, d, m = survivors.level, x.shape[0], survivors.shape[0]
-    largest = hold(select(survivors, [m], quantum, plan.style.blocks).reshape(), at + 2)
-    x, y = hold(x, at + 2), hold(survivors, at + 2)
-    below = compare(like(largest, x), x, quantum).sum() - compare(like(largest, y), y, quantum).sum()
-    # the rank in all m places: how many of them are 0 cancels
-    wanted = assume(plan.low - below, -float(d), float(d + m))
-    y = hold(y, at + 3)
-    # entries equal to all survivors may stand below them: then every survivor is the answer
-    wanted = 1 + trim(wanted - 1, m - plan.outputs)
-    each = [wanted + i for i in range(plan.outputs)]
-    if plan.style.blocks == "paper":
-        return rank_select(y, stack([r.reshape(1) for r in each]), quantum, ties=True)
-    return lean_select(y, lean_ranks(y, quantum), each, consecutive=True)
