@@ -6,14 +6,13 @@ Algorithm 8): 45 hidden layers.
     hashing       hash 1, block extraction 3, rank selection 2                                                        6
     the end       largest survivor 2, rank computing 1, rank selection 2, clip 1                                      6
 
-A module waits for the one before it: what it reads is held through the layers between (`hold`), so that every layer
-belongs to one module. In a soft round the rank-scaling layer counts the overflow instead, and the ceiling has nothing to
-round.
+Every layer belongs to one module: `hold` carries values through the layers of other modules. In a soft round the
+rank-scaling layer counts the overflow instead, and the ceiling layer only carries.
 
-Two things are not the paper's. The filter layer computes its mask only, and the neurons that carry the entries through the
-next layer take the product, [y - (1 - mask)]+: that needs the bits of the grid once, where Definition G.8 needs them
-twice. Those bits hold index offsets, which tell equal entries apart; from the hash on entries are plain again, for which of
-equal ones is selected is all one.
+The network differs from the paper in two points. The filter layer computes its mask only, and the neurons that carry the
+entries through the next layer take the product, [y - (1 - mask)]+. This product needs the bits of the grid once, and
+Definition G.8 needs them twice. The spare bits hold index offsets, which tell equal entries apart. From the hash on entries
+have no offsets, because any of several equal entries is a right answer.
 """
 
 from __future__ import annotations
