@@ -71,10 +71,15 @@ class Source:
         if kinds == {"parquet"} and isinstance(chosen[0].filesystem, pa.fs.LocalFileSystem):  # a third of the memory
             options["fragment_scan_options"] = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
         if pieces is None and len(chosen) > 1 and not self.is_csv and len(kinds) == 1 and None not in kinds:
-            with _reading(self.name):
-                whole = ds.FileSystemDataset(list(chosen), self.schema, chosen[0].format, chosen[0].filesystem)
-                yield from whole.scanner(fragment_readahead=2, **options).to_batches()
-            return
+            try:
+                with _reading(self.name):
+                    whole = ds.FileSystemDataset(list(chosen), self.schema, chosen[0].format, chosen[0].filesystem)
+                    yield from whole.scanner(fragment_readahead=2, **options).to_batches()
+                return
+            except TableError:
+                for _ in self.batches(columns, self.pieces()):  # names the file
+                    pass
+                raise
         for each in chosen:
             with _reading(self._place(each, columns), each):
                 options |= {"use_threads": pieces is None}

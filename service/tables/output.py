@@ -86,11 +86,11 @@ class Folder:
         described = table.replace_schema_metadata({KEY: json.dumps(self.plan).encode()})
         with self._writing(self.part(number)):
             if self.work is None:  # a remote file appears when it is closed
-                pq.write_table(described, self.part(number), filesystem=self.system)
+                pq.write_table(described, self.part(number), filesystem=self.system, use_dictionary=False)
                 return int(table.num_rows)
             new = Path(self.path) / f".part-{number:05}.new"
             try:
-                pq.write_table(described, new)
+                pq.write_table(described, new, use_dictionary=False)  # thousands of columns take 80 MB less
                 with new.open("rb") as stream:
                     os.fsync(stream.fileno())
                 new.replace(self.part(number))

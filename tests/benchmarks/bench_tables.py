@@ -54,10 +54,10 @@ class Case:
     pandas: str
 
 
-def keyed(rows: int, groups: int) -> Callable[[Path, float], None]:
+def keyed(rows: int, groups: int, dtype: Any = np.float32) -> Callable[[Path, float], None]:
     def write(folder: Path, share: float) -> None:
         rng, n = np.random.default_rng(0), int(rows * share)
-        table = {"k": rng.integers(0, max(1, int(groups * share)), n), "x": rng.standard_normal(n, np.float32)}
+        table = {"k": rng.integers(0, max(1, int(groups * share)), n), "x": rng.standard_normal(n, dtype)}
         pq.write_table(pa.table(table), folder / "0.parquet", row_group_size=1 << 20)
 
     return write
@@ -99,7 +99,7 @@ FIVE, SEVEN = [0.05, 0.25, 0.5, 0.75, 0.95], [0.01, 0.05, 0.25, 0.5, 0.75, 0.95,
 BY_K = ("--column", "x", "--by", "k")
 CASES = {
     "groups": Case(
-        "9 million rows, groups of 3000, median",
+        "9 million rows of float32, groups of 3000, median",
         keyed(9_000_000, 3000),
         BY_K,
         "select k, median(x) from '{data}/*.parquet' group by k",
@@ -113,6 +113,14 @@ CASES = {
         f"select k, quantile_cont(x, {FIVE}) from '{{data}}/*.parquet' group by k",
         f"t.group_by('k').agg({several('pl.col(chr(120))', FIVE)})",
         f"t.groupby('k').x.quantile({FIVE}).unstack().reset_index()",
+    ),
+    "doubles": Case(
+        "the same in float64, median",
+        keyed(9_000_000, 3000, np.float64),
+        BY_K,
+        "select k, median(x) from '{data}/*.parquet' group by k",
+        "t.group_by('k').agg(pl.col('x').median())",
+        "t.groupby('k').median().reset_index()",
     ),
     "many": Case(
         "10^7 rows, 3 x 10^6 groups, median",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -108,6 +110,45 @@ def test_a_run_that_is_stopped_goes_on(data: Path, tmp_path: Path, shape: Sequen
     want = medians(data, columns=column, by="k" if "--by" in shape else ())
     assert pq.read_table(out).to_pylist() == want.to_pylist()
     assert [path.name for path in out.iterdir()] == ["part-00000.parquet"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kills_in_every_stage(data: Path, tmp_path: Path, shape: Sequence[str]) -> None:
+    """The same command, killed a little later each time until it is done; nothing is left that stops the next run."""
+    out, asked = tmp_path / "o", command(data, shape, tmp_path / "o")
+    for kills in range(100):
+        process = subprocess.Popen(asked, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
+        while not _locked(out / "_work" / "lock") and process.poll() is None:
+            time.sleep(0.002)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.04 * kills)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        assert not [each for each in psutil.process_iter() if _session(each.pid) == process.pid]
+    assert (process.returncode, [path.name for path in out.iterdir()]) == (0, ["part-00000.parquet"])
+    want = medians(data, columns=shape[1], by="k" if "--by" in shape else ())
+    assert pq.read_table(out).to_pylist() == want.to_pylist()
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with path.open() as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
 
 
 def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

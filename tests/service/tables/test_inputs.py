@@ -133,5 +133,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path, asked: dict[str, Any]) -> 
     whole = bytearray(path.read_bytes())
     whole[at : at + 64] = bytes(64)
     path.write_bytes(whole)
-    with pytest.raises(TableError, match=r"damaged\.parquet, columns? .*'x'.*: cannot be read: "):
-        medians(path, **{"columns": "x", **asked})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for source in (path, tmp_path):
+        with pytest.raises(TableError, match=r"damaged\.parquet, columns? .*'x'.*: cannot be read: "):
+            medians(source, **{"columns": "x", **asked})
