@@ -7,10 +7,9 @@
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
 materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
 
-What makes them fast in onnxruntime, and no slower elsewhere: sums are Gemm(ones, v, transB = 1), which reads v once, with
-factor and offset inside; the scalars it returns stay (1, N); matrices (N, a, b) are kept as N a rows of b; an offset is
-added to the smallest operand; many scalars are added up by one Gemm. Fused files also share what they compute twice and
-take the mean of two entries as a product; structured ones keep to the forms that docs/runtimes.md was measured with.
+For speed in onnxruntime sums are Gemm(ones, v, transB = 1), which reads v once, the scalars of a batch stay (1, N), matrices
+(N, a, b) are kept as N a rows of b, and an offset is added to the smallest operand. Fused files also share what is computed
+twice. Structured files keep to the forms that docs/runtimes.md was measured with.
 """
 
 from __future__ import annotations
