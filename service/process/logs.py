@@ -28,7 +28,7 @@ class Writer:
         self.descriptor = descriptor
         self.waiting: Queue[bytes] = Queue(MOST_WAITING)
         self.lost = 0  # lines, since the start
-        self.reported = 0  # of them, in the log
+        self.reported = self.counted = 0  # of them, in the log and in the metrics
         self.thread: threading.Thread | None = None
 
     def write(self, lines: bytes) -> None:
@@ -73,9 +73,11 @@ class Writer:
 _writer = Writer(STDERR)
 
 
-def lost() -> int:
-    """Lines that could not be written, since the start."""
-    return _writer.lost
+def take_lost() -> int:
+    """Lines that could not be written, since the last time."""
+    more = _writer.lost - _writer.counted
+    _writer.counted += more
+    return more
 
 
 def flush(seconds: float = 1.0) -> None:

@@ -48,10 +48,7 @@ log = logging.getLogger("service")
 Record = Callable[[float], None]
 # Counting takes longer than answering is worth: what happened waits here until the answer is on its way.
 _noted: list[tuple[Record, float]] = []
-_counted: dict[Record, float] = {}
-_latest: dict[Record, float] = {}
 NOTED_AT_MOST = 4096
-_lines_lost = 0  # of them, counted
 
 
 def note(record: Record, value: float) -> None:
@@ -61,26 +58,12 @@ def note(record: Record, value: float) -> None:
         settle()
 
 
-def tally(record: Record, more: float) -> None:
-    """Like `note`, for a counter: what is added to it until the next `settle` is added up first."""
-    _counted[record] = _counted.get(record, 0) + more
-
-
-def tell(record: Record, value: float) -> None:
-    """Like `note`, for a gauge: the last value before the next `settle` is the one that counts."""
-    _latest[record] = value
-
-
 def settle() -> None:
     """Hand all that was noted to prometheus_client. An observation it cannot take is lost; no answer is."""
-    global _lines_lost  # noqa: PLW0603, like the list above it belongs to the process
-    lost = logs.lost()
-    if lost > _lines_lost:
-        tally(LINES_LOST.inc, lost - _lines_lost)
-        _lines_lost = lost
-    noted = [*_noted, *_counted.items(), *_latest.items()]
-    for waiting in (_noted, _counted, _latest):
-        waiting.clear()
+    if lost := logs.take_lost():
+        _noted.append((LINES_LOST.inc, lost))
+    noted = _noted.copy()
+    _noted.clear()
     failed: Exception | None = None
     for record, value in noted:
         try:

@@ -18,14 +18,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from service.errors import BusyError
 from service.models.registry import LoadedModel
-from service.process.metrics import WAITING, ModelMetrics, note, tally, tell
+from service.process.metrics import WAITING, ModelMetrics, note
 from service.process.settings import Settings
 from service.statistics.scaling import Floats
 from service.statistics.solve import Counted
@@ -35,27 +34,21 @@ log = logging.getLogger("service")
 LIVE_LAYERS = 2
 
 
-@dataclass(slots=True, eq=False)
-class Outcome:
-    """The counts for the rows of a request, and how they were served."""
-
-    counted: Counted
-    queue_s: float
-    inference_s: float
-    batch_rows: int
-
-
 class Job:
-    """The rows of one request on their way through a lane: `taken` of them are in calls already, `done` are answered."""
+    """The rows of one request on their way through a lane: `taken` of them are in calls already, `done` are answered.
+
+    The future is the job itself, once `counted` has the counts for all rows.
+    """
 
     __slots__ = ("batch_rows", "counted", "done", "future", "inference_s", "queue_s", "queued", "rows", "taken")
 
-    def __init__(self, rows: Floats, future: asyncio.Future[Outcome]) -> None:
+    counted: Counted
+
+    def __init__(self, rows: Floats, future: asyncio.Future[Job]) -> None:
         self.rows = rows
         self.future = future
         self.queued = time.perf_counter()
         self.taken = self.done = self.batch_rows = 0
-        self.counted: Counted | None = None
         self.queue_s = self.inference_s = 0.0
 
 
@@ -77,12 +70,12 @@ class Gate:
         if self.waiting and self.waiting + rows > self.limit:
             raise BusyError(min(60, max(1, ceil(self.waiting * self.row_seconds))))
         self.waiting += rows
-        tell(WAITING.set, self.waiting)
+        note(WAITING.set, self.waiting)
         try:
             yield
         finally:
             self.waiting -= rows
-            tell(WAITING.set, self.waiting)
+            note(WAITING.set, self.waiting)
 
 
 class Lane:
@@ -106,7 +99,7 @@ class Lane:
         self.wakeup: asyncio.Handle | None = None
         self.failing: Exception | None = None  # why the last call failed, if it did
 
-    async def run(self, rows: Floats) -> Outcome:
+    async def run(self, rows: Floats) -> Job:
         """The counts for `rows`. When the request is cancelled, rows that no call has taken leave the queue."""
         loop = asyncio.get_running_loop()
         job = Job(rows, loop.create_future())
@@ -122,7 +115,7 @@ class Lane:
         finally:
             self._drop(job)
 
-    def run_now(self, rows: Floats) -> Outcome | None:
+    def run_now(self, rows: Floats) -> Job | None:
         """The counts for `rows` at once, in calls in the event loop; None where others wait or the calls are long."""
         if self.queue or self.running or self.delay or not self._is_short(len(rows)):
             return None
@@ -134,8 +127,10 @@ class Lane:
             except Exception:  # the lane runs it again, and tells
                 return None
             self._note_call(len(parts[-1]), time.perf_counter() - started)
-        seconds = time.perf_counter() - started
-        return Outcome(parts[0] if len(parts) == 1 else np.concatenate(parts), 0.0, seconds, len(parts[0]))
+        job = Job(rows, asyncio.get_running_loop().create_future())
+        job.counted = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        job.inference_s, job.batch_rows = time.perf_counter() - started, len(parts[0])
+        return job
 
     def _note_call(self, count: int, seconds: float) -> None:
         self.failing = None
@@ -245,28 +240,29 @@ class Lane:
         whole, count = len(job.rows), len(counted)
         job.done += count
         if count < whole:
-            if job.counted is None:
+            if job.done == count:
                 job.counted = np.empty((whole, counted.shape[1]), counted.dtype)
             job.counted[start : start + count] = counted
-            counted = job.counted
+        else:
+            job.counted = counted
         if job.done == whole:
             note(self.metrics.queue, job.queue_s)
             if not job.future.done():
-                job.future.set_result(Outcome(counted, job.queue_s, job.inference_s, job.batch_rows))
+                job.future.set_result(job)
 
     def _failed(self, pieces: list[Piece], error: Exception) -> None:
         """Sort out a failure that was shared by running every request on its own."""
         if len(pieces) == 1:
             self._give_up(pieces, error)
             return
-        tally(self.metrics.failures, 1)
+        note(self.metrics.failures, 1)
         loop = asyncio.get_running_loop()
         for piece in pieces:
             self._start(loop, [piece])
 
     def _give_up(self, pieces: list[Piece], error: Exception) -> None:
         """Tell the requests of a call why there is no answer. Their rows that still wait are not run any more."""
-        tally(self.metrics.failures, 1)
+        note(self.metrics.failures, 1)
         self.failing = error
         log.error("a call failed", extra={"fields": {"model": self.model.name, "error": repr(error)[:300]}})
         for job, _, _ in pieces:

@@ -20,11 +20,11 @@ import numpy as np
 
 from service.errors import BadInputError, MissingModelError, ProblemError
 from service.models.registry import LoadedModel, Registry
-from service.process.metrics import settle, tally
+from service.process.metrics import note, settle
 from service.process.peers import Peers
 from service.process.settings import Settings
-from service.serving.answer import Answer, Served
-from service.serving.batching import Gate, Lane
+from service.serving.answer import Answer
+from service.serving.batching import Gate, Job, Lane
 from service.serving.bodies import Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
@@ -120,35 +120,37 @@ class Engine:
     async def answers(self, request: Question) -> Answer:
         """The answer to a request, every number of it proven by counting."""
         started = time.perf_counter()
-        options, served = request.options, Served()
+        options = request.options
         if request.vectors is None:
+            found = Answers([])
             columns: list[Any] = [np.full(request.count, np.nan) for _ in range(options.per_vector)]
             bounds: list[Any] = [np.zeros(request.count) for _ in columns]
         else:
             try:
                 with self.gate.admit(len(request.vectors) * options.per_vector):
-                    found, served = await self._found(request.vectors, options)
+                    found = await self._found(request.vectors, options)
             except ProblemError as error:
                 _name_place(error, request.places)
                 raise
             columns = [_placed(values, request.places, request.count) for values in found.values]
             bounds = [_placed(values, request.places, request.count, 0.0) for values in found.bounds or ()]
-        served = replace(served, total_s=time.perf_counter() - started) if options.details else served
+        if options.details:
+            found = replace(found, total_s=time.perf_counter() - started)
         return Answer(
             options.shaped(columns, request.answer_dtype),
             options.shaped(bounds, np.dtype(np.float64)) if options.grid else None,
-            served,
+            found,
             options.told,
             options.labels(),
             request.names,
             options.details,
         )
 
-    async def _found(self, vectors: Vectors, options: MedianOptions) -> tuple[Answers, Served]:
+    async def _found(self, vectors: Vectors, options: MedianOptions) -> Answers:
         """The statistics of vectors: those of small requests together with other requests that ask the same."""
         statistics, choice = options.statistics, Choice(self.registry, self.reach, options.model, options.construction)
 
-        async def alone(own: Vectors) -> tuple[Answers, Served]:
+        async def alone(own: Vectors) -> Answers:
             return await self.solve(own, statistics, choice, options.grid)
 
         if options.grid or not vectors.fixed or _size(vectors, statistics) > SMALL:
@@ -156,70 +158,59 @@ class Engine:
         key = (statistics, options.model, options.construction)
         return await self.sharing.solve(key, vectors, lambda all: self.solve_now(all, statistics, choice), alone)
 
-    def solve_now(
-        self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice
-    ) -> tuple[Answers, Served] | None:
+    def solve_now(self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice) -> Answers | None:
         """The same as `solve` without waiting, or None where a lane is busy or its calls are long."""
         _refuse_infinite(vectors)
-        served = Served()
+        jobs: list[Job] = []
 
         def call(asked: ModelCall) -> Counted:
             lane = self.lanes.get(asked.model)
-            outcome = None if lane is None else lane.run_now(asked.rows)
-            if outcome is None:
+            job = None if lane is None else lane.run_now(asked.rows)
+            if job is None:
                 raise _BusyLaneError
-            served.batch_size = max(served.batch_size, outcome.batch_rows)
-            served.inference_s += outcome.inference_s
-            return outcome.counted
+            jobs.append(job)
+            return job.counted
 
         try:
-            found = run(solve(vectors, statistics, choice), call)
+            return self._noted(run(solve(vectors, statistics, choice), call), jobs)
         except _BusyLaneError:
             return None
         except RefutedError as error:
             raise ProblemError(500, str(error), vector=error.vector) from None
-        self._count(found, served)
-        return found, served
 
     async def solve(
         self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool = False
-    ) -> tuple[Answers, Served]:
+    ) -> Answers:
         """Each statistic of each vector, once there is memory for it."""
         with self.memory.hold(_bytes_of(vectors, statistics, choice)):
             return await self._solve(vectors, statistics, choice, grid)
 
-    async def _solve(
-        self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool
-    ) -> tuple[Answers, Served]:
+    async def _solve(self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool) -> Answers:
         """The same. Models run in their lanes; large requests are prepared in a thread."""
         _refuse_infinite(vectors)
-        served = Served()
+        jobs: list[Job] = []
         solving = (grid_answers if grid else solve)(vectors, statistics, choice)
         size = _size(vectors, statistics)
-        counted: Counted | None = None
         try:
             while True:
-                step = await self.offload(size, _step, solving, counted)
+                step = await self.offload(size, _step, solving, jobs[-1].counted if jobs else None)
                 if isinstance(step, Answers):
-                    break
-                outcome = await self.lane(step.model).run(step.rows)
-                counted = outcome.counted
-                served.batch_size = max(served.batch_size, outcome.batch_rows)
-                served.queue_s = max(served.queue_s, outcome.queue_s)
-                served.inference_s += outcome.inference_s
+                    return self._noted(step, jobs)
+                jobs.append(await self.lane(step.model).run(step.rows))
         except RefutedError as error:
             raise ProblemError(500, str(error), vector=error.vector) from None
-        self._count(step, served)
-        return step, served
 
-    def _count(self, found: Answers, served: Served) -> None:
-        """Note which models answered, in the metrics too."""
-        served.models, served.fallback = sorted(found.models), found.fallback
+    def _noted(self, found: Answers, jobs: list[Job]) -> Answers:
+        """The answers with what their calls took; the metrics are told which models answered."""
+        found.batch_size = max(job.batch_rows for job in jobs)
+        found.queue_s = max(job.queue_s for job in jobs)
+        found.inference_s = sum(job.inference_s for job in jobs)
         for model, count in found.answered.items():
-            tally(self.lane(model).metrics.vectors, count)
+            note(self.lane(model).metrics.vectors, count)
         for model, count in found.refuted.items():
-            tally(self.lane(model).metrics.misses, count)
+            note(self.lane(model).metrics.misses, count)
             log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": count}})
+        return found
 
     def lane(self, model: LoadedModel) -> Lane:
         """The lane of a model; a model that was just unloaded gets another for the requests that still hold it."""

@@ -81,12 +81,12 @@ def _beside(answer: Answer) -> Fields:
     if answer.bounds is not None:
         fields.append((b"x-median-error-bound", repr(float(answer.bounds.max())).encode()))
     if answer.details:
-        served = answer.served
-        times = served.queue_s * 1e3, served.inference_s * 1e3, served.total_s * 1e3
+        found = answer.found
+        times = found.queue_s * 1e3, found.inference_s * 1e3, found.total_s * 1e3
         fields += [
-            (b"x-median-models", ",".join(map(header_text, served.models)).encode()),
-            (b"x-median-fallback", b"%d" % served.fallback),
-            (b"x-median-batch-size", b"%d" % served.batch_size),
+            (b"x-median-models", ",".join(map(header_text, sorted(found.models))).encode()),
+            (b"x-median-fallback", b"%d" % found.fallback),
+            (b"x-median-batch-size", b"%d" % found.batch_size),
             (b"server-timing", b"queue;dur=%.3f, inference;dur=%.3f, total;dur=%.3f" % times),
         ]
     return fields
@@ -121,7 +121,7 @@ class Exchanges:
             if meter is None:
                 labels = metrics.REQUESTS.labels(each.route, each.status), metrics.REQUEST_SECONDS.labels(each.route)
                 meter = self.meters[each.route, each.status] = labels[0].inc, labels[1].observe
-            metrics.tally(meter[0], 1)
+            metrics.note(meter[0], 1)
             metrics.note(meter[1], each.seconds)
         metrics.settle()
         if self.log_requests:

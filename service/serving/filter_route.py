@@ -62,7 +62,7 @@ def router(engine: Engine) -> APIRouter:
         [frames, h, w, channels]. The answer is in the same format, in the type of the filter. uint8 goes into every filter.
         """
         chosen, answer, seconds, kind = await with_body(request, filtered)
-        metrics.tally(metrics.PIXELS.labels(chosen.name).inc, answer.size)
+        metrics.note(metrics.PIXELS.labels(chosen.name).inc, answer.size)
         metrics.note(metrics.INFERENCE_SECONDS.labels(chosen.name).observe, seconds)
         content = answer.reshape(-1).view(np.uint8).data
         head = _npy_head(answer) if kind == NPY else b""

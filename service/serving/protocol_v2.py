@@ -24,7 +24,6 @@ from service import json_text
 from service.errors import BadInputError, ProblemError
 from service.models.registry import LoadedModel
 from service.serving import json_body
-from service.serving.answer import Served
 from service.serving.bodies import Question, settled
 from service.serving.engine import Choice, Engine
 from service.serving.gateway import Answering, with_body
@@ -32,6 +31,7 @@ from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
 from service.serving.options import VECTORS, QuantileOptions, merged, numbers_of
 from service.serving.routes import PlainRoute
 from service.statistics.scaling import Floats
+from service.statistics.solve import Answers
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 
@@ -47,9 +47,9 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def _about(served: Served) -> dict[str, Any]:
+def _about(found: Answers) -> dict[str, Any]:
     """The parameters of an answer."""
-    return {"fallback": served.fallback, "batch_size": served.batch_size}
+    return {"fallback": found.fallback, "batch_size": found.batch_size}
 
 
 class Contract(NamedTuple):
@@ -130,8 +130,8 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
         wanted = [Statistic.of(column, model.d) for column in model.columns]
         vectors, choice = Vectors.matrix(call.values), Choice(engine.registry, name=model.name)
         with engine.gate.admit(len(vectors)):
-            found, served = await engine.solve(vectors, wanted, choice)
-        return call.answer(np.stack(found.values, 1).astype(call.values.dtype, copy=False), _about(served))
+            found = await engine.solve(vectors, wanted, choice)
+        return call.answer(np.stack(found.values, 1).astype(call.values.dtype, copy=False), _about(found))
 
     async def quantiles(request: Request, body: Body) -> Response:
         header, binary = _split(body, request.headers.get(HEADER_LENGTH))
@@ -145,7 +145,7 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
 
         call, question = await engine.read(header, json_body.memory_for, read)
         told = await answering(request.scope["exchange"], question)
-        return call.answer(told.values, _about(told.served))
+        return call.answer(told.values, _about(told.found))
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
     error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from service.serving.answer import Served
 from service.statistics.solve import Answers
 from service.statistics.vectors import Vectors
 
 MOST = 1 << 17  # numbers that are solved together
-Found = tuple[Answers, Served]
 
 
 class Asked(NamedTuple):
     """A request that waits: its vectors, how they are solved, and who waits for the answers."""
 
     vectors: Vectors
-    at_once: Callable[[Vectors], Found | None]
-    alone: Callable[[Vectors], Awaitable[Found]]
-    future: asyncio.Future[Found]
+    at_once: Callable[[Vectors], Answers | None]
+    alone: Callable[[Vectors], Awaitable[Answers]]
+    future: asyncio.Future[Answers]
 
 
 @dataclass(eq=False)
@@ -44,9 +42,9 @@ class Sharing:
         self,
         key: Hashable,
         vectors: Vectors,
-        at_once: Callable[[Vectors], Found | None],
-        alone: Callable[[Vectors], Awaitable[Found]],
-    ) -> Found:
+        at_once: Callable[[Vectors], Answers | None],
+        alone: Callable[[Vectors], Awaitable[Answers]],
+    ) -> Answers:
         """The answers to vectors of one length. `at_once` solves without waiting, or returns None if it cannot; requests
         with the same key may share a solution."""
         loop = asyncio.get_running_loop()
@@ -78,19 +76,18 @@ class Sharing:
             found = same[0].at_once(vectors)
         except Exception:  # which request is the cause shows when each is solved on its own
             found = None
-        if found is None or (found[0].fallback and len(same) > 1):
+        if found is None or (found.fallback and len(same) > 1):
             for asked in same:
                 task = asyncio.ensure_future(self._alone(asked))
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
             return
-        answers, served = found
         start = 0
         for asked in same:
             own = slice(start, start + len(asked.vectors))
             start = own.stop
             if not asked.future.done():
-                asked.future.set_result((Answers([values[own] for values in answers.values], answers.models), served))
+                asked.future.set_result(replace(found, values=[values[own] for values in found.values]))
 
     async def _alone(self, asked: Asked) -> None:
         try:

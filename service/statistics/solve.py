@@ -76,13 +76,17 @@ Counted = npt.NDArray[Any]  # (rows, numbers of all columns)
 
 @dataclass(eq=False)
 class Answers:
-    """One array for each statistic, with an entry for each vector; the models that gave them, and how many entries another
-    model had to give because counting refuted the first one. `bounds` belong to grid answers alone."""
+    """One array for each statistic, with an entry for each vector; the models that gave them, how many entries another model
+    had to give because counting refuted the first one, and what the calls took. `bounds` belong to grid answers alone."""
 
     values: list[Numbers]
     models: set[str] = field(default_factory=set)
     fallback: int = 0
     bounds: list[Floats] | None = None
+    batch_size: int = 0  # rows of the largest call
+    queue_s: float = 0.0  # longest wait for a call
+    inference_s: float = 0.0
+    total_s: float = 0.0
     answered: dict[Any, int] = field(default_factory=dict)
     refuted: dict[Any, int] = field(default_factory=dict)
 

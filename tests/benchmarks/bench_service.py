@@ -249,7 +249,7 @@ def soak(models: Path, seconds: float) -> dict[str, float]:
         script = wrk_script(Path(folder), "raw", "application/octet-stream", raw)
         memory: list[int] = []
         with ThreadPoolExecutor(1) as pool:
-            load = pool.submit(wrk, f"{url}/median?d={D}", script, 64, seconds)
+            load = pool.submit(wrk, f"{url}/median?dtype=float32&d={D}", script, 64, seconds)
             while not load.done():
                 memory.append(psutil.Process(process.pid).memory_info().rss)
                 time.sleep(0.5)

@@ -19,7 +19,7 @@ from service.models import registry
 from service.models.registry import LoadedModel
 from service.process.metrics import settle
 from service.process.settings import Settings
-from service.serving.batching import Gate, Lane, Outcome
+from service.serving.batching import Gate, Job, Lane
 from service.statistics.scaling import Floats
 from tests.service import toy_models
 
@@ -92,7 +92,7 @@ def rows(count: int, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).integers(0, 2**24, (count, D)).astype(np.float32) * np.float32(2**-24)
 
 
-def right(outcome: Outcome, asked: Floats) -> bool:
+def right(outcome: Job, asked: Floats) -> bool:
     return outcome.counted[:, 0].tolist() == np.median(asked, axis=1).tolist()
 
 
@@ -224,7 +224,7 @@ def test_a_shared_call_that_fails_when_there_are_no_threads_answers_everybody(pl
         bad = np.full((1, D), 0.75, np.float32)
         asked = (lane.run(part) for part in (rows(1, 1), rows(1, 2), rows(1, 3), bad))
         told = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
-        assert [type(each) for each in told] == [RuntimeError, RuntimeError, Outcome, RuntimeError]
+        assert [type(each) for each in told] == [RuntimeError, RuntimeError, Job, RuntimeError]
         assert lane.running == 0
         assert right(await asyncio.wait_for(lane.run(rows(1)), 10), rows(1))
 

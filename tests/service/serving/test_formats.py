@@ -15,11 +15,12 @@ from service.client import Client
 from service.client.__main__ import parse
 from service.errors import BadInputError
 from service.serving import formats
-from service.serving.answer import Answer, Served
+from service.serving.answer import Answer
 from service.serving.bodies import Question
 from service.serving.formats import FORMATS, Format
 from service.serving.gateway import Gateway
 from service.serving.options import MedianOptions
+from service.statistics.solve import Answers
 from tests.service.connection import Connection
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "service.md"
@@ -97,5 +98,5 @@ def test_the_answer_in_the_document_is_the_one_of_its_schema(connect: Callable[.
     content = document["paths"]["/median"]["post"]["responses"]["200"]["content"]
     assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/MedianAnswer"}
     assert set(document["components"]["schemas"]["MedianAnswer"]["properties"]) == set(
-        json.loads(FORMATS["json"].write(Answer(np.ones(1), np.zeros(1), Served(["m"]), details=True)))
+        json.loads(FORMATS["json"].write(Answer(np.ones(1), np.zeros(1), Answers([], {"m"}), details=True)))
     )
