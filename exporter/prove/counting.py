@@ -1,0 +1,463 @@
+"""Graphs that compare entries with thresholds or with each other and count: searches digit by digit, and all pairs.
+
+Every entry of a tensor is a function of one difference, f(n_i - y): y is 0, another entry n_j, or the lower end E of a
+search. f is piecewise linear and exact. Sums over all entries are read as follows.
+
+    f is a + b [z <= t] for whole z       the sum is a count                      (exporter.prove.scalars)
+    all pairs (i, j) of one i, and ties are broken by the index in every row alike: the sum is the rank of entry i
+    f is a function of an entry and its rank: ranks are 1..d, each taken once, so the sum is one over ranks
+    b + relu(a - b) over all entries      the largest of f(n_i - y)               (exporter.prove.forms)
+
+A code has 20 bits for f, then i + 1 (0: none), then j: none, entry j + 1, a search, or a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from exporter.prove.forms import Forms
+from exporter.prove.graph import Array, Codes, NotProvedError
+from exporter.prove.piecewise import Piecewise
+from exporter.prove.scalars import End, Near, Number, Order, Scalar, Scenario
+
+BITS = 22  # of i, and of j
+SEARCH, FORM, RANK = 1 << 20, (1 << BITS) - 2, (1 << BITS) - 1  # kinds of j: searches are SEARCH, SEARCH + 1, ...
+START = End()
+MARGIN = 64  # grid steps
+SLOW = 200_000  # sums that are read one by one
+
+RankFunction = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]  # slope in n, and offset, for ranks 1..d
+Function = Piecewise | RankFunction
+
+
+def _pack(f: Array | int, i: Array | int, j: Array | int) -> Codes:
+    return np.asarray((np.asarray(f, np.int64) << (2 * BITS)) | (np.asarray(i, np.int64) << BITS) | np.asarray(j, np.int64))
+
+
+def _split(codes: Codes) -> tuple[Codes, Codes, Codes]:
+    mask = (1 << BITS) - 1
+    return codes >> (2 * BITS), (codes >> BITS) & mask, codes & mask
+
+
+class Counting:
+    """The domain of graphs that count, on one part of the grid."""
+
+    def __init__(self, scenario: Scenario, low: Fraction) -> None:
+        self.at, self._low = scenario, low
+        if scenario.d >= SEARCH:
+            raise NotProvedError(f"d = {scenario.d} is more than the {SEARCH - 1} entries that this method reads")
+        self.functions: list[Function] = []
+        self._ids: dict[Function, int] = {}
+        self.scalars: list[Scalar] = []
+        self.ends: list[End] = []
+        self.forms = Forms()
+        self._tie: bool | None = None  # whether the lower index comes first among equal entries
+        self._memo: dict[Any, Any] = {}
+
+    # codes
+
+    def _f(self, function: Function) -> int:
+        if function not in self._ids:
+            self._ids[function] = len(self.functions)
+            self.functions.append(function)
+        return self._ids[function]
+
+    def _constant(self, value: Fraction) -> int:
+        return int(_pack(self._f(Piecewise.affine(Fraction(0), value)), 0, 0))
+
+    def _scalar(self, value: Scalar | Fraction) -> int:
+        if isinstance(value, Fraction):
+            return self._constant(value)
+        self.scalars.append(value)
+        return int(_pack(0, 0, SEARCH + len(self.scalars) - 1))
+
+    def _range(self, j: int) -> tuple[int, int]:
+        """The whole numbers that n_i - y can be."""
+        cells = self.at.cells
+        if j == 0:
+            return 0, cells
+        if j < SEARCH:
+            return -cells, cells
+        return -2 * cells - MARGIN, 2 * cells + MARGIN
+
+    def entries(self, d: int) -> Codes:
+        return _pack(self._f(Piecewise.affine(self.at.step, self._low)), np.arange(1, d + 1), 0)
+
+    def constants(self, values: Array) -> Codes:
+        found, inverse = np.unique(np.asarray(values, np.float64), return_inverse=True)
+        codes = np.array([self._constant(Fraction(float(v))) for v in found], np.int64)
+        return np.asarray(codes[inverse.reshape(np.shape(values))])
+
+    def scalar_of(self, code: int) -> Scalar:
+        """The number that an output is."""
+        _, i, j = (int(v) for v in _split(np.int64(code)))
+        if i == 0 and SEARCH <= j < FORM:
+            return self.scalars[j - SEARCH]
+        raise NotProvedError("an output is neither the result of a search nor a sum over ranks")
+
+    # entry by entry
+
+    def _map(
+        self,
+        codes: Codes,
+        entry: Callable[[Function, int], Function],
+        scalar: Callable[[Scalar], Scalar | Fraction],
+        form: Callable[[int], int],
+        tag: Any,
+    ) -> Codes:
+        f, i, j = _split(codes)
+        kind = np.where((j > 0) & (j < SEARCH) & (i > 0), 1, j)  # all pairs have one range
+        key = np.where((i == 0) & (j > 0), codes, _pack(f, i > 0, kind))
+        found, inverse = np.unique(key, return_inverse=True)
+        new = np.empty((len(found), 2), np.int64)  # a code, or a function and whether it is constant
+        whole = np.zeros(len(found), bool)
+        for n, code in enumerate(found.tolist()):
+            if (tag, code) not in self._memo:
+                self._memo[tag, code] = self._mapped(code, entry, scalar, form)
+            whole[n], new[n, 0] = self._memo[tag, code]
+        inverse = inverse.reshape(codes.shape)
+        return np.asarray(np.where(whole[inverse], new[inverse, 0], _pack(new[inverse, 0], i, j)))
+
+    def _mapped(
+        self,
+        code: int,
+        entry: Callable[[Function, int], Function],
+        scalar: Callable[[Scalar], Scalar | Fraction],
+        form: Callable[[int], int],
+    ) -> tuple[bool, int]:
+        f, i, j = (int(v) for v in _split(np.int64(code)))
+        if i == 0 and j == FORM:
+            return True, self._from_form(form(f))
+        if i == 0 and j:
+            return True, self._scalar(scalar(self.scalars[j - SEARCH]))
+        new = entry(self.functions[f], j)
+        if isinstance(new, Piecewise) and new.constant is not None:
+            return True, self._constant(new.constant)
+        return False, self._f(new)
+
+    def scale(self, a: Codes, factors: Array) -> Codes:
+        distinct, which = np.unique(np.asarray(factors, np.float64), return_inverse=True)
+        which = np.broadcast_to(which.reshape(np.shape(factors)), a.shape)
+        out = np.empty(a.shape, np.int64)
+        for n, value in enumerate(distinct.tolist()):
+            factor = Fraction(value)
+            out[which == n] = self._map(
+                a[which == n],
+                lambda f, j, c=factor: _scaled(f, c),  # type: ignore[misc]
+                lambda s, c=factor: self.at.scaled(s, c),  # type: ignore[misc]
+                lambda s, c=factor: self.forms.scaled(s, c),  # type: ignore[misc]
+                ("scale", factor),
+            )
+        return out
+
+    def relu(self, a: Codes) -> Codes:
+        return self._map(a, self._relu, self.at.relu, self.forms.relu, "relu")
+
+    def _relu(self, f: Function, j: int) -> Function:
+        if isinstance(f, Piecewise):
+            return f.relu().between(*self._range(j))
+        slopes, offsets = [], []
+        for a, b in zip(*f, strict=True):
+            ends = b, a * self.at.cells + b
+            if min(ends) < 0 < max(ends):
+                raise NotProvedError("the selection of a rank is not decided on every grid value")
+            slopes.append(a if max(ends) > 0 else Fraction(0))
+            offsets.append(b if max(ends) > 0 else Fraction(0))
+        return tuple(slopes), tuple(offsets)
+
+    def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
+        def one(x: int, y: int) -> int:
+            wires = (self.forms.single(self._to_form(c)) for c in (x, y))
+            return self._from_form(self.forms.form({self.forms.extremum(*wires, largest): Fraction(1)}, Fraction(0)))
+
+        return np.array([one(x, y) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]).reshape(a.shape)
+
+    def add(self, a: Codes, b: Codes) -> Codes:
+        shape = a.shape
+        a, b = np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel()
+        (fa, ia, ja), (fb, ib, jb) = _split(a), _split(b)
+        plain_a, plain_b = (ia > 0) | (ja == 0), (ib > 0) | (jb == 0)
+        both = plain_a & plain_b
+        zero_a, zero_b = (ia == 0) & (ja == 0), (ib == 0) & (jb == 0)
+        same = (ia == ib) & ((ja == jb) | (ja == RANK) & (jb == 0) | (jb == RANK) & (ja == 0))
+        case = np.select(
+            [both & zero_b, both & zero_a, both & same, both & (ja == 0) & (jb == 0),
+             plain_a & (ia > 0) & ~plain_b & (jb < FORM) & ((ja == 0) | (ja >= SEARCH) & (ja < FORM)),
+             plain_b & (ib > 0) & ~plain_a & (ja < FORM) & ((jb == 0) | (jb >= SEARCH) & (jb < FORM))],
+            [1, 2, 3, 4, 5, 6],
+        )  # fmt: skip
+        key = case << 58 | np.where(case <= 4, fa << 24 | fb, 0)
+        key = np.where(case == 5, key | fa << 44 | ja << BITS | jb, np.where(case == 6, key | fb << 44 | jb << BITS | ja, key))
+        key = np.where(case == 0, -1 - np.arange(len(a)), key)
+        found, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        if int((found < 0).sum()) > SLOW:
+            raise NotProvedError("a sum of functions of different entries is not read")
+        new = np.empty((len(found), 2), np.int64)
+        whole = np.zeros(len(found), bool)
+        slow = []
+        for n, at in enumerate(first.tolist()):
+            kind = int(case[at])
+            if kind == 0:
+                whole[n], new[n, 0] = True, self._sum(int(a[at]), int(b[at]))
+            elif kind <= 4:
+                function = self._combined(self.functions[fa[at]], self.functions[fb[at]], kind)
+                if function is None:
+                    slow.append(n)
+                elif isinstance(function, Piecewise) and function.constant is not None:
+                    whole[n], new[n, 0] = True, self._constant(function.constant)
+                else:
+                    new[n, 0] = self._f(function)
+            else:
+                e, s = (at, jb[at]) if kind == 5 else (at, ja[at])
+                f, j = (fa[e], ja[e]) if kind == 5 else (fb[e], jb[e])
+                new[n] = self._searched(int(f), int(j), int(s) - SEARCH)
+        f, j_new, is_whole, c = new[inverse, 0], new[inverse, 1], whole[inverse], case
+        i = np.where((c == 2) | (c == 6), ib, ia)
+        j = np.select([c == 2, c == 4, c >= 5, (c == 3) & (jb == RANK)], [jb, ib, j_new, jb], ja)
+        out = np.where(is_whole, f, _pack(f, i, j))
+        for n in slow:
+            for at in np.flatnonzero(inverse == n).tolist():
+                out[at] = self._sum(int(a[at]), int(b[at]))
+        return np.asarray(out).reshape(shape)
+
+    def _combined(self, f: Function, g: Function, case: int) -> Function | None:
+        if isinstance(f, Piecewise) and isinstance(g, Piecewise):
+            if case == 4:
+                opposite = f.is_affine and g.is_affine and f.left == -g.left
+                return Piecewise.affine(f.left, f.offset + g.offset) if opposite else None
+            return f + g
+        (a, b), (c, e) = self._by_rank(f), self._by_rank(g)
+        return tuple(x + y for x, y in zip(a, c, strict=True)), tuple(x + y for x, y in zip(b, e, strict=True))
+
+    def _by_rank(self, f: Function) -> RankFunction:
+        if not isinstance(f, Piecewise):
+            return f
+        if not f.is_affine:
+            raise NotProvedError("a function of an entry is added to its rank, and is not affine")
+        return (f.left,) * self.at.d, (f.offset,) * self.at.d
+
+    def _searched(self, f: int, j: int, s: int) -> tuple[int, int]:
+        """s (n - E) + b plus a number of the search, as a function of n minus a new end."""
+        key = ("end", f, j, s)
+        if key in self._memo:
+            found: tuple[int, int] = self._memo[key]
+            return found
+        function, number = self.functions[f], self.scalars[s]
+        end = self.ends[j - SEARCH] if j else START
+        if not isinstance(function, Piecewise) or not function.is_affine or not isinstance(number, Number):
+            raise NotProvedError("what is added to an entry is not the result of a search")
+        if end.rank not in (None, number.rank):
+            raise NotProvedError(f"a search for rank {end.rank} uses what was found for rank {number.rank}")
+        ratio = self.at.unit / function.left
+        moved = number.values * ratio.numerator
+        rest = int(moved[0] % ratio.denominator)
+        if (moved % ratio.denominator != rest).any():
+            raise NotProvedError("a search moves by parts of a grid step")
+        values = -((moved - rest) // ratio.denominator) + (0 if end.values is None else end.values)
+        if values.min() < -self.at.cells - MARGIN or values.max() > 2 * self.at.cells + MARGIN:
+            raise NotProvedError("a search leaves the grid")
+        self.ends.append(End(number.rank, values))
+        same = next(
+            (n for n, e in enumerate(self.ends) if e.rank == number.rank and np.array_equal(np.asarray(e.values), values)),
+            len(self.ends) - 1,
+        )
+        if same < len(self.ends) - 1:
+            self.ends.pop()
+        new = Piecewise.affine(function.left, function.offset + function.left * Fraction(rest, ratio.denominator))
+        self._memo[key] = (self._f(new), SEARCH + same)
+        return self._f(new), SEARCH + same
+
+    def _sum(self, x: int, y: int) -> int:
+        """The sum of a number or a form with anything."""
+        (fx, ix, jx), (fy, iy, jy) = (tuple(int(v) for v in _split(np.int64(c))) for c in (x, y))
+        scalar_x, scalar_y = ix == 0 and SEARCH <= jx < FORM, iy == 0 and SEARCH <= jy < FORM
+        if not scalar_x and not scalar_y:
+            return self._from_form(self.forms.added(self._to_form(x), self._to_form(y)))
+        if not scalar_x:
+            return self._sum(y, x)
+        number = self.scalars[jx - SEARCH]
+        if scalar_y:
+            return self._scalar(self.at.added(number, self.scalars[jy - SEARCH]))
+        if iy == 0 and jy == 0:
+            constant = self.functions[fy]
+            assert isinstance(constant, Piecewise) and constant.constant is not None
+            return self._scalar(self.at.shifted(number, constant.constant))
+        if jy == FORM:
+            return self._scalar(self.at.added(number, self._largest(fy)))
+        raise NotProvedError("a number is added to a function of an entry that is not affine")
+
+    # forms: only for the largest of all entries
+
+    def _to_form(self, code: int) -> int:
+        f, i, j = (int(v) for v in _split(np.int64(code)))
+        if i == 0 and j == FORM:
+            return f
+        function = self.functions[f]
+        if i == 0 and j == 0:
+            assert isinstance(function, Piecewise) and function.constant is not None
+            return self.forms.form({}, function.constant)
+        if i == 0 or j == RANK or not isinstance(function, Piecewise):
+            raise NotProvedError("a sum of this kind is not read")
+        negative = function.scaled(Fraction(-1))
+        sign, function, negative = max((1, function, negative), (-1, negative, function), key=lambda c: c[1].corners)
+        low, high = self._range(j)
+        leaf = int(_pack(self._f(function), i, j))  # one wire for a function and its negative
+        wire = self.forms.leaf(leaf, -negative.largest(low, high), function.largest(low, high))
+        return self.forms.form({wire: Fraction(sign)}, Fraction(0))
+
+    def _from_form(self, form: int) -> int:
+        terms, constant = self.forms.forms[form]
+        if not terms:
+            return self._constant(constant)
+        if len(terms) == 1 and terms[0][1] == 1 and not constant and self.forms.wires[terms[0][0]].kind == "entry":
+            return self.forms.wires[terms[0][0]].a
+        return int(_pack(form, 0, FORM))
+
+    def _largest(self, form: int) -> Scalar:
+        """A form that is the largest of one function of all entries."""
+        terms, constant = self.forms.forms[form]
+        if len(terms) != 1:
+            raise NotProvedError("a sum of largest entries is not read")
+        open_, leaves, seen = [terms[0][0]], [], set()
+        while open_:
+            n = open_.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            wire = self.forms.wires[n]
+            if wire.kind == "entry":
+                leaves.append(wire.a)
+            elif wire.kind == "max":
+                open_ += [wire.a, wire.b]
+            else:
+                raise NotProvedError("a tree of maxima has another node")
+        f, i, j = _split(np.array(leaves, np.int64))
+        if len(set(f.tolist())) != 1 or len(set(j.tolist())) != 1 or sorted(i.tolist()) != [*range(1, self.at.d + 1)]:
+            raise NotProvedError("a tree of maxima is not over one function of every entry")
+        function = self.functions[int(f[0])]
+        if not isinstance(function, Piecewise) or not SEARCH <= int(j[0]) < FORM:
+            raise NotProvedError("a tree of maxima is not over what a search left")
+        scaled = self.at.scaled(self.at.largest(self.ends[int(j[0]) - SEARCH], function), terms[0][1])
+        found = self.at.shifted(scaled, constant) if not isinstance(scaled, Fraction) else scaled
+        assert isinstance(found, Near)
+        return found
+
+    # sums over entries
+
+    def dot(self, rows: Codes, weights: Array) -> Codes:
+        out = np.empty((len(rows), weights.shape[1]), np.int64)
+        for column in range(weights.shape[1]):
+            used = np.flatnonzero(weights[:, column])
+            factors = weights[used, column]
+            for row in range(len(rows)):
+                out[row, column] = self._total(rows[row, used], factors)
+        return out
+
+    def _total(self, codes: Codes, factors: Array) -> int:
+        f, i, j = _split(codes)
+        parts: list[int] = []
+        pairs = (i > 0) & (j > 0) & (j < SEARCH)
+        if pairs.any():
+            parts.append(self._rank(f[pairs], i[pairs], j[pairs], factors[pairs]))
+        rest = np.flatnonzero(~pairs)
+        single = rest[i[rest] > 0]
+        for end in np.unique(j[single]).tolist():
+            here = single[j[single] == end]
+            used, sums = self._over_entries(f[here], i[here], end, factors[here])
+            parts += sums
+            rest = np.setdiff1d(rest, here[used])
+        for n in rest.tolist():
+            parts.append(int(self.scale(codes[n : n + 1], factors[n : n + 1])[0]))
+        total = np.array([self._constant(Fraction(0))], np.int64)
+        for part in parts:
+            total = self.add(total, np.array([part], np.int64))
+        return int(total[0])
+
+    def _over_entries(self, f: Codes, i: Codes, j: int, factors: Array) -> tuple[Array, list[int]]:
+        """Which terms run over all entries with one function, and their sums."""
+        used, sums = np.zeros(len(f), bool), []
+        full: list[Function] = []
+        for function in np.unique(f).tolist():
+            for factor in np.unique(factors[f == function]).tolist():
+                here = (f == function) & (factors == factor)
+                if int(here.sum()) != self.at.d or self.at.d == 1 or sorted(i[here].tolist()) != [*range(1, self.at.d + 1)]:
+                    continue
+                used |= here
+                scaled = _scaled(self.functions[function], Fraction(factor))
+                if isinstance(scaled, Piecewise) and scaled.between(*self._range(j)).step(*self._range(j)) is None:
+                    full.append(scaled)
+                else:
+                    sums.append(self._counted(scaled, j))
+        if full:
+            total = full[0]
+            for other in full[1:]:
+                assert isinstance(total, Piecewise) and isinstance(other, Piecewise)
+                total = total + other
+            sums.append(self._counted(total, j))
+        return used, sums
+
+    def _counted(self, function: Function, j: int) -> int:
+        """The sum over all entries of a function."""
+        d = self.at.d
+        if not isinstance(function, Piecewise):
+            weights = {k: a for k, a in enumerate(function[0], 1) if a}
+            return self._scalar(Order(weights, sum(function[1], Fraction(0))))
+        if function.constant is not None:
+            return self._constant(function.constant * d)
+        step = function.step(*self._range(j))
+        if step is None:
+            raise NotProvedError("a sum over all entries is no count")
+        a, b, threshold = step
+        table = np.array([self.at.whole(a * d + b * c) for c in range(d + 1)], np.int64)
+        return self._scalar(self.at.count(self.ends[j - SEARCH] if j else START, threshold, table))
+
+    def _rank(self, f: Codes, i: Codes, j: Codes, factors: Array) -> int:
+        """The sum of comparisons of one entry with all others, as a function of its rank."""
+        d = self.at.d
+        center = next((c for c in (int(i[0]), int(j[0])) if ((i == c) | (j == c)).all()), None)
+        if center is None:
+            raise NotProvedError("comparisons of several entries are added up")
+        other = np.where(i == center, j, i)
+        turned = i != center
+        total: dict[int, Piecewise] = {}
+        functions: dict[tuple[int, bool, float], Piecewise] = {}
+        for g, o, t, w in zip(f.tolist(), other.tolist(), turned.tolist(), factors.tolist(), strict=True):
+            if (g, t, w) not in functions:
+                function = self.functions[g]
+                assert isinstance(function, Piecewise)
+                functions[g, t, w] = (function.turned() if t else function).scaled(Fraction(w))
+            term = functions[g, t, w]
+            total[o] = total[o] + term if o in total else term
+        if len(total) == 1 and d > 2:  # one comparison, in the making
+            o, function = total.popitem()
+            constant = function.constant
+            return int(_pack(self._f(function), center, o)) if constant is None else self._constant(constant)
+        if len(total) != d - 1:
+            raise NotProvedError(f"entry {center - 1} is compared with {len(total)} of {d - 1} others")
+        steps = {g: g.step(-self.at.cells, self.at.cells) for g in set(total.values())}
+        sizes, offset = set(), Fraction(0)
+        for o, g in total.items():
+            step = steps[g]
+            if step is None or step[2] not in (0, -1):
+                raise NotProvedError("two entries are not compared exactly on every pair of grid values")
+            lower_first = (o < center) == (step[2] == -1)
+            self._tie = lower_first if self._tie is None else self._tie
+            if lower_first != self._tie:
+                raise NotProvedError("equal entries are not ordered by their index alone")
+            sizes.add(step[1])
+            offset += step[0]
+        if len(sizes) != 1:
+            raise NotProvedError("comparisons have different weights")
+        size = sizes.pop()
+        ranks = tuple(offset + size * (d - rank) for rank in range(1, d + 1))
+        return int(_pack(self._f(((Fraction(0),) * d, ranks)), center, RANK))
+
+
+def _scaled(f: Function, factor: Fraction) -> Function:
+    if isinstance(f, Piecewise):
+        return f.scaled(factor)
+    return tuple(a * factor for a in f[0]), tuple(b * factor for b in f[1])

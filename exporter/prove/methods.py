@@ -1,0 +1,216 @@
+"""Prove that a file computes its order statistic, or refute it: the methods in the order they are tried.
+
+    exhaustive    every input of the grid, in onnxruntime: up to 2^25 inputs
+    zero-one      files that only compare and move: the 0-1 principle, component by component
+    counting      files that count: a search is a function of one entry, evaluated at every grid value; all pairs give ranks
+    search        inputs that may refute the file, in onnxruntime
+
+A proof by `zero-one` or `counting` reads the stored weights as exact rational numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from exporter.analysis.promise import without_grid
+from exporter.errors import UserError
+from exporter.formats.model_file import decode, load
+from exporter.formats.session import Session
+from exporter.problem.grid import Grid
+from exporter.problem.task import Task
+from exporter.prove.counting import Counting
+from exporter.prove.exhaustive import FEW, MOST, exhaust, search, wrong_row
+from exporter.prove.forms import Comparators, Forms
+from exporter.prove.graph import NotProvedError, input_length, run
+from exporter.prove.scalars import Order, Residues, Scenario
+from exporter.prove.zero_one import zero_one
+from exporter.tools.verify import task_of
+
+PART = 1 << 18  # grid values that are evaluated at once
+Parts = Callable[[str, int], Iterable[int]]  # (method, how many parts) -> those still to do
+BATCH = "a vector is treated alike in every batch: the graph is read for one vector"
+STORED = "weights are read as the exact numbers that are stored"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found: the statement in words, the method and what it takes for granted, or an input with a wrong answer."""
+
+    status: Literal["proved", "refuted", "not proved"]
+    text: str
+    method: str = ""
+    arithmetic: str = ""
+    assumes: tuple[str, ...] = ()
+    counterexample: list[float] = field(default_factory=list)
+
+    @property
+    def exit_status(self) -> int:
+        return {"proved": 0, "refuted": 1, "not proved": 2}[self.status]
+
+    def lines(self) -> list[str]:
+        found = [f"{self.status}: {self.text}"]
+        if self.method:
+            found += [f"method: {self.method}", f"arithmetic: {self.arithmetic}"]
+        found += [f"assumes: {line}" for line in self.assumes]
+        if self.counterexample:
+            found.append("input: " + " ".join(map(repr, self.counterexample)))
+        return found
+
+
+def digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def prove(path: Path, parts: Parts = lambda method, n: range(n)) -> Verdict:
+    """A proof, a counterexample that was run in onnxruntime, or the reason why there is neither."""
+    model = load(path)
+    about = decode(model)
+    if about.get("failure_bound"):
+        reason = f"{about['construction']} is not exact: at most {about['failure_bound']:.3g} of its inputs or seeds fail, and no method proves a bound"
+        return Verdict("not proved", reason)
+    try:
+        input_length(model)
+        session = Session(path)
+        claim = _Claim.of(path, about, session)
+    except (NotProvedError, UserError) as error:
+        return Verdict("not proved", str(error))
+    total = (claim.grid.cells + 1) ** session.d
+    tried = _run(claim, session, parts, total) if total <= FEW else None
+    if tried:
+        return tried
+    found = search(session, claim.task, claim.grid, claim.allowed)
+    if found is not None:
+        return claim.refuted(session, found)
+    reasons = []
+    for method in (_by_zero_one, _by_counting):
+        try:
+            return method(model, claim, session, parts)
+        except NotProvedError as error:
+            reasons.append(f"{method.__name__.removeprefix('_by_').replace('_', '-')}: {error}")
+    if total <= MOST and (verdict := _run(claim, session, parts, total)):
+        return verdict
+    many = f"exhaustive: {claim.grid.cells + 1}^{session.d} inputs are more than 2^25 (fewer --bits make fewer)"
+    return Verdict("not proved", "; ".join([*reasons, many]))
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a file says that it computes, and on which data."""
+
+    task: Task
+    grid: Grid
+    allowed: float
+    free: bool  # every number, not those of a grid alone
+
+    @staticmethod
+    def of(path: Path, about: dict[str, Any], session: Session) -> _Claim:
+        task = task_of(about, session.d)
+        columns = session.run(np.zeros((1, session.d), session.dtype)).shape[1]
+        if columns != len(task.outputs):
+            raise NotProvedError(f"the file gives {columns} numbers, and {len(task.outputs)} are claimed (certificates are not read)")
+        grid = Grid(*about["domain"], about["bits"]) if about else Grid()
+        return _Claim(task, grid, float(about.get("grid_error") or 0), without_grid(about))
+
+    @property
+    def wanted(self) -> list[dict[int, Fraction]]:
+        return [{r: Fraction(w) for r, w in zip(o.ranks, o.weights, strict=True)} for o in self.task.outputs]
+
+    @property
+    def text(self) -> str:
+        def one(weights: dict[int, Fraction]) -> str:
+            return " + ".join(f"{'' if w == 1 else f'{w} '}x({r})" for r, w in weights.items())
+
+        outputs = self.wanted
+        listed = ", ".join(one(w) for w in outputs[:3]) + (f", ... ({len(outputs)} outputs)" if len(outputs) > 3 else "")
+        where = "all numbers" if self.free else f"the {self.grid.cells + 1} grid values of [{self.grid.lo:g}, {self.grid.hi:g}]"
+        return f"y = {listed} of {self.task.d} numbers, for all inputs from {where}; x(k) is the k-th smallest"
+
+    def refuted(self, session: Session, x: npt.NDArray[Any]) -> Verdict:
+        got, truth = session.run(x[None])[0].tolist(), self.task.answers(x[None])[0].tolist()
+        at = next((i for i, (a, b) in enumerate(zip(got, truth, strict=False)) if a != b), 0)
+        shown = f"output {at} is {got[at]!r} where numpy gives {truth[at]!r}"
+        return Verdict("refuted", shown, "a run in onnxruntime", str(session.dtype), (), [float(v) for v in x])
+
+
+def _run(claim: _Claim, session: Session, parts: Parts, total: int) -> Verdict | None:
+    if claim.free:
+        return None
+    found = exhaust(session, claim.task, claim.grid, claim.allowed, lambda n, size: parts("exhaustive", n))
+    if found is not None:
+        return claim.refuted(session, found)
+    arithmetic = f"{session.dtype} as onnxruntime computes on this machine"
+    return Verdict("proved", claim.text, f"exhaustive: all {total} inputs were run", arithmetic, ("onnxruntime gives the same answers in every batch",))
+
+
+def _by_zero_one(model: onnx.ModelProto, claim: _Claim, session: Session, parts: Parts) -> Verdict:
+    bounds = () if claim.free else (Fraction(claim.grid.low), Fraction(claim.grid.low) + claim.grid.cells * Fraction(claim.grid.step))
+    domain = Comparators(*bounds)
+    outputs = [domain.forms.forms[code] for code in run(model, domain)]
+    ranks = _probed(domain.forms, session.d)
+    wanted: dict[int, int] = {}
+    for (terms, constant), weights in zip(outputs, claim.wanted, strict=True):
+        if constant or {ranks[w]: c for w, c in terms} != weights:
+            raise NotProvedError("the outputs are not the weighted sums of ranks that the file claims")
+        wanted |= {w: ranks[w] for w, _ in terms}
+    tried, wrong = zero_one(domain.forms.wires, wanted, session.d)
+    if wrong is not None:
+        ends = np.array([0, claim.grid.cells])
+        x = claim.grid.values(ends[wrong][None]).astype(session.dtype)
+        if wrong_row(session, claim.task, x, claim.allowed) is None:
+            raise NotProvedError("an input of zeros and ones has the answer of another rank, which the output does not show")
+        return claim.refuted(session, x[0])
+    comparators = sum(w.kind in ("max", "min") for w in domain.forms.wires)
+    method = f"zero-one: {comparators} maxima and minima read off the graph, {tried} inputs of zeros and ones tried, component by component"
+    return Verdict("proved", claim.text, method, *_arithmetic(model, claim, session))
+
+
+def _probed(forms: Forms, d: int) -> dict[int, int]:
+    """The rank that every wire has on one input of distinct entries."""
+    order = np.random.default_rng(0).permutation(d) + 1
+    values: list[int] = []
+    for wire in forms.wires:
+        if wire.kind == "entry":
+            values.append(int(order[wire.a]))
+        else:
+            a, b = values[wire.a], values[wire.b]
+            values.append(max(a, b) if wire.kind == "max" else min(a, b) if wire.kind == "min" else max(a - b, 0))
+    return dict(enumerate(values))
+
+
+def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts: Parts) -> Verdict:
+    if claim.free:
+        raise NotProvedError("a file for all numbers has no grid to count on")
+    cells, low = claim.grid.cells, Fraction(claim.grid.low)
+    n = -(-(cells + 1) // PART)
+    bounds = [(cells + 1) * i // n for i in range(n + 1)]
+    residues, ranks_only = Residues(), False
+    for part in (n - 1, *(p for p in parts("counting", n) if p < n - 1)):  # the last part has every end of a search
+        at = Scenario(session.d, cells, Fraction(claim.grid.step), bounds[part], bounds[part + 1], residues)
+        domain = Counting(at, low)
+        found = [domain.scalar_of(int(code)) for code in run(model, domain)]
+        for scalar, weights in zip(found, claim.wanted, strict=True):
+            wrong = at.holds(scalar, weights, low)
+            if wrong:
+                raise NotProvedError(wrong)
+        ranks_only = all(isinstance(s, Order) for s in found)
+        if ranks_only:
+            break
+    pairs = "counting: every pair is compared once and ties go by index, so ranks are 1 to d, each once; each output selects its ranks"
+    counts = f"counting: sums over entries are counts, so each search depends on the entry of its rank alone; run at all {cells + 1} grid values"
+    return Verdict("proved", claim.text, pairs if ranks_only else counts, *_arithmetic(model, claim, session))
+
+
+def _arithmetic(model: onnx.ModelProto, claim: _Claim, session: Session) -> tuple[str, tuple[str, ...]]:
+    if claim.free:
+        return f"{session.dtype}: values are compared and moved, sums of ranks are the last step", (STORED, BATCH)
+    return "real numbers", (STORED, BATCH, f"no operation of the graph rounds in {session.dtype} on grid inputs")
+
