@@ -21,6 +21,7 @@ from exporter.options import checked, nearest
 from exporter.parsing import Parser, at_least, folder, number
 from exporter.passes.profiles import PROFILES
 from exporter.progress import Progress
+from exporter.prove import certificate
 from exporter.theory import theorem
 from exporter.theory.atlas import TABLE, atlas, redraw
 from exporter.theory.atlas_plots import can_plot, frontier_picture
@@ -76,6 +77,27 @@ def _verify(args: Sequence[str]) -> int:
             print(f"broken: {breach}")
         print(result.conclusion)
     return 0 if result.kept else 1
+
+
+def _prove(args: Sequence[str]) -> int:
+    parser = _parser("prove")
+    parser.add_argument("file", type=Path, nargs="?", default=None, metavar="FILE", help="an .onnx file")
+    parser.add_argument(
+        "--out", type=Path, default=None, metavar="CERT", help="write a certificate if the file is proved"
+    )
+    parser.add_argument("--check", type=Path, default=None, metavar="CERT", help="prove again what a certificate says")
+    parser.add_argument("--json", action="store_true", default=False, help="print JSON")
+    parsed = parser.parse_args(args)
+    if parsed.check and parsed.out:
+        parser.error("--check reads a certificate and --out writes one: leave one of them out")
+    if parsed.check:
+        verdict = certificate.check(parsed.check, parsed.file)
+    elif parsed.file:
+        verdict = certificate.certify(parsed.file, parsed.out)
+    else:
+        parser.error("the following arguments are required: FILE (or --check CERT)")
+    print(json.dumps(asdict(verdict), indent=1) if parsed.json else "\n".join(verdict.lines()))
+    return verdict.exit_status
 
 
 def _audit(args: Sequence[str]) -> int:
@@ -307,6 +329,16 @@ COMMANDS = {
         "Run a file in onnxruntime against numpy on named families of inputs.",
         "  python -m exporter --d 9 --construction batcher --out models/\n"
         "  python -m exporter verify models/median-batcher-d9.onnx --trials 50",
+    ),
+    "prove": Command(
+        _prove,
+        "FILE: prove that it is right on every input, or find one where it is wrong",
+        "Prove from the bytes of a file that it computes its order statistic on every input, or refute it.\n"
+        "Output and exit status: `proved:` 0, `refuted:` 1 with the input, `not proved:` 2 with the reason.\n"
+        "An interrupted proof with --out goes on where it was. docs/verification.md has the methods and what they assume.",
+        "  python -m exporter --d 25 --construction batcher --out models/\n"
+        "  python -m exporter prove models/median-batcher-d25.onnx --out models/median-batcher-d25.proof.json\n"
+        "  python -m exporter prove --check models/median-batcher-d25.proof.json",
     ),
     "audit": Command(
         _audit,

@@ -35,12 +35,19 @@ Function = Piecewise | RankFunction
 
 
 def _pack(f: Array | int, i: Array | int, j: Array | int) -> Codes:
-    return np.asarray((np.asarray(f, np.int64) << (2 * BITS)) | (np.asarray(i, np.int64) << BITS) | np.asarray(j, np.int64))
+    return np.asarray(
+        (np.asarray(f, np.int64) << (2 * BITS)) | (np.asarray(i, np.int64) << BITS) | np.asarray(j, np.int64)
+    )
 
 
 def _split(codes: Codes) -> tuple[Codes, Codes, Codes]:
     mask = (1 << BITS) - 1
     return codes >> (2 * BITS), (codes >> BITS) & mask, codes & mask
+
+
+def _fields(code: int) -> tuple[int, int, int]:
+    mask = (1 << BITS) - 1
+    return code >> (2 * BITS), (code >> BITS) & mask, code & mask
 
 
 class Counting:
@@ -94,7 +101,7 @@ class Counting:
 
     def scalar_of(self, code: int) -> Scalar:
         """The number that an output is."""
-        _, i, j = (int(v) for v in _split(np.int64(code)))
+        _, i, j = _fields(code)
         if i == 0 and SEARCH <= j < FORM:
             return self.scalars[j - SEARCH]
         raise NotProvedError("an output is neither the result of a search nor a sum over ranks")
@@ -129,7 +136,7 @@ class Counting:
         scalar: Callable[[Scalar], Scalar | Fraction],
         form: Callable[[int], int],
     ) -> tuple[bool, int]:
-        f, i, j = (int(v) for v in _split(np.int64(code)))
+        f, i, j = _fields(code)
         if i == 0 and j == FORM:
             return True, self._from_form(form(f))
         if i == 0 and j:
@@ -170,11 +177,14 @@ class Counting:
         return tuple(slopes), tuple(offsets)
 
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
-        def one(x: int, y: int) -> int:
-            wires = (self.forms.single(self._to_form(c)) for c in (x, y))
-            return self._from_form(self.forms.form({self.forms.extremum(*wires, largest): Fraction(1)}, Fraction(0)))
+        def wire_of(x: int, y: int) -> int:
+            one, two = self.forms.single(self._to_form(x)), self.forms.single(self._to_form(y))
+            wire = self.forms.extremum(one, two, largest)
+            return self._from_form(self.forms.form({wire: Fraction(1)}, Fraction(0)))
 
-        return np.array([one(x, y) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]).reshape(a.shape)
+        return np.array([wire_of(x, y) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]).reshape(
+            a.shape
+        )
 
     def add(self, a: Codes, b: Codes) -> Codes:
         shape = a.shape
@@ -191,7 +201,9 @@ class Counting:
             [1, 2, 3, 4, 5, 6],
         )  # fmt: skip
         key = case << 58 | np.where(case <= 4, fa << 24 | fb, 0)
-        key = np.where(case == 5, key | fa << 44 | ja << BITS | jb, np.where(case == 6, key | fb << 44 | jb << BITS | ja, key))
+        key = np.where(
+            case == 5, key | fa << 44 | ja << BITS | jb, np.where(case == 6, key | fb << 44 | jb << BITS | ja, key)
+        )
         key = np.where(case == 0, -1 - np.arange(len(a)), key)
         found, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         if int((found < 0).sum()) > SLOW:
@@ -246,7 +258,7 @@ class Counting:
         if key in self._memo:
             found: tuple[int, int] = self._memo[key]
             return found
-        function, number = self.functions[f], self.scalars[s]
+        function, number = self.functions[f], self.at.settled(self.scalars[s])
         end = self.ends[j - SEARCH] if j else START
         if not isinstance(function, Piecewise) or not function.is_affine or not isinstance(number, Number):
             raise NotProvedError("what is added to an entry is not the result of a search")
@@ -262,7 +274,11 @@ class Counting:
             raise NotProvedError("a search leaves the grid")
         self.ends.append(End(number.rank, values))
         same = next(
-            (n for n, e in enumerate(self.ends) if e.rank == number.rank and np.array_equal(np.asarray(e.values), values)),
+            (
+                n
+                for n, e in enumerate(self.ends)
+                if e.rank == number.rank and np.array_equal(np.asarray(e.values), values)
+            ),
             len(self.ends) - 1,
         )
         if same < len(self.ends) - 1:
@@ -273,7 +289,7 @@ class Counting:
 
     def _sum(self, x: int, y: int) -> int:
         """The sum of a number or a form with anything."""
-        (fx, ix, jx), (fy, iy, jy) = (tuple(int(v) for v in _split(np.int64(c))) for c in (x, y))
+        (_, ix, jx), (fy, iy, jy) = _fields(x), _fields(y)
         scalar_x, scalar_y = ix == 0 and SEARCH <= jx < FORM, iy == 0 and SEARCH <= jy < FORM
         if not scalar_x and not scalar_y:
             return self._from_form(self.forms.added(self._to_form(x), self._to_form(y)))
@@ -284,7 +300,8 @@ class Counting:
             return self._scalar(self.at.added(number, self.scalars[jy - SEARCH]))
         if iy == 0 and jy == 0:
             constant = self.functions[fy]
-            assert isinstance(constant, Piecewise) and constant.constant is not None
+            assert isinstance(constant, Piecewise)
+            assert constant.constant is not None
             return self._scalar(self.at.shifted(number, constant.constant))
         if jy == FORM:
             return self._scalar(self.at.added(number, self._largest(fy)))
@@ -293,12 +310,13 @@ class Counting:
     # forms: only for the largest of all entries
 
     def _to_form(self, code: int) -> int:
-        f, i, j = (int(v) for v in _split(np.int64(code)))
+        f, i, j = _fields(code)
         if i == 0 and j == FORM:
             return f
         function = self.functions[f]
         if i == 0 and j == 0:
-            assert isinstance(function, Piecewise) and function.constant is not None
+            assert isinstance(function, Piecewise)
+            assert function.constant is not None
             return self.forms.form({}, function.constant)
         if i == 0 or j == RANK or not isinstance(function, Piecewise):
             raise NotProvedError("a sum of this kind is not read")
@@ -384,7 +402,11 @@ class Counting:
         for function in np.unique(f).tolist():
             for factor in np.unique(factors[f == function]).tolist():
                 here = (f == function) & (factors == factor)
-                if int(here.sum()) != self.at.d or self.at.d == 1 or sorted(i[here].tolist()) != [*range(1, self.at.d + 1)]:
+                if (
+                    int(here.sum()) != self.at.d
+                    or self.at.d == 1
+                    or sorted(i[here].tolist()) != [*range(1, self.at.d + 1)]
+                ):
                     continue
                 used |= here
                 scaled = _scaled(self.functions[function], Fraction(factor))
@@ -395,7 +417,8 @@ class Counting:
         if full:
             total = full[0]
             for other in full[1:]:
-                assert isinstance(total, Piecewise) and isinstance(other, Piecewise)
+                assert isinstance(total, Piecewise)
+                assert isinstance(other, Piecewise)
                 total = total + other
             sums.append(self._counted(total, j))
         return used, sums

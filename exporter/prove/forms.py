@@ -44,7 +44,9 @@ class Forms:
     def leaf(self, key: int, low: Fraction | float, high: Fraction | float) -> int:
         return self._wire("entry", key, 0, low, high)
 
-    def _wire(self, kind: Literal["entry", "max", "min", "pos"], a: int, b: int, low: Fraction | float, high: Fraction | float) -> int:
+    def _wire(
+        self, kind: Literal["entry", "max", "min", "pos"], a: int, b: int, low: Fraction | float, high: Fraction | float
+    ) -> int:
         key = (kind, a, b)
         if key not in self._wire_ids:
             self._wire_ids[key] = len(self.wires)
@@ -154,10 +156,14 @@ class Comparators:
 
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
         def larger(x: int, y: int) -> int:
-            return self.forms.form({self.forms.extremum(self.forms.single(x), self.forms.single(y), True): Fraction(1)}, Fraction(0))
+            return self.forms.form(
+                {self.forms.extremum(self.forms.single(x), self.forms.single(y), True): Fraction(1)}, Fraction(0)
+            )
 
         def smaller(x: int, y: int) -> int:
-            return self.forms.form({self.forms.extremum(self.forms.single(x), self.forms.single(y), False): Fraction(1)}, Fraction(0))
+            return self.forms.form(
+                {self.forms.extremum(self.forms.single(x), self.forms.single(y), False): Fraction(1)}, Fraction(0)
+            )
 
         return self._each(larger if largest else smaller, a, b)
 

@@ -49,12 +49,16 @@ def input_length(model: onnx.ModelProto) -> int:
     stored = {t.name for t in model.graph.initializer}
     inputs = [i for i in model.graph.input if i.name not in stored]
     if len(inputs) != 1 or len(model.graph.output) != 1:
-        raise NotProvedError(f"the file has {len(inputs)} inputs and {len(model.graph.output)} outputs, instead of one each")
+        raise NotProvedError(
+            f"the file has {len(inputs)} inputs and {len(model.graph.output)} outputs, instead of one each"
+        )
     dims = inputs[0].type.tensor_type.shape.dim
     if len(dims) != 2 or dims[1].dim_value < 1:
         raise NotProvedError("the input is not of shape [N, d] with a fixed d")
     if dims[0].dim_value > 1:
-        raise NotProvedError(f"the batch is fixed to {dims[0].dim_value}: export the file without --batch, or with --batch 1")
+        raise NotProvedError(
+            f"the batch is fixed to {dims[0].dim_value}: export the file without --batch, or with --batch 1"
+        )
     return int(dims[1].dim_value)
 
 
@@ -70,7 +74,10 @@ def run(model: onnx.ModelProto, domain: Domain) -> Codes:
             raise NotProvedError(f"operator {node.domain}.{node.op_type} is not among those the methods read")
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         args = [values[name] if name else None for name in node.input]
-        results = _apply(node.op_type, args, attributes, domain, len(node.output))
+        try:
+            results = _apply(node.op_type, args, attributes, domain, len(node.output))
+        except (ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
+            raise NotProvedError(f"node {i} ({node.op_type}) is not read: {error}") from None
         values.update(zip(node.output, results, strict=True))
         for name in node.input:
             if name and left[name] == i and name != model.graph.output[0].name:
@@ -152,7 +159,9 @@ def _constant(like: Codes, value: float, domain: Domain) -> Codes:
 def _clip(codes: Codes, low: float | None, high: float | None, domain: Domain) -> Codes:
     """low + relu(v - low) for the lower bound; high - relu(high - v) for the upper one."""
     if low is not None:
-        codes = domain.add(domain.relu(domain.add(codes, _constant(codes, -low, domain))), _constant(codes, low, domain))
+        codes = domain.add(
+            domain.relu(domain.add(codes, _constant(codes, -low, domain))), _constant(codes, low, domain)
+        )
     if high is not None:
         turned = domain.relu(domain.add(domain.scale(codes, np.array(-1.0)), _constant(codes, high, domain)))
         codes = domain.add(domain.scale(turned, np.array(-1.0)), _constant(codes, high, domain))
@@ -176,10 +185,10 @@ def _gemm(args: list[Value | None], attributes: dict[str, Any], domain: Domain) 
 
 def _matmul(a: Value | None, b: Value | None, domain: Domain) -> Codes:
     """A product with one constant factor, as rows of symbols times a matrix."""
-    if isinstance(a, Symbols) and not isinstance(b, Symbols) and np.ndim(b) == 2:
+    if isinstance(a, Symbols) and isinstance(b, np.ndarray) and b.ndim == 2:
         rows = a.codes.reshape(-1, a.codes.shape[-1])
         return domain.dot(rows, np.asarray(b, np.float64)).reshape(*a.codes.shape[:-1], -1)
-    if isinstance(b, Symbols) and not isinstance(a, Symbols) and np.ndim(a) == 2 and b.codes.ndim >= 2:
+    if isinstance(b, Symbols) and isinstance(a, np.ndarray) and a.ndim == 2 and b.codes.ndim >= 2:
         moved = np.swapaxes(b.codes, -1, -2)
         out = domain.dot(moved.reshape(-1, moved.shape[-1]), np.asarray(a, np.float64).T)
         return np.swapaxes(out.reshape(*moved.shape[:-1], -1), -1, -2)

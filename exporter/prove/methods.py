@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from exporter.problem.grid import Grid
 from exporter.problem.task import Task
 from exporter.prove.counting import Counting
 from exporter.prove.exhaustive import FEW, MOST, exhaust, search, wrong_row
-from exporter.prove.forms import Comparators, Forms
+from exporter.prove.forms import Comparators, Form, Forms
 from exporter.prove.graph import NotProvedError, input_length, run
 from exporter.prove.scalars import Order, Residues, Scenario
 from exporter.prove.zero_one import zero_one
@@ -75,7 +76,8 @@ def prove(path: Path, parts: Parts = lambda method, n: range(n)) -> Verdict:
     model = load(path)
     about = decode(model)
     if about.get("failure_bound"):
-        reason = f"{about['construction']} is not exact: at most {about['failure_bound']:.3g} of its inputs or seeds fail, and no method proves a bound"
+        bound = f"at most {about['failure_bound']:.3g} of its inputs or seeds fail"
+        reason = f"{about['construction']} is not exact: {bound}, and no method proves such a bound"
         return Verdict("not proved", reason)
     try:
         input_length(model)
@@ -84,6 +86,9 @@ def prove(path: Path, parts: Parts = lambda method, n: range(n)) -> Verdict:
     except (NotProvedError, UserError) as error:
         return Verdict("not proved", str(error))
     total = (claim.grid.cells + 1) ** session.d
+    first = _first_run(claim, session)
+    if first:
+        return first
     tried = _run(claim, session, parts, total) if total <= FEW else None
     if tried:
         return tried
@@ -116,8 +121,10 @@ class _Claim:
         task = task_of(about, session.d)
         columns = session.run(np.zeros((1, session.d), session.dtype)).shape[1]
         if columns != len(task.outputs):
-            raise NotProvedError(f"the file gives {columns} numbers, and {len(task.outputs)} are claimed (certificates are not read)")
-        grid = Grid(*about["domain"], about["bits"]) if about else Grid()
+            raise NotProvedError(
+                f"the file gives {columns} numbers, and {len(task.outputs)} are claimed (certificates are not read)"
+            )
+        grid = Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
         return _Claim(task, grid, float(about.get("grid_error") or 0), without_grid(about))
 
     @property
@@ -130,8 +137,14 @@ class _Claim:
             return " + ".join(f"{'' if w == 1 else f'{w} '}x({r})" for r, w in weights.items())
 
         outputs = self.wanted
-        listed = ", ".join(one(w) for w in outputs[:3]) + (f", ... ({len(outputs)} outputs)" if len(outputs) > 3 else "")
-        where = "all numbers" if self.free else f"the {self.grid.cells + 1} grid values of [{self.grid.lo:g}, {self.grid.hi:g}]"
+        listed = ", ".join(one(w) for w in outputs[:3]) + (
+            f", ... ({len(outputs)} outputs)" if len(outputs) > 3 else ""
+        )
+        where = (
+            "all numbers"
+            if self.free
+            else f"the {self.grid.cells + 1} grid values of [{self.grid.lo:g}, {self.grid.hi:g}]"
+        )
         return f"y = {listed} of {self.task.d} numbers, for all inputs from {where}; x(k) is the k-th smallest"
 
     def refuted(self, session: Session, x: npt.NDArray[Any]) -> Verdict:
@@ -141,6 +154,22 @@ class _Claim:
         return Verdict("refuted", shown, "a run in onnxruntime", str(session.dtype), (), [float(v) for v in x])
 
 
+def _first_run(claim: _Claim, session: Session) -> Verdict | None:
+    """A verdict if a few vectors in one run have wrong answers, or an output of another shape than [N, p]."""
+    units = np.random.default_rng(0).integers(0, claim.grid.cells + 1, (session.batch or 5, session.d))
+    x = claim.grid.values(units).astype(session.dtype)
+    try:
+        shape = np.shape(session.session.run(None, {session.input: x})[0])
+        wrong = wrong_row(session, claim.task, x, claim.allowed)
+        if wrong is not None and wrong_row(session, claim.task, wrong[None], claim.allowed) is not None:
+            return claim.refuted(session, wrong)
+    except Exception as error:
+        return Verdict("not proved", f"onnxruntime does not run {len(x)} vectors at once: {str(error).splitlines()[0]}")
+    if wrong is not None or shape != (len(x), len(claim.task.outputs)):
+        return Verdict("not proved", f"{len(x)} vectors in one run have other answers than each alone")
+    return None
+
+
 def _run(claim: _Claim, session: Session, parts: Parts, total: int) -> Verdict | None:
     if claim.free:
         return None
@@ -148,13 +177,23 @@ def _run(claim: _Claim, session: Session, parts: Parts, total: int) -> Verdict |
     if found is not None:
         return claim.refuted(session, found)
     arithmetic = f"{session.dtype} as onnxruntime computes on this machine"
-    return Verdict("proved", claim.text, f"exhaustive: all {total} inputs were run", arithmetic, ("onnxruntime gives the same answers in every batch",))
+    return Verdict(
+        "proved",
+        claim.text,
+        f"exhaustive: all {total} inputs were run",
+        arithmetic,
+        ("onnxruntime gives the same answers in every batch",),
+    )
 
 
 def _by_zero_one(model: onnx.ModelProto, claim: _Claim, session: Session, parts: Parts) -> Verdict:
-    bounds = () if claim.free else (Fraction(claim.grid.low), Fraction(claim.grid.low) + claim.grid.cells * Fraction(claim.grid.step))
+    bounds = (
+        ()
+        if claim.free
+        else (Fraction(claim.grid.low), Fraction(claim.grid.low) + claim.grid.cells * Fraction(claim.grid.step))
+    )
     domain = Comparators(*bounds)
-    outputs = [domain.forms.forms[code] for code in run(model, domain)]
+    outputs = [_ordered(domain.forms, code) for code in run(model, domain)]
     ranks = _probed(domain.forms, session.d)
     wanted: dict[int, int] = {}
     for (terms, constant), weights in zip(outputs, claim.wanted, strict=True):
@@ -166,11 +205,22 @@ def _by_zero_one(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
         ends = np.array([0, claim.grid.cells])
         x = claim.grid.values(ends[wrong][None]).astype(session.dtype)
         if wrong_row(session, claim.task, x, claim.allowed) is None:
-            raise NotProvedError("an input of zeros and ones has the answer of another rank, which the output does not show")
+            raise NotProvedError(
+                "an input of zeros and ones has the answer of another rank, which the output does not show"
+            )
         return claim.refuted(session, x[0])
     comparators = sum(w.kind in ("max", "min") for w in domain.forms.wires)
-    method = f"zero-one: {comparators} maxima and minima read off the graph, {tried} inputs of zeros and ones tried, component by component"
+    method = f"zero-one: {comparators} maxima and minima read off the graph, {tried} inputs of zeros and ones tried"
     return Verdict("proved", claim.text, method, *_arithmetic(model, claim, session))
+
+
+def _ordered(forms: Forms, code: int) -> Form:
+    """A form, where the sum of two wires with one weight is that of the smaller and the larger one."""
+    terms, constant = forms.forms[code]
+    if len(terms) != 2 or terms[0][1] != terms[1][1]:
+        return terms, constant
+    (a, weight), (b, _) = terms
+    return tuple((forms.extremum(a, b, largest), weight) for largest in (False, True)), constant
 
 
 def _probed(forms: Forms, d: int) -> dict[int, int]:
@@ -193,7 +243,9 @@ def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
     n = -(-(cells + 1) // PART)
     bounds = [(cells + 1) * i // n for i in range(n + 1)]
     residues, ranks_only = Residues(), False
-    for part in (n - 1, *(p for p in parts("counting", n) if p < n - 1)):  # the last part has every end of a search
+    for part in chain(
+        [n - 1], (p for p in parts("counting", n) if p < n - 1)
+    ):  # the last part has every end of a search
         at = Scenario(session.d, cells, Fraction(claim.grid.step), bounds[part], bounds[part + 1], residues)
         domain = Counting(at, low)
         found = [domain.scalar_of(int(code)) for code in run(model, domain)]
@@ -204,8 +256,8 @@ def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
         ranks_only = all(isinstance(s, Order) for s in found)
         if ranks_only:
             break
-    pairs = "counting: every pair is compared once and ties go by index, so ranks are 1 to d, each once; each output selects its ranks"
-    counts = f"counting: sums over entries are counts, so each search depends on the entry of its rank alone; run at all {cells + 1} grid values"
+    pairs = "counting: each entry is compared once with every other, ties by index; each output selects its ranks"
+    counts = f"counting: each search depends on the entry of its rank alone, and is run at all {cells + 1} grid values"
     return Verdict("proved", claim.text, pairs if ranks_only else counts, *_arithmetic(model, claim, session))
 
 
@@ -213,4 +265,3 @@ def _arithmetic(model: onnx.ModelProto, claim: _Claim, session: Session) -> tupl
     if claim.free:
         return f"{session.dtype}: values are compared and moved, sums of ranks are the last step", (STORED, BATCH)
     return "real numbers", (STORED, BATCH, f"no operation of the graph rounds in {session.dtype} on grid inputs")
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, floor
 
 import numpy as np
@@ -82,7 +83,7 @@ class Piecewise:
         """The same on [low, high], without corners outside."""
         inside = [(x, y) for x, y in self.corners if low < x < high]
         points = [(Fraction(low), self(low)), *inside, (Fraction(high), self(high))]
-        slopes = [(yb - ya) / (xb - xa) for (xa, ya), (xb, yb) in zip(points, points[1:], strict=False)]
+        slopes = [(yb - ya) / (xb - xa) for (xa, ya), (xb, yb) in pairwise(points)]
         return _simple(slopes[0], points, slopes[-1]) if low < high else Piecewise.affine(Fraction(0), self(low))
 
     def points(self, low: int, high: int) -> list[int]:

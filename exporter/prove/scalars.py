@@ -23,7 +23,7 @@ import numpy as np
 from exporter.prove.graph import NotProvedError
 from exporter.prove.piecewise import Ints, Piecewise
 
-
+JUMPS = 3  # ranks that one count may decide about
 TOP = 64  # grid steps below the top where a search may end in a way of its own
 
 
@@ -76,7 +76,9 @@ class Residues:
 
     offset: dict[int, int] = field(default_factory=dict)
     distances: dict[int, Ints] = field(default_factory=dict)
-    lowest: dict[tuple[int, int], int] = field(default_factory=dict)  # the lowest base with a distance, near the top alone
+    lowest: dict[tuple[int, int], int] = field(
+        default_factory=dict
+    )  # the lowest base with a distance, near the top alone
     trace: list[object] = field(default_factory=list)
     place: int = 0
 
@@ -86,7 +88,11 @@ class Residues:
             self.trace.append((rank, slope, facts))
         first = self.trace[self.place]
         self.place += 1
-        if not isinstance(first, tuple) or first[:2] != (rank, slope) or any(first[2].get(r) != v for r, v in facts.items()):
+        if (
+            not isinstance(first, tuple)
+            or first[:2] != (rank, slope)
+            or any(first[2].get(r) != v for r, v in facts.items())
+        ):
             raise NotProvedError("two parts of the grid are treated differently")
         found: dict[int, int] = first[2]
         return found
@@ -105,7 +111,7 @@ class Scenario:
 
     def __init__(self, d: int, cells: int, step: Fraction, first: int, stop: int, residues: Residues) -> None:
         self.d, self.cells, self.step = d, cells, step
-        self.unit = step / 64  # of all numbers; a finer one is not needed by any network of ours
+        self.unit = min(step, Fraction(1, 1 << cells.bit_length())) / 64  # of all numbers: networks work on [0, 1]
         self.v = np.arange(first, stop, dtype=np.int64)
         self._residues = residues
         residues.place = 0
@@ -114,33 +120,59 @@ class Scenario:
 
     def whole(self, value: Fraction) -> int:
         found = value / self.unit
-        if found.denominator != 1:
-            raise NotProvedError(f"{float(value)} is finer than a 64th of the grid step")
+        if found.denominator != 1 or abs(found) > 1 << 60:
+            raise NotProvedError(f"{float(value)} is finer than a 64th of the grid step, or too large")
         return int(found)
 
     def count(self, end: End, threshold: int, table: Ints) -> Scalar | Fraction:
-        """A count, or what it decides where the table has one jump."""
-        jumps = np.flatnonzero(np.diff(table)) + 1
-        if not len(jumps):
+        """A count, or a constant."""
+        if (table == table[0]).all():
             return Fraction(int(table[0])) * self.unit
-        if len(jumps) > 1:
-            return Count(end, threshold, table)
-        rank, few, many = int(jumps[0]), table[0], table[-1]  # fewer than `rank` entries up to the threshold, or not
+        return Count(end, threshold, table)
+
+    def settled(self, x: Scalar) -> Scalar | Fraction:
+        """The same with counts replaced by what they decide."""
+        if isinstance(x, Mix):
+            total: Scalar | Fraction = Fraction(0)
+            for part in x.parts:
+                found = self._decided(part) if isinstance(part, Count) else part
+                total = found if isinstance(total, Fraction) and total == 0 else self._plus(total, found)
+            return total
+        return self._decided(x) if isinstance(x, Count) else x
+
+    def _plus(self, x: Scalar | Fraction, y: Scalar | Fraction) -> Scalar | Fraction:
+        if isinstance(x, Fraction):
+            return x + y if isinstance(y, Fraction) else self.shifted(y, x)
+        return self.shifted(x, y) if isinstance(y, Fraction) else self.added(x, y)
+
+    def _decided(self, x: Count) -> Scalar | Fraction:
+        """A jump of the table at c asks whether the entry of rank c is larger than the threshold."""
+        jumps = (np.flatnonzero(np.diff(x.table)) + 1).tolist()
+        if len(jumps) > JUMPS:
+            raise NotProvedError("a count is used as a number, where it decides nothing")
+        total: Scalar | Fraction = Fraction(int(x.table[0])) * self.unit
+        for rank in jumps:
+            total = self._plus(self._asked(x.end, x.threshold, rank, int(x.table[rank] - x.table[rank - 1])), total)
+        return total
+
+    def _asked(self, end: End, threshold: int, rank: int, value: int) -> Number | Near:
+        """`value` where the entry of a rank is at most E + threshold, else 0."""
         if end.rank is None or end.rank == rank:
             at = threshold if end.values is None else end.values + threshold
-            return Number(rank, np.where(self.v > at, few, many))
+            return Number(rank, np.where(self.v > at, 0, value))
         if rank == end.rank + 1:
             _, s = self.near_grid(end)
             at = threshold + self._shift(end)
-            self._residues.same(("count", end.rank, at, int(few), int(many)))
-            values = np.where(s > at, few, many)
+            self._residues.same(("count", end.rank, at, value))
+            values = np.where(s > at, 0, value)
             return Near(end.rank, Fraction(0), values, values)
         raise NotProvedError(f"a search for rank {end.rank} asks for rank {rank}")
 
     def near_grid(self, end: End) -> tuple[Ints, Ints]:
-        """All (r, s) above the base of a search: E + offset, at most v, the same for every end that differs by a constant."""
+        """All (r, s) above the base of a search: E + offset, at most v; ends that differ by a constant share it."""
         rank = end.rank
-        assert rank is not None and end.values is not None
+        assert rank is not None
+        assert end.values is not None
         if rank not in self._bases:
             away = self.v - end.values
             offset = self._residues.offset.setdefault(rank, int(away.min()))
@@ -168,7 +200,8 @@ class Scenario:
 
     def _shift(self, end: End) -> int:
         """E minus the base."""
-        assert end.rank is not None and end.values is not None
+        assert end.rank is not None
+        assert end.values is not None
         away = end.values - self._bases[end.rank]
         if (away != away[0]).any():
             raise NotProvedError("two searches for one rank end at different places")
@@ -267,7 +300,9 @@ class Scenario:
             case Near(rank, slope, low, high), Near(other, second, lower, higher) if rank == other:
                 return Near(rank, slope + second, low + lower, high + higher)
             case Order(), Order():
-                weights = {k: x.weights.get(k, Fraction(0)) + y.weights.get(k, Fraction(0)) for k in x.weights | y.weights}
+                weights = {
+                    k: x.weights.get(k, Fraction(0)) + y.weights.get(k, Fraction(0)) for k in x.weights | y.weights
+                }
                 return Order(weights, x.constant + y.constant)
             case Mix(parts), _:
                 return self._mixed([*parts, *(y.parts if isinstance(y, Mix) else (y,))])
@@ -299,21 +334,27 @@ class Scenario:
         return self.shifted(whole, constant) if constant else whole
 
     def relu(self, x: Scalar) -> Scalar | Fraction:
-        match x:
-            case Count(end, threshold, table):
-                return self.count(end, threshold, np.maximum(table, 0))
+        if isinstance(x, Count):
+            return self.count(x.end, x.threshold, np.maximum(x.table, 0))
+        found = self.settled(x)
+        match found:
+            case Fraction():
+                return max(found, Fraction(0))
             case Number(rank, values):
                 return Number(rank, np.maximum(values, 0))
             case Near(rank, slope, low, high) if slope == 0:
                 return Near(rank, slope, np.maximum(low, 0), np.maximum(high, 0))
             case Near(rank, slope, low, _) if slope > 0 and (low >= 0).all():
-                return x  # E is not negative
+                return found  # E is not negative
         raise NotProvedError("a Relu of what depends on several ranks is not read")
 
     def holds(self, x: Scalar, weights: dict[int, Fraction], low: Fraction) -> str | None:
         """None if x is the weighted sum of the entries by rank, where n stands for low + step n; else what is wrong."""
         left, constant = dict(weights), Fraction(0)
-        for part in x.parts if isinstance(x, Mix) else (x,):
+        found = self.settled(x)
+        if isinstance(found, Fraction):
+            return "the output is constant"
+        for part in found.parts if isinstance(found, Mix) else (found,):
             match part:
                 case Number(rank, values):
                     rest = values - self.v * self.whole(left.pop(rank, Fraction(0)) * self.step)
@@ -323,8 +364,8 @@ class Scenario:
                     if slope != one + two or (lower != upper).any():
                         return f"the entries of ranks {rank} and {rank + 1} are not read off on every input"
                     rest = lower - r * self.whole(one * self.step) - s * self.whole(two * self.step)
-                case Order(found, rest_):
-                    for rank, weight in found.items():
+                case Order(by_rank, rest_):
+                    for rank, weight in by_rank.items():
                         if weight and weight != left.pop(rank, Fraction(0)) * self.step:
                             return f"rank {rank} has another weight"
                     constant += rest_

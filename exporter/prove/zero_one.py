@@ -44,7 +44,7 @@ class Component:
 def zero_one(
     wires: Sequence[Wire], wanted: dict[int, int], d: int, progress: Callable[[str], None] = lambda text: None
 ) -> tuple[int, npt.NDArray[np.uint8] | None]:
-    """(inputs tried, None) if every wanted wire is the entry of its rank, else the input of zeros and ones where it is not."""
+    """(inputs tried, None) if every wanted wire is the entry of its rank, else an input where it is not."""
     needed = _needed(wires, wanted)
     home: dict[int, int] = {}
     components: list[Component] = []
@@ -84,11 +84,11 @@ def zero_one(
         live = {w for p in (left, right) for w in p.columns} | set(component.steps)
         if len(left) * len(right) * len(live) > MOST:
             raise NotProvedError(
-                f"{len(left) * len(right)} inputs of zeros and ones must be tried at once, on {len(live)} wires: at most 2^33 together"
+                f"{len(left) * len(right)} inputs of zeros and ones on {len(live)} wires are more than 2^33 together"
             )
         tried += len(left) * len(right)
         check = wanted if n in ends else {}
-        found = _joined(wires, component, left, right, last, check, d)
+        found = _joined(wires, component, left, right, last, check)
         if not isinstance(found, States):
             return tried, np.unpackbits(found, bitorder="little")[:d]
         states[n] = found
@@ -124,7 +124,6 @@ def _joined(
     right: States,
     last: dict[int, int],
     check: dict[int, int],
-    d: int,
 ) -> States | Bits:
     """The states after the steps of a component, or an input whose outputs are wrong. `last`: the last reader of a wire."""
     kept: list[States] = []
@@ -134,7 +133,8 @@ def _joined(
         rows = slice(start, min(start + step, len(left)))
         n = rows.stop - rows.start
         columns = {
-            w: np.packbits(np.repeat(np.unpackbits(c, count=len(left))[rows], len(right))) for w, c in left.columns.items()
+            w: np.packbits(np.repeat(np.unpackbits(c, count=len(left))[rows], len(right)))
+            for w, c in left.columns.items()
         }
         for w, c in right.columns.items():
             columns[w] = np.packbits(np.tile(np.unpackbits(c, count=len(right)), n))
@@ -147,7 +147,7 @@ def _joined(
                 if last[old] == w:
                     columns.pop(old, None)
         for w, rank in check.items():
-            right_bits = np.packbits(ones >= d - rank + 1)
+            right_bits = np.packbits(ones >= component.size - rank + 1)
             bad = columns[w] ^ right_bits
             if bad.any():
                 row = int(np.flatnonzero(np.unpackbits(bad, count=len(ones)))[0])
@@ -162,7 +162,9 @@ def _joined(
         return kept[0] if kept else States({}, np.zeros(0, np.int64), np.zeros((0, 1), np.uint8))
     lengths = [len(s) for s in kept]
     columns = {
-        w: np.packbits(np.concatenate([np.unpackbits(s.columns[w], count=n) for s, n in zip(kept, lengths, strict=True)]))
+        w: np.packbits(
+            np.concatenate([np.unpackbits(s.columns[w], count=n) for s, n in zip(kept, lengths, strict=True)])
+        )
         for w in keep
     }
     ones, inputs = np.concatenate([s.ones for s in kept]), np.concatenate([s.inputs for s in kept])
