@@ -27,7 +27,14 @@ from tests.runtimes.adapters import RUNTIMES
 from tests.tiers import telling
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/planner.md", "docs/images.md", "docs/quantisation.md", "docs/rewrite.md"]
+PAGES = [
+    "README.md",
+    "docs/planner.md",
+    "docs/images.md",
+    "docs/quantisation.md",
+    "docs/rewrite.md",
+    "docs/verification.md",
+]
 D = 2048
 TABLE = ("radix", "depth3", "batcher", "depth5", "linear46", "linear18", "compact")
 # digits that are names and measure nothing
