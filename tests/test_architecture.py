@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPORTER = [
     "version", "errors", "progress", "problem", "ir", "planning", "analysis", "passes", "formats", "options", "parsing",
     "constructions", "fhe", "build", "frontends.images", "net", "library", "frontends.rewriting", "torch", "tools",
-    "theory", "cli",
+    "theory", "prove", "cli",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics_files", "process.metrics", "process.peers",
