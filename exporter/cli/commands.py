@@ -332,7 +332,7 @@ COMMANDS = {
     ),
     "prove": Command(
         _prove,
-        "FILE: prove that it is right on every input, or find one where it is wrong",
+        "FILE: prove it right on every input, or refute it",
         "Prove from the bytes of a file that it computes its order statistic on every input, or refute it.\n"
         "Output and exit status: `proved:` 0, `refuted:` 1 with the input, `not proved:` 2 with the reason.\n"
         "An interrupted proof with --out goes on where it was. docs/verification.md has the methods and what they assume.",
