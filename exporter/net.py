@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from exporter import display
 from exporter.analysis.contract import DType
 from exporter.analysis.promise import (
     beyond_the_grid,
@@ -30,7 +31,7 @@ from exporter.formats.model_file import decode
 from exporter.formats.model_file import load as load_proto
 from exporter.formats.session import Session
 from exporter.ir.network import weights
-from exporter.passes.profiles import takes_images
+from exporter.passes.profiles import PROFILES, takes_images
 from exporter.problem.grid import at_most, shown
 from exporter.problem.numbers import Floats, as_floats, refuse
 
@@ -151,6 +152,23 @@ class Net:
             f"<{statistic(about)} by {about['construction']}{where}: depth {depth(about)}, width {self.width}, "
             f"{promise(about)}{more}; {kind}, {about['profile']}>"
         )
+
+    def _repr_html_(self) -> str:
+        """The figures of the network as a table, for notebooks."""
+        about = self._about
+        operators = PROFILES[about["profile"]].operators if about["profile"] in PROFILES else about["profile"]
+        return display.table(
+            {
+                "computes": statistic(about), "construction": f"{about['construction']} ({about['theorem']})",
+                "depth": depth(about), "width": self.width, "neurons": self.size, "promise": self.promise, "file": operators,
+            }
+        )  # fmt: skip
+
+    def plot(self) -> Any:
+        """The neurons of every layer as a matplotlib figure (extra `plot`)."""
+        about = self._about
+        title = f"{statistic(about)} by {about['construction']}: depth {depth(about)}, {self.size} neurons"
+        return display.layers(list(about["widths"]), [str(name) for name in about.get("modules", [])], self.d, title)
 
     @property
     def d(self) -> int:

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
     "version", "errors", "progress", "problem", "ir", "planning", "analysis", "passes", "formats", "options", "parsing",
-    "constructions", "fhe", "build", "frontends.images", "net", "library", "frontends.rewriting", "torch", "tools",
-    "theory", "prove", "cli",
+    "constructions", "fhe", "build", "frontends.images", "display", "net", "library", "frontends.rewriting", "torch",
+    "tools", "theory", "prove", "cli",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics_files", "process.metrics", "process.peers",
