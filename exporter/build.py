@@ -16,7 +16,7 @@ import onnx
 from exporter.analysis.accounting import Accounting, accounting
 from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
 from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, default, lookup, refuse_unread
-from exporter.errors import ContractError, UserError
+from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.model_file import assemble
 from exporter.ir.input_rounding import GUARD, guard_of, guarded, normalised
 from exporter.ir.network import Network, network
@@ -248,7 +248,7 @@ def _settle(construction: Construction, task: Task, options: Options) -> Built |
         if smallest > DENSE_LIMIT:
             raise UserError(
                 f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
-                f"({smallest * 4 / 2**30:.1f} GiB as float32): use --profile structured"
+                f"({smallest * 4 / 2**30:.1f} GiB as float32): use {spelled('profile', 'structured')}"
             )
         return first(options.profile)
     structured = first("structured")
@@ -259,10 +259,14 @@ def _settle(construction: Construction, task: Task, options: Options) -> Built |
     return structured
 
 
-BETWEEN = (
-    "an answer between two numbers is not {}: take --even lower or upper, --method lower, higher or nearest, or another "
-    "--dtype"
-)
+def between_two(dtype: str) -> UserError:
+    """The refusal of an answer that 8-bit integers do not have."""
+    return UserError(
+        f"an answer between two numbers is not {dtype}: take {spelled('even', 'lower')} or upper, "
+        f"{spelled('method', 'lower')}, higher or nearest, or another {spelled('dtype')}"
+    )
+
+
 NOT_WITHOUT_GRID = {
     "bits": "there is no grid",
     "domain": "data of any range goes in and comes out as it is",
@@ -277,17 +281,16 @@ def _of_comparators(construction: Construction, task: Task, options: Options) ->
     name, given = options.profile, options.given()
     if unread := [option for option in NOT_WITHOUT_GRID if option in given]:
         raise UserError(
-            f"--profile {name} takes every float as it is: {NOT_WITHOUT_GRID[unread[0]]}, so leave --{unread[0]} out"
+            f"{spelled('profile', name)} takes every float as it is: {NOT_WITHOUT_GRID[unread[0]]}, so leave "
+            f"{spelled(unread[0])} out"
         )
     task = task.as_numpy()
     able = [c.name for c in CONSTRUCTIONS.values() if c.comparators]
     net, failure = trace(construction, task, options, floats=True) if construction.comparators else (None, Failure())
     if net is None or not made_of_comparators(net):
-        others = [f"--{o}" for o in ("depth", "width") if o in given and construction.comparators]
-        remedy = f"leave {' and '.join(others)} out" if others else f"use {' or '.join(able)}"
-        raise UserError(
-            f"{construction.name}: not all of it is comparators, which is what --profile {name} writes: {remedy}"
-        )
+        others = [spelled(o) for o in ("depth", "width") if o in given and construction.comparators]
+        remedy = f"leave {' and '.join(others)} out" if others else f"use {' or '.join(able)}, not {construction.name}"
+        raise UserError(f"{spelled('profile', name)} needs a network of comparators: {remedy}")
     dtype: DType = "float64" if options.dtype == "float64" else "float32"
     step = Step(0.0, "nothing is computed, only compared")
     return Built(
@@ -301,11 +304,11 @@ def _in_integers(task: Task, options: Options) -> Options:
     quantisation(options.dtype, options.quantized)
     if options.profile not in ("auto", "minmax"):
         raise UserError(
-            f"--profile {options.profile} computes differences, which 8 bits do not hold: "
-            f"--dtype {options.dtype} is written as --profile minmax"
+            f"{spelled('profile', options.profile)} computes differences, which 8 bits do not hold: "
+            f"{spelled('dtype', options.dtype)} needs {spelled('profile', 'minmax')}"
         )
     if any(len(out.ranks) > 1 for out in task.outputs):
-        raise UserError(BETWEEN.format(options.dtype))
+        raise between_two(options.dtype)
     return replace(options, profile="minmax")
 
 
@@ -372,28 +375,28 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
     grid = options.grid
     net, _ = trace(construction, task, options, offsets=False)
     if reason := grid.misfit(_float_types(options)[-1]):
-        wider = ", or --dtype float64" * (options.dtype == "float32" and grid.misfit("float64") is None)
-        return f"{construction.name}: {reason}; take another --domain{wider}"
+        wider = f", or {spelled('dtype', 'float64')}" * (options.dtype == "float32" and grid.misfit("float64") is None)
+        return f"{construction.name}: {reason}; take another {spelled('domain')}{wider}"
     merged = options.profile != "auto" and PROFILES[options.profile].merged
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
     asked = _float_types(options)[-1]
     profile = "" if options.profile == "auto" else f" as {options.profile}"
     if step.largest >= LARGEST[asked]:
         where = f"{asked} on [{grid.lo:g}, {grid.hi:g}]"
-        return f"{construction.name} at d = {task.d} overflows {where}: take a shorter --domain"
+        return f"{construction.name} at d = {task.d} overflows {where}: take a shorter {spelled('domain')}"
 
     def fits(bits: int) -> bool:
         return _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
 
     works = edge(fits, 0, grid.bits)  # what needs more bits of the data never needs fewer of the mantissa
-    remedy = f"--bits {works} is the most that works" if works else "no number of bits works"
+    remedy = f"{spelled('bits', works)} is the most that works" if works else "no number of bits works"
     if step.bits == float("inf"):
         need = "with a weight that no floating-point number holds"
-        remedy += "; --method lower, higher, midpoint or nearest has no such weight"
+        remedy += f"; {spelled('method', 'lower')}, higher, midpoint or nearest has no such weight"
     else:
         need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
     in_float64 = asked == "float32" and _settle(construction, task, replace(options, dtype="float64")) is not None
-    other = ", or use --dtype float64" * in_float64
+    other = f", or use {spelled('dtype', 'float64')}" * in_float64
     return (
         f"{construction.name} at d = {task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
         f"{step.where}, {need}; {remedy}{other}"
@@ -440,7 +443,7 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
         raise ContractError(
             f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {float(1 / options.delta(task.d)):.3g}, "
             f"beyond the numbers at which {dtype}{f' as {options.profile}' * merged} can still tell v from v - 1: {remedy}; "
-            f"without --epsilon the slope comes from the grid"
+            f"without {spelled('epsilon')} the slope comes from the grid"
         )
     net, failure = trace(construction, task, options)
     profile = "structured" if options.profile == "auto" else options.profile

@@ -7,6 +7,31 @@ UserError            bad input or a request that cannot be met: one line for the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_command_line = ContextVar("command_line", default=False)
+
+
+def spelled(name: str, value: Any = None) -> str:
+    """An option in a message, as its reader writes the option: `bits=8` in Python, `--bits 8` on the command line."""
+    if _command_line.get():
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        return " ".join([f"--{name}", *map(str, values)])
+    return name if value is None else f"{name}={value!r}"
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Messages in this block are for a reader at the command line."""
+    token = _command_line.set(True)
+    try:
+        yield
+    finally:
+        _command_line.reset(token)
+
 
 def install(*extras: str) -> str:
     """The command that installs extras of this package."""

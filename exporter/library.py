@@ -12,7 +12,7 @@ import numpy as np
 
 from exporter.build import NOT_WITHOUT_GRID, Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.formats.manifest import entry_of, replace_file, writable, write
 from exporter.formats.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
 from exporter.formats.tflite import tflite_bytes
@@ -32,7 +32,6 @@ from exporter.options import (
     NetOptions,
     Options,
     checked,
-    in_python,
     nearest,
     refuse_images,
     spelled_out,
@@ -93,7 +92,8 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
 def write_tflite(model: Built, path: Path) -> tuple[Path, dict[str, Any]]:
     """Write a TensorFlow Lite file; returns its path and an entry about it. The file itself holds its description."""
     if not model.takes_floats or model.dtype != "float32" or model.options.batch != 1:
-        raise UserError("--layout tflite is written with --profile minmax --batch 1, in float32, int8 or uint8")
+        how = f"{spelled('profile', 'minmax')} and {spelled('batch', 1)}"
+        raise UserError(f"{spelled('layout', 'tflite')} needs {how}, in float32, int8 or uint8")
     graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, 1)
     data = tflite_bytes(graph, model.task.d, model.quantised, model.description())
     with writable(path.parent):
@@ -129,28 +129,25 @@ def export_model(
     (exporter.problem.task) replaces d, op, rank, quantile, method and even. `export_model(window=(5, 5), out="models")` and
     `frames=9` are image filters, without d and construction. `help(exporter.options.ExportOptions)` explains the options.
     """
-    try:
-        if not isinstance(out, str | os.PathLike) or out == "":
-            raise UserError(f"--out must be a directory, not {out!r}")
-        if not isinstance(task, Task | None):
-            raise UserError(f"task must be one of exporter.problem.task, such as median(9), not {task!r}")
-        given = checked_all(options)
-        if asks_for_images(given):
-            if named := [n for n, v in (("d", d), ("construction", construction), ("task", task)) if v is not None]:
-                raise UserError(no_vector(given, named[0]))
-            return export_filter(*filter_question(given), Path(out))[0]
-        if task is None:
-            task = question(2048 if d is None else whole_number("d", d), given)
-        elif asked := [name for name in ("op", "rank", "quantile", "method", "even") if name in given]:
-            raise UserError(f"the task says what is computed: leave --{asked[0]} out")
-        elif d not in (None, task.d):
-            raise UserError(f"the task is of {task.d} numbers, not --d {d}: leave --d out")
-        if construction is None:
-            construction, given = _chosen(task, None, given)
-        (wanted,) = requests(task, [construction], given, Path(out))
-        return export(task, wanted, Path(out)).path
-    except UserError as error:
-        raise type(error)(in_python(str(error))) from None
+    if not isinstance(out, str | os.PathLike) or out == "":
+        raise UserError(f"{spelled('out')} must be a directory, not {out!r}")
+    if not isinstance(task, Task | None):
+        raise UserError(f"task must be one of exporter.problem.task, such as median(9), not {task!r}")
+    given = checked_all(options)
+    if asks_for_images(given):
+        if named := [n for n, v in (("d", d), ("construction", construction), ("task", task)) if v is not None]:
+            raise UserError(no_vector(given, named[0]))
+        return export_filter(*filter_question(given), Path(out))[0]
+    if task is None:
+        task = question(2048 if d is None else whole_number("d", d), given)
+    elif asked := [name for name in ("op", "rank", "quantile", "method", "even") if name in given]:
+        raise UserError(f"the task says what is computed: leave {spelled(asked[0])} out")
+    elif d not in (None, task.d):
+        raise UserError(f"the task is of {task.d} numbers, not {spelled('d', d)}: leave {spelled('d')} out")
+    if construction is None:
+        construction, given = _chosen(task, None, given)
+    (wanted,) = requests(task, [construction], given, Path(out))
+    return export(task, wanted, Path(out)).path
 
 
 def checked_all(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,22 +169,23 @@ def filter_question(given: Mapping[str, Any]) -> tuple[Task, ImageOptions]:
 
 def no_vector(given: Mapping[str, Any], name: str) -> str:
     """Why an option of vectors is none of images."""
-    return (
-        f"--{'window' if 'window' in given else 'frames'} says what goes in and how it is compared: leave --{name} out"
-    )
+    asked = spelled("window" if "window" in given else "frames")
+    return f"{asked} says what goes in and how it is compared: leave {spelled(name)} out"
 
 
 def question(d: int, given: Mapping[str, Any]) -> Task:
-    """What is computed, from --op, --rank, --quantile, --method and --even."""
+    """What is computed, from the options op, rank, quantile, method and even."""
     kinds = [name for name in ("op", "rank", "quantile") if name in given]
     if len(kinds) > 1:
-        raise UserError(f"--{kinds[0]} and --{kinds[1]} ask for different things: give one of them")
+        raise UserError(f"{spelled(kinds[0])} and {spelled(kinds[1])} ask for different things: give one of them")
     if "method" in given and "quantile" not in given:
-        raise UserError("--method says how a quantile between two ranks is meant: it needs a --quantile")
+        raise UserError(f"{spelled('method')} says how a quantile is computed: it needs {spelled('quantile')}")
     op = given.get("op", "median")
     if "even" in given and (kinds not in ([], ["op"]) or op != "median"):
-        asked = f"--op {op}" if kinds == ["op"] else f"--{kinds[0]}"
-        raise UserError(f"--even says which median of an even number is meant: it changes nothing with {asked}")
+        asked = spelled("op", op) if kinds == ["op"] else spelled(kinds[0])
+        raise UserError(
+            f"{spelled('even')} says which median of an even number is meant: it changes nothing with {asked}"
+        )
     if "rank" in given:
         return tasks.rank(d, given["rank"])
     if "quantile" in given:
@@ -198,7 +196,7 @@ def question(d: int, given: Mapping[str, Any]) -> Task:
         return tasks.sort(d)
     task = tasks.median(d, given.get("even", "mean"))
     if "even" in given and d % 2:
-        raise UserError(f"--even says which median of an even number is meant: {d} is odd, so leave it out")
+        raise UserError(f"{spelled('even')} says which median of an even number is meant: {d} is odd, so leave it out")
     return task
 
 
@@ -218,7 +216,7 @@ def requests(
     for option in given:
         if (who := takers(option)) and not any(option in c.takes for c in able):
             reasons = [f"{c.name}: {c.cannot(task.d, task.ranks)}" for c in known if c.name in who]
-            raise UserError(f"nothing that can be built here takes --{option} ({'; '.join(reasons)})")
+            raise UserError(f"nothing that can be built here takes {spelled(option)} ({'; '.join(reasons)})")
     ordered = sorted(known, key=lambda c: -len(set(c.takes) & set(given)))
     return [_options(c.name, own(c, given)) for c in ordered]
 
@@ -234,12 +232,12 @@ def _named(task: Task, name: str, given: Mapping[str, Any], out: Path | None) ->
 def _fastest(task: Task, given: Mapping[str, Any], out: Path | None) -> tuple[str, dict[str, Any]]:
     """The exact construction that a table of speeds has at the top, and the options with its profile and layout.
 
-    The table is of medians; another statistic is taken from it as well, where that can be built. --tune latency asks for a
-    batch of 1, else it is --batch or 64.
+    The table is of medians; another statistic is taken from it as well, where that can be built. tune="latency" asks for a
+    batch of 1, else it is `batch` or 64.
     """
     tune = given.get("tune", "throughput")
     if tune not in ("throughput", "latency"):
-        raise UserError(f"fastest is meant for --tune throughput or --tune latency, not {tune}")
+        raise UserError(f"fastest is meant for {spelled('tune', 'throughput')} or latency, not {tune}")
     profile = given.get("profile", "auto")
     floats = not (task.may_round or set(given) & set(NOT_WITHOUT_GRID))  # a profile without a grid is as right
 
@@ -352,7 +350,7 @@ def catalogue() -> dict[str, str]:
     >>> sorted(catalogue())[:3]
     ['batcher', 'compact', 'depth3']
     """
-    return {name: in_python(c.summary) for name, c in CONSTRUCTIONS.items()}
+    return {name: c.summary for name, c in CONSTRUCTIONS.items()}
 
 
 DISCRETE = {"lower", "higher", "nearest", "inverted_cdf", "closest_observation"}  # numpy keeps the type of the data
@@ -381,22 +379,19 @@ def _chosen(task: Task, construction: str | None, given: Mapping[str, Any]) -> t
 
 def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: Any) -> Net:
     """The network that answers what is `asked`: an op, rank or quantile."""
-    try:
-        if twice := [name for name in ("op", "rank", "quantile") if options.get(name) is not None]:
-            raise UserError(f"the function says what is computed: leave --{twice[0]} out")
-        given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
-        if "layout" in given:
-            raise UserError("--layout says how an export writes its files: leave it out, or call export_model")
-        if "quantized" in given:
-            raise UserError("networks in 8-bit integers are files: call export_model with --quantized")
-        if asks_for_images(given):
-            raise UserError("filters for images are files: export_model(window=(5, 5), out=...) writes one")
-        task = question(whole_number("d", d), given)
-        name, given = _chosen(task, construction, given)
-        (wanted,) = requests(task, [name], given)
-        listed = any(np.ndim(value) > 0 for value in asked.values())
-        if wanted.profile in PROFILES and PROFILES[wanted.profile].floats:
-            task = task.as_numpy(wide=listed and given.get("method", "linear") not in DISCRETE)
-        return Net(file_name(task, wanted), model=build(task, wanted), listed=listed)
-    except UserError as error:
-        raise type(error)(in_python(str(error))) from None
+    if twice := [name for name in ("op", "rank", "quantile") if options.get(name) is not None]:
+        raise UserError(f"the function says what is computed: leave {spelled(twice[0])} out")
+    given = checked_all(options) | {name: checked(name, value) for name, value in asked.items()}
+    if "layout" in given:
+        raise UserError("layout says how an export writes its files: leave it out, or call export_model")
+    if "quantized" in given:
+        raise UserError("networks in 8-bit integers are files: call export_model with quantized=")
+    if asks_for_images(given):
+        raise UserError("filters for images are files: export_model(window=(5, 5), out=...) writes one")
+    task = question(whole_number("d", d), given)
+    name, given = _chosen(task, construction, given)
+    (wanted,) = requests(task, [name], given)
+    listed = any(np.ndim(value) > 0 for value in asked.values())
+    if wanted.profile in PROFILES and PROFILES[wanted.profile].floats:
+        task = task.as_numpy(wide=listed and given.get("method", "linear") not in DISCRETE)
+    return Net(file_name(task, wanted), model=build(task, wanted), listed=listed)

@@ -1,7 +1,7 @@
 """The options of an export: the table `OPTIONS`, the check of each value, and `Options`, the choices of one export.
 
 The command line and the library read the same table. The catalogue (`exporter.constructions`) says which construction takes
-which option. Messages name options as the command line does, and `in_python` spells them for the library.
+which option. `exporter.errors.spelled` writes an option in a message as the reader would write it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.planning.goal import Blocks, Goal, Numbers, Objective
 from exporter.problem.grid import Grid
@@ -27,9 +27,6 @@ Tune = Literal["throughput", "latency", "depth", "width"]
 Layout = Literal["files", "triton", "tflite"]
 Border = Literal["edge", "reflect", "zero", "valid"]
 VECTOR_TYPES = ("auto", "float32", "float64", "int8", "uint8")
-PLAIN_INTEGERS = (
-    "--quantized SCALE ZERO_POINT, where an integer q stands for (q - ZERO_POINT) * SCALE (1 0: for itself)"
-)
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
 
@@ -67,7 +64,7 @@ OPTIONS: dict[str, Option] = {
         Option("rank", "what", "the K-th smallest; repeatable", "the median", "K", whole=True, many=True),
         Option("quantile", "what", "quantile, from 0 to 1; repeatable", "the median", "Q", many=True),
         Option(
-            "method", "what", "how a --quantile between two ranks is computed, by numpy's names", "linear",
+            "method", "what", "how a quantile between two ranks is computed, by numpy's names", "linear",
             choices=get_args(Method),
         ),
         Option(
@@ -94,7 +91,7 @@ OPTIONS: dict[str, Option] = {
             "valid: none, and the output is smaller", "edge", "RULE", choices=get_args(Border),
         ),
         Option(
-            "channels", "image", "how many channels the images have, for --profile conv", "3", "C",
+            "channels", "image", "how many channels the images have, for profile conv", "3", "C",
             whole=True, rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
         ),
         Option(
@@ -134,7 +131,7 @@ OPTIONS: dict[str, Option] = {
             "layout", "file",
             "files: NAME.onnx and manifest.json, as python -m service reads them; triton: a model repository of Triton, "
             "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
-            "LiteRT and compilers of NPUs, with --profile minmax --batch 1", "files", choices=get_args(Layout),
+            "LiteRT and compilers of NPUs, with profile minmax and batch 1", "files", choices=get_args(Layout),
         ),
         Option(
             "epsilon", "research",
@@ -142,7 +139,7 @@ OPTIONS: dict[str, Option] = {
             "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
         ),
         Option(
-            "radix", "research", "bins per digit, a power of two; more bins: less depth, more width", "by --tune", "T",
+            "radix", "research", "bins per digit, a power of two; more bins: less depth, more width", "by tune", "T",
             whole=True, rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
         ),
         Option(
@@ -167,7 +164,7 @@ OPTIONS: dict[str, Option] = {
             choices=get_args(Blocks),
         ),
         Option(
-            "gamma", "research", "the paper's blocks and window d^(1/3 + G); --schedule paper has G = 0.1",
+            "gamma", "research", "the paper's blocks and window d^(1/3 + G); schedule paper has G = 0.1",
             "the planner's sizes", "G", rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)",
             holds=lambda v: 0 <= v < 1 / 3,
         ),
@@ -230,20 +227,28 @@ class Options:
         )  # fmt: skip
 
 
+def needs_quantisation(dtype: str) -> str:
+    """Why 8-bit integers need a scale and a zero point."""
+    return (
+        f"{spelled('dtype', dtype)} needs {spelled('quantized')}, two numbers SCALE and ZERO_POINT: an integer q stands for "
+        "(q - ZERO_POINT) * SCALE (1 and 0: for itself)"
+    )
+
+
 def refuse_images(given: Mapping[str, Any]) -> None:
     """Refuse what only image filters have; `given` says nothing of a window or frames."""
-    found = [f"--{name}" for name in given if name in OPTIONS and OPTIONS[name].group == "image"]
+    found = [spelled(name) for name in given if name in OPTIONS and OPTIONS[name].group == "image"]
     if given.get("dtype", "auto") not in VECTOR_TYPES:
-        found.append(f"--dtype {given['dtype']}")
+        found.append(spelled("dtype", given["dtype"]))
     if given.get("dtype") in ("int8", "uint8") and given.get("quantized") is None:
         raise UserError(
-            f"--dtype {given['dtype']} of vectors needs {PLAIN_INTEGERS}; a filter for 8-bit images needs a --window or "
-            "--frames"
+            f"{needs_quantisation(given['dtype'])}; a filter for 8-bit images needs {spelled('window')} or "
+            f"{spelled('frames')}"
         )
     if given.get("profile", "auto") not in ("auto", *PROFILES):
-        found.append(f"--profile {given['profile']}")
+        found.append(spelled("profile", given["profile"]))
     if found:
-        raise UserError(f"{found[0]} is of image filters: it needs a --window or --frames")
+        raise UserError(f"{found[0]} is of image filters: it needs {spelled('window')} or {spelled('frames')}")
 
 
 def checked(name: str, value: Any) -> Any:
@@ -253,13 +258,13 @@ def checked(name: str, value: Any) -> Any:
         return _one(option, value)
     values = [value] if isinstance(value, str | Real) else _listed(value)
     if not values:
-        raise UserError(f"--{name} needs at least one value")
+        raise UserError(f"{spelled(name)} needs at least one value")
     return [_one(option, v) for v in values]
 
 
 def whole_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise UserError(f"--{name} must be a whole number, not {_shown(value)}")
+        raise UserError(f"{spelled(name)} must be a whole number, not {_shown(value)}")
     return int(value)
 
 
@@ -268,39 +273,39 @@ def _one(option: Option, value: Any) -> Any:
     if option.choices:
         if not (isinstance(value, str) and value in option.choices):
             near = nearest(value, option.choices)
-            raise UserError(f"--{name} must be one of {', '.join(option.choices)}, not {_shown(value)}{near}")
+            raise UserError(f"{spelled(name)} must be one of {', '.join(option.choices)}, not {_shown(value)}{near}")
         return value
     if option.flag:
         if not isinstance(value, bool):
-            raise UserError(f"--{name} is a switch: True or False, not {_shown(value)}")
+            raise UserError(f"{spelled(name)} is a switch: True or False, not {_shown(value)}")
         return value
     if option.pair:
         ends = _listed(value)
         if len(ends) != 2:
-            raise UserError(f"--{name} takes two numbers {option.metavar}, not {_shown(value)}")
+            raise UserError(f"{spelled(name)} takes two numbers {option.metavar}, not {_shown(value)}")
         return tuple(_number(name, end) for end in ends)
     if option.size:
         sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
         pair = [int(side) for side in sides.groups()] if sides else [] if isinstance(value, str) else _listed(value)
         if len(pair) != 2:
-            raise UserError(f"--{name} must be two sizes {option.metavar}, such as 5x5, not {_shown(value)}")
+            raise UserError(f"{spelled(name)} must be two sizes {option.metavar}, such as 5x5, not {_shown(value)}")
         size = tuple(whole_number(name, side) for side in pair)
         if min(size) < 1 or not option.holds(size):
-            raise UserError(f"--{name} {option.rule}, not {size[0]}x{size[1]}")
+            raise UserError(f"{spelled(name)} {option.rule}, not {size[0]}x{size[1]}")
         return size
     number = whole_number(name, value) if option.whole else _number(name, value)
     if option.rule and not (isfinite(number) and option.holds(number)):
-        raise UserError(f"--{name} {option.rule}, not {_shown(value)}")
+        raise UserError(f"{spelled(name)} {option.rule}, not {_shown(value)}")
     return number
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise UserError(f"--{name} must be a number, not {_shown(value)}")
+        raise UserError(f"{spelled(name)} must be a number, not {_shown(value)}")
     try:
         return float(value)
     except OverflowError:
-        raise UserError(f"--{name} is beyond the range of float64") from None
+        raise UserError(f"{spelled(name)} is beyond the range of float64") from None
 
 
 def _listed(value: Any) -> list[Any]:
@@ -401,23 +406,6 @@ def spelled_out(options: type) -> Callable[[_F], _F]:
     return named
 
 
-_SPELLED = re.compile(r"--([a-z]+)(?: ([\w.+-]*\w))?")
-
-
-def in_python(message: str) -> str:
-    """A message as the library says it: `--bits 8` is bits=8, `--profile dense` is profile='dense'."""
-
-    def spell(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
-        if value is None:
-            return name
-        if name in OPTIONS and value in OPTIONS[name].choices:
-            return f"{name}={value!r}"
-        return f"{name}={value}" if re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", value) else f"{name} {value}"
-
-    return _SPELLED.sub(spell, message)
-
-
 for _options in (NetOptions, ExportOptions):
-    _lines = [f"{name}: {in_python(OPTIONS[name].help)}" for name in _options.__annotations__]
+    _lines = [f"{name}: {OPTIONS[name].help}" for name in _options.__annotations__]
     _options.__doc__ = "\n\n".join([_options.__doc__ or "", *_lines])

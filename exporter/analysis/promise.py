@@ -10,7 +10,7 @@ from exporter.problem.grid import at_most, shown
 TIES = {
     "exact": "Any number of equal entries is allowed.",
     "capacity": "Equal entries are told apart only while they fit the planned windows: the dtype has no bits left for more. "
-    "Export with --certificate to detect wrong answers.",
+    "Export with a certificate to detect wrong answers.",
     "distinct": "Entries must be distinct.",
 }
 
@@ -109,7 +109,7 @@ def beyond_the_grid(d: dict[str, Any]) -> str:
     if kind == "mse":
         return f"There is no grid. Entries that are very close, or outside {domain}, may give any answer."
     if kind is None or d.get("off_grid_error") is None:
-        return f"Nothing is promised off the grid or outside {domain} (--inputs grid)."
+        return f"Nothing is promised off the grid or outside {domain} (the file has the option inputs = grid)."
     error, steps = at_most(d["off_grid_error"], 4), at_most(d["off_grid_error"] / d["step"], 4)
     answer = "A right answer" if kind == "rate" else "The answer"
     certified = " Certificates count the rounded and clamped data." if d.get("certificate") else ""

@@ -280,7 +280,6 @@ def _rewrite(args: Sequence[str]) -> int:
             check=not (dry or skip),
             progress=bar.stage,
             announce=lambda line: tqdm.write(line, file=sys.stderr),
-            spelled=False,
             **parsed,
         )
     print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))

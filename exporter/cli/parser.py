@@ -13,7 +13,7 @@ from typing import Any, Literal
 from exporter.analysis.promise import TIES
 from exporter.cli.commands import COMMANDS, THEORY, Command
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
-from exporter.errors import UserError, WriteError
+from exporter.errors import UserError, WriteError, command_line
 from exporter.frontends.images.build import QUESTION, ImageOptions, asks_for_images
 from exporter.library import (
     Exported,
@@ -82,11 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status; options without a command are those of `export`."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        if args and args[0] in VERBS:
-            return VERBS[args[0]].run(args[1:])
-        if args and not args[0].startswith("-"):
-            raise UserError(_no_command(args[0]))
-        return _export(args, "python -m exporter")
+        with command_line():
+            if args and args[0] in VERBS:
+                return VERBS[args[0]].run(args[1:])
+            if args and not args[0].startswith("-"):
+                raise UserError(_no_command(args[0]))
+            return _export(args, "python -m exporter")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

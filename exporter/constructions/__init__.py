@@ -24,7 +24,7 @@ from exporter.constructions.radix import Form as Form
 from exporter.constructions.scheduled import Planned
 from exporter.constructions.vote import vote_max
 from exporter.constructions.window import window4, window5, window6
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.ir.trace import LayerNames, Node
 from exporter.options import Options, Tune, nearest
 from exporter.passes.profiles import in_batches
@@ -82,7 +82,9 @@ def tuned_radix(d: int, tune: Tune) -> int:
 def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
     bits, tune = options.grid.bits, options.tune
     if (options.radix or 2) > 2**bits:
-        raise UserError(f"--radix {options.radix}: {bits} bits have {2**bits} values, so no digit has more bins")
+        raise UserError(
+            f"{spelled('radix', options.radix)}: {bits} bits have {2**bits} values, so no digit has more bins"
+        )
     each = even_digits(bits, min(options.radix or tuned_radix(x.size, tune), 2**bits))
     digits = Digits(
         2**bits,
@@ -127,7 +129,7 @@ def _few_ranks(d: int, ranks: Sequence[int]) -> str | None:
 
 
 def _only_max(d: int, ranks: Sequence[int]) -> str | None:
-    return None if list(ranks) == [d] else "it computes the maximum: use --op max"
+    return None if list(ranks) == [d] else f"it computes the maximum: use {spelled('op', 'max')}"
 
 
 def _only_sampled_max(d: int, ranks: Sequence[int]) -> str | None:
@@ -194,7 +196,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "depth5",
             "Theorem 3.2",
-            "central ranks of blocks against all entries: depth 5, width O(d^(5/3)); --gamma or the planner",
+            "central ranks of blocks against all entries: depth 5, width O(d^(5/3)); planned, or of a given gamma",
             Planned(depth5_plans, depth5),
             _no_depth5,
             offsets=True,
@@ -212,7 +214,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "linear46",
             "Theorem 3.3",
-            "the paper's main network, module by module: depth 46, width O(d); fails with at most --failure",
+            "the paper's main network, module by module: depth 46, width O(d); the failure probability is at most `failure`",
             Planned(linear_plans, linear46, linear_nearest),
             _few_ranks,
             offsets=True,
@@ -224,7 +226,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "compact",
             "ours: pivots, soft rounds, block ending",
-            "depth 9 at about 24 d, or what --depth and --width ask for",
+            "depth 9 at about 24 d, or of a given depth and width",
             Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
@@ -235,7 +237,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "linear18",
             "ours: Theorem 4 of docs/frontier.md, pivots of two samples, block ending",
-            "depth 18, about 9 d from d = 256 to 65536; fails with at most --failure",
+            "depth 18, about 9 d from d = 256 to 65536; the failure probability is at most `failure`",
             Planned(linear18_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed)),
             _few_ranks,
             takes=("failure", "width", "seed"),
@@ -309,7 +311,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "tree-max",
             "maxima of block maxima",
-            "the exact maximum: depth about log2(d) at width d, depth 7 at 2 d with --width or --depth",
+            "the exact maximum: depth about log2(d) at width d, depth 7 at 2 d for a given width or depth",
             Planned(tree_plans, lambda u, plan, delta, *_: tree_max(u, plan, delta)),
             _only_max,
             takes=("depth", "width"),
@@ -358,16 +360,16 @@ def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
     name = construction.name
     for option in given:
         if (others := takers(option)) and not _reads(construction, option, given):
-            own = spoken([f"--{o}" for o in construction.takes]) if construction.takes else "no options of its own"
+            own = spoken([spelled(o) for o in construction.takes]) if construction.takes else "no options of its own"
             raise UserError(
-                f"{name} does not use --{option}, which would change nothing: it is an option of {spoken(others)}; "
+                f"{name} does not use {spelled(option)}, which would change nothing: it is an option of {spoken(others)}; "
                 f"{name} has {own}"
             )
     for rule in construction.idle:
         unread = [o for o in rule.unread if o in given]
         if unread and rule.option in given and rule.value in (None, given[rule.option]):
-            with_value = f"--{rule.option}" + (f" {rule.value}" if rule.value else "")
-            raise UserError(f"{name} with {with_value} does not use --{unread[0]}: {rule.why}; leave one of them out")
+            chosen, other = spelled(rule.option, rule.value), spelled(unread[0])
+            raise UserError(f"{name} with {chosen} does not use {other}: {rule.why}; leave one of them out")
 
 
 def spoken(words: Sequence[str]) -> str:

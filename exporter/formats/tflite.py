@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from exporter.errors import UserError, install
+from exporter.errors import UserError, install, spelled
 from exporter.ir.graph import Graph
 from exporter.passes.int8 import Quantisation
 
@@ -33,7 +33,7 @@ def tflite_bytes(graph: Graph, d: int, quantised: Quantisation | None, about: di
     try:
         import tflite  # noqa: PLC0415, only this layout needs the extra
     except ModuleNotFoundError as error:
-        raise UserError(f"--layout tflite needs {error.name}: {install('tflite')}") from None
+        raise UserError(f"{spelled('layout', 'tflite')} needs {error.name}: {install('tflite')}") from None
     return _File(tflite, quantised).written(graph, d, about)
 
 
@@ -164,7 +164,8 @@ class _File:
                 return self.operator("MUL", [x, self.constant(numbers[0])], shape, self._empty("Mul"))
             case _:
                 raise UserError(
-                    "--layout tflite has ranks and the mean of two: take --method lower, higher, midpoint or nearest"
+                    f"{spelled('layout', 'tflite')} has ranks and the mean of two: take "
+                    f"{spelled('method', 'lower')}, higher, midpoint or nearest"
                 )
 
     # ---- the flatbuffer

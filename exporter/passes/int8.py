@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from onnx import helper, numpy_helper
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.ir.graph import Graph
 from exporter.problem.grid import Grid, shown
 
@@ -43,14 +43,16 @@ class Quantisation:
 def quantisation(dtype: Any, given: tuple[float, float]) -> Quantisation:
     """The quantisation of --dtype and --quantized, or UserError with the rule that a value breaks."""
     if dtype not in INTEGERS:
-        raise UserError(f"--quantized is for --dtype int8 and --dtype uint8, not for --dtype {dtype}")
+        raise UserError(f"{spelled('quantized')} is for int8 and uint8, not for {spelled('dtype', dtype)}")
     scale, zero = given
     lo, hi = np.iinfo(dtype).min, np.iinfo(dtype).max
     if not SCALES[0] <= scale <= SCALES[1]:
-        raise UserError(f"--quantized: the scale must be from {SCALES[0]:.3g} to {SCALES[1]:.3g}, not {shown(scale)}")
+        raise UserError(
+            f"{spelled('quantized')}: the scale must be from {SCALES[0]:.3g} to {SCALES[1]:.3g}, not {shown(scale)}"
+        )
     if not (lo <= zero <= hi and zero == int(zero)):
         raise UserError(
-            f"--quantized: the zero point must be a whole number from {lo} to {hi} ({dtype}), not {shown(zero)}"
+            f"{spelled('quantized')}: the zero point must be a whole number from {lo} to {hi} ({dtype}), not {shown(zero)}"
         )
     return Quantisation(dtype, float(np.float32(scale)), int(zero))
 

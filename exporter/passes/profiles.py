@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.ir.graph import CLAMP, TRIMS, TURNED, Graph
 from exporter.ir.network import Network, weights
 from exporter.passes.batch_last import batch_graph
@@ -228,7 +228,7 @@ PROFILES = {
 
 
 def _no_vectors(net: Network, dtype: str) -> Graph:
-    raise UserError("--profile conv is of image filters: it needs a --window")
+    raise UserError(f"{spelled('profile', 'conv')} is of image filters: it needs a {spelled('window')}")
 
 
 # those of image filters (exporter.frontends.images), which are lowered there; from the strictest to the most permissive

@@ -17,6 +17,7 @@ from math import isqrt
 
 import numpy as np
 
+from exporter.errors import spelled
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.live import BINS, FINE, Law, after_pivots, after_soft, blockings, first_sample, soft_round
@@ -279,7 +280,7 @@ def compact_nearest(goal: Goal) -> str | None:
     other = first_found(depth if narrowest(goal, SHAPES[depth]) else None for depth in DEPTHS)
     if other is None:
         return None
-    return f"--depth {other} has one" + (f", wider than {budget(goal)}" if goal.depth is None else "")
+    return f"{spelled('depth', other)} has one" + (f", wider than {budget(goal)}" if goal.depth is None else "")
 
 
 def linear18_plans(goal: Goal) -> Iterator[CompactSchedule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 
 Blocks = Literal["paper", "lean"]
 Objective = Literal["width", "size"]
@@ -53,7 +53,7 @@ class Goal:
         """Refuse other ranks than the last."""
         if self.low != self.d:
             asked = f"ranks {self.low}..{self.high} of {self.d}"
-            raise UserError(f"{self.construction} computes the maximum, not {asked}: use --op max")
+            raise UserError(f"{self.construction} computes the maximum, not {asked}: use {spelled('op', 'max')}")
 
     def only_neighbours(self) -> None:
         """Refuse ranks that do not share an interval."""

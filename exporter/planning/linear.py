@@ -198,4 +198,4 @@ def linear_nearest(goal: Goal) -> str | None:
     style, widest = STYLES[goal.blocks or "paper"], int(max(growing(goal.d, WIDEST)))
     beyond = next((e for e in range(1, 301) if float(f"1e-{e}") <= goal.failure), 301)
     decades = edge(lambda e: fit(style, replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
-    return f"--failure 1e-{decades} can be planned" if decades else None
+    return f"a failure of 1e-{decades} can be planned" if decades else None

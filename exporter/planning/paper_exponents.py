@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil, log10
 from typing import NoReturn
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.planning.goal import Goal
 from exporter.planning.reproducible import power
 
@@ -26,7 +26,7 @@ def paper_linear46(goal: Goal) -> NoReturn:
     raise UserError(
         f"the paper's exponents do not fit d = {d}: round {i} takes {blocks} blocks of {block} = {all_} entries "
         f"(ceil(z/d^0.01) blocks of ceil(3^{i} d^1.01/y), which needs 3^{i} d^({z / 100:g} - {y / 100:g}) <= 1, "
-        f"d >= 10^{least:.1f}); use --schedule tuned"
+        f"d >= 10^{least:.1f}); use {spelled('schedule', 'tuned')}"
     )
 
 

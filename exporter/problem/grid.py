@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 
 SMALLEST_STEP = 2.0**-126  # of both dtypes: onnxruntime takes float64 constants that no float32 can hold for 0
 LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # of which the inverse is a normal number
@@ -57,7 +57,9 @@ class Grid:
         if not (isfinite(self.lo) and isfinite(self.hi) and self.lo < self.hi):
             raise UserError(f"the domain must be two finite numbers LO < HI, not {shown(self.lo)} {shown(self.hi)}")
         if not 1 <= self.bits <= 52:
-            raise UserError(f"--bits must be between 1 and 52, not {self.bits}: float64 has 53 bits of mantissa")
+            raise UserError(
+                f"{spelled('bits')} must be between 1 and 52, not {self.bits}: float64 has 53 bits of mantissa"
+            )
         if not isfinite(self.hi - self.lo) or not isfinite(self.span):
             raise UserError(
                 f"the domain [{shown(self.lo)}, {shown(self.hi)}] is too long for float64: take an eighth of it"
@@ -67,7 +69,7 @@ class Grid:
             raise UserError(
                 f"[{shown(self.lo)}, {shown(self.hi)}] in 2^{self.bits} steps needs numbers that runtimes may take for 0: "
                 f"the step must be {SMALLEST_STEP:.3g} or more; scale the data up by a power of two"
-                + (f", or take --bits {fewer}" if fewer else "")
+                + (f", or take {spelled('bits', fewer)}" if fewer else "")
             )
 
     @property

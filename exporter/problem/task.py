@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.problem.grid import shown
 from exporter.problem.quantiles import METHODS
 
@@ -167,6 +167,6 @@ def _joined(numbers: Sequence[float]) -> str:
 
 def _check_d(d: int) -> None:
     if d < 1:
-        raise UserError(f"d = {d}: a network needs at least one input, so --d must be 1 or more")
+        raise UserError(f"d = {d}: a network needs at least one input, so {spelled('d')} must be 1 or more")
     if d > MOST:
         raise UserError(f"d = {d}: networks are built up to d = {MOST}, beyond which float32 cannot count entries")

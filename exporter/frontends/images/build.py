@@ -10,14 +10,14 @@ from typing import Any, Literal
 import onnx
 
 from exporter.analysis.contract import DType
-from exporter.build import BETWEEN, NOT_WITHOUT_GRID, output_error
-from exporter.errors import ContractError, UserError
+from exporter.build import NOT_WITHOUT_GRID, between_two, output_error
+from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.model_file import assemble
 from exporter.frontends.images.convolutions import Convolutions
 from exporter.frontends.images.lowering import Form, Planar, Rounding
 from exporter.frontends.images.windows import Selection, frames, window
 from exporter.ir.graph import Graph
-from exporter.options import PLAIN_INTEGERS, Border, Inputs
+from exporter.options import Border, Inputs, needs_quantisation
 from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
 from exporter.passes.profiles import IMAGE_PROFILES
 from exporter.problem.grid import Grid, shown
@@ -64,26 +64,38 @@ def asks_for_images(given: Mapping[str, Any]) -> bool:
 def image_options(given: Mapping[str, Any]) -> ImageOptions:
     """The options of an image filter; one that it would not use is refused."""
     if "window" in given and "frames" in given:
-        raise UserError("--window and --frames ask for different things: give one of them")
+        raise UserError(f"{spelled('window')} and {spelled('frames')} ask for different things: give one of them")
     known = {f.name for f in fields(ImageOptions)}
     for name in given:
         if name not in known and name not in QUESTION:
-            raise UserError(f"image filters do not use --{name}, which would change nothing: leave it out")
+            raise UserError(f"image filters do not use {spelled(name)}, which would change nothing: leave it out")
     if given.get("op") == "sort":
-        raise UserError("--op sort has many answers, and an image filter has one for each pixel: ask for a --rank")
+        raise UserError(
+            f"{spelled('op', 'sort')} has many answers, and an image filter has one for each pixel: ask for a rank"
+        )
     for name in ("rank", "quantile"):
         if len(given.get(name, ())) > 1:
-            raise UserError(f"an image filter has one answer for each pixel: give one --{name}, and a file to each")
+            raise UserError(
+                f"an image filter has one answer for each pixel: give one {spelled(name)}, and a file to each"
+            )
     for name in ("border", "batch") if "frames" in given else ():
         if name in given:
-            raise UserError(f"--frames goes pixel by pixel and over the whole batch: leave --{name} out")
+            raise UserError(
+                f"{spelled('frames')} goes pixel by pixel and over the whole batch: leave {spelled(name)} out"
+            )
     profile = given.get("profile", "auto")
     if profile not in ("auto", *IMAGE_PROFILES):
-        raise UserError(f"image filters are written as {', '.join(IMAGE_PROFILES)}, not as --profile {profile}")
+        raise UserError(
+            f"image filters are written as {', '.join(IMAGE_PROFILES)}, not as {spelled('profile', profile)}"
+        )
     if "channels" in given and profile != "conv":
-        raise UserError("any number of channels goes in, so leave --channels out: only --profile conv must know it")
+        raise UserError(
+            f"any number of channels goes in: leave {spelled('channels')} out, or take {spelled('profile', 'conv')}"
+        )
     if profile == "conv" and "frames" in given:
-        raise UserError("--profile conv cannot compare the images of a batch: take another --profile for --frames")
+        raise UserError(
+            f"{spelled('profile', 'conv')} cannot compare the images of a batch: take another profile for frames"
+        )
     return ImageOptions(**{name: given[name] for name in known if name in given})
 
 
@@ -201,33 +213,41 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
         if getattr(options, name) is not None and (floats or options.dtype in INTEGERS):
             why = NOT_WITHOUT_GRID[name] if floats else "its values are 0 to 255"
             what = (
-                f"--profile {profile} takes every number as it is" if floats else "--dtype uint8 says what the data is"
+                f"{spelled('profile', profile)} takes every number as it is"
+                if floats
+                else f"{spelled('dtype', 'uint8')} says what the data is"
             )
-            other = "; --profile structured, fused and conv have a grid" if floats else ""
-            raise UserError(f"{what}: {why}, so leave --{name} out{other}")
+            other = f"; {spelled('profile', 'structured')}, fused and conv have a grid" if floats else ""
+            raise UserError(f"{what}: {why}, so leave {spelled(name)} out{other}")
     if between and options.dtype in INTEGERS:
-        raise UserError(BETWEEN.format(options.dtype))
+        raise between_two(options.dtype)
     if options.quantized or options.dtype == "int8":
         _check_quantised(options, profile)
     if task.may_round and (floats or options.dtype == "float16"):
-        how = f"--profile {profile} only compares numbers, and" if floats else "--dtype float16 is too coarse:"
+        how = (
+            f"{spelled('profile', profile)} only compares numbers, and"
+            if floats
+            else f"{spelled('dtype', 'float16')} is too coarse:"
+        )
         raise UserError(
-            f"{how} an interpolation between two ranks rounds: take --method lower, higher, midpoint or nearest, or "
-            "--profile structured in float32"
+            f"{how} an interpolation between two ranks rounds: take {spelled('method', 'lower')}, higher, midpoint or "
+            f"nearest, or {spelled('profile', 'structured')} in float32"
         )
     if options.dtype == "float16" and options.inputs == "any":
         raise UserError(
-            "--inputs any rounds data by the digits of its type, and runtimes compute float16 in wider ones: "
-            "leave it out, or take --dtype float32"
+            f"{spelled('inputs', 'any')} rounds data by the digits of its type, and runtimes compute float16 in wider ones: "
+            f"leave it out, or take {spelled('dtype', 'float32')}"
         )
     if profile == "conv" and options.dtype == "float64":
         raise UserError(
-            "few runtimes have Conv in float64, and onnxruntime has none: take --dtype float32, or --profile fused"
+            "few runtimes have Conv in float64, and onnxruntime has none: take "
+            f"{spelled('dtype', 'float32')}, or {spelled('profile', 'fused')}"
         )
     dtype, grid = _settled(options, profile, between and not task.may_round)
     if options.border == "zero" and options.window and not floats and not grid.low <= 0 <= grid.high:
         raise UserError(
-            f"--border zero has zeros beyond the image, and --domain {shown(grid.lo)} {shown(grid.hi)} has none"
+            f"{spelled('border', 'zero')} has zeros beyond the image, and the domain [{shown(grid.lo)}, {shown(grid.hi)}] "
+            "has none"
         )
     every = floats or dtype in INTEGERS  # whatever goes in is compared exactly
     on_grid = options.inputs == "grid" or dtype == "float16"
@@ -241,11 +261,12 @@ def build_filter(task: Task, options: ImageOptions) -> ImageFilter:
 def _check_quantised(options: ImageOptions, profile: str) -> None:
     """Refuse an int8 filter without a scale, and a quantised one that computes more than minima and maxima."""
     if options.quantized is None:
-        raise UserError(f"--dtype int8 needs {PLAIN_INTEGERS}")
+        raise UserError(needs_quantisation("int8"))
     quantisation(options.dtype, options.quantized)
     if profile != "minmax":
         raise UserError(
-            f"--profile {profile} computes differences, which 8 bits do not hold: leave --profile out, or --quantized"
+            f"{spelled('profile', profile)} computes differences, which 8 bits do not hold: leave it out, or leave "
+            f"{spelled('quantized')} out"
         )
 
 
@@ -276,11 +297,12 @@ def _misfit(grid: Grid, dtype: FloatType, halves: bool) -> str:
     if largest * (2 if halves else 1) > 2.0**m * grid.step:
         return (
             f"{grid.bits} bits on [{shown(grid.lo)}, {shown(grid.hi)}] would be silently wrong in {dtype}, which has {m} "
-            f"digits{' and must hold the sum of two' * halves}: take fewer --bits, a --domain nearer 0, or a wider --dtype"
+            f"digits{' and must hold the sum of two' * halves}: take fewer bits, a domain nearer 0, or a "
+            "wider dtype"
         )
     tiny, huge = ENDS[dtype]
     if grid.step < tiny or 2.0**m * grid.step > huge:
-        return f"[{shown(grid.lo)}, {shown(grid.hi)}] is too near the ends of {dtype}: take another --domain"
+        return f"[{shown(grid.lo)}, {shown(grid.hi)}] is too near the ends of {dtype}: take another domain"
     return ""
 
 

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
-from exporter.errors import UserError, WriteError
+from exporter.errors import UserError, WriteError, spelled
 from exporter.formats.manifest import replace_files, writable
 from exporter.formats.model_file import reading
 from exporter.formats.quantisation import EXCLUDE, listed
@@ -40,7 +40,7 @@ from exporter.frontends.rewriting.find import DEFAULT, CannotReplace, Left, Requ
 from exporter.frontends.rewriting.fold import folded, told
 from exporter.frontends.rewriting.report import Replaced, Rewritten
 from exporter.ir.graph import Graph
-from exporter.options import checked, in_python, nearest
+from exporter.options import checked, nearest
 from exporter.passes.profiles import PROFILES
 from exporter.problem.grid import shown
 
@@ -64,25 +64,21 @@ def rewrite(
     check: bool = True,
     progress: Callable[[str], None] = lambda stage: None,
     announce: Callable[[str], None] = lambda line: None,
-    spelled: bool = True,
 ) -> Rewritten:
     """Replace TopK in the ONNX file `model` and write `out`; without `out` nothing is written.
 
     The options are those of `python -m exporter rewrite --help`. `announce` gets the estimate of each new part before the
-    part is built. `spelled`: messages name the options as Python does.
+    part is built.
     """
-    try:
-        operators = _operators(only, also)
-        policy = _policy(domain, calibrate, bits, profile, indices)
-        if {"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"} & {*operators}:
-            policy = dataclasses.replace(policy, reductions=False)
-        return _rewrite(
-            Path(model), Path(out) if out else None, policy, domain=domain,
-            calibrate=Path(calibrate) if calibrate else None, only=operators, check=check, progress=progress,
-            announce=announce,
-        )  # fmt: skip
-    except UserError as error:
-        raise type(error)(in_python(str(error)) if spelled else str(error)) from None
+    operators = _operators(only, also)
+    policy = _policy(domain, calibrate, bits, profile, indices)
+    if {"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"} & {*operators}:
+        policy = dataclasses.replace(policy, reductions=False)
+    return _rewrite(
+        Path(model), Path(out) if out else None, policy, domain=domain,
+        calibrate=Path(calibrate) if calibrate else None, only=operators, check=check, progress=progress,
+        announce=announce,
+    )  # fmt: skip
 
 
 def _operators(only: Sequence[str] | None, also: Sequence[str]) -> tuple[str, ...]:
@@ -90,15 +86,20 @@ def _operators(only: Sequence[str] | None, also: Sequence[str]) -> tuple[str, ..
     for option, given in (("only", only or ()), ("also", also)):
         for name in given:
             if name not in OPERATORS:
-                raise UserError(f"--{option} takes {', '.join(OPERATORS)}, not {name!r}{nearest(name, OPERATORS)}")
+                raise UserError(
+                    f"{spelled(option)} takes {', '.join(OPERATORS)}, not {name!r}{nearest(name, OPERATORS)}"
+                )
     return tuple(dict.fromkeys([*(DEFAULT if only is None else only), *also]))
 
 
 def _policy(domain: Any, calibrate: Any, bits: int | None, profile: str | None, indices: int | None) -> Policy:
     if profile is not None and profile not in PROFILES:
-        raise UserError(f"--profile must be one of {', '.join(PROFILES)}, not {profile!r}{nearest(profile, PROFILES)}")
+        near = nearest(profile, PROFILES)
+        raise UserError(f"{spelled('profile')} must be one of {', '.join(PROFILES)}, not {profile!r}{near}")
     if domain is not None and calibrate is not None:
-        raise UserError("--domain and --calibrate both say what range the data has: give one of them")
+        raise UserError(
+            f"{spelled('domain')} and {spelled('calibrate')} both say what range the data has: give one of them"
+        )
     policy = Policy(
         profile or ("structured" if domain is not None or calibrate is not None else "minmax"), bits, indices
     )
@@ -106,10 +107,9 @@ def _policy(domain: Any, calibrate: Any, bits: int | None, profile: str | None, 
         if value is not None:
             checked(name, value)
             if policy.floats:
-                remedy = "leave it out, or take --profile structured"
-                raise UserError(
-                    f"--profile {policy.profile} takes every number as it is: --{name} changes nothing; {remedy}"
-                )
+                remedy = f"leave it out, or take {spelled('profile', 'structured')}"
+                floats = spelled("profile", policy.profile)
+                raise UserError(f"{floats} takes every number as it is: {spelled(name)} changes nothing; {remedy}")
     if domain is not None and not domain[0] < domain[1]:
         raise UserError(f"the domain must be two finite numbers LO < HI, not {shown(domain[0])} {shown(domain[1])}")
     return policy
@@ -147,7 +147,7 @@ def _rewrite(
     model, found = _found(proto, path.parent, only)
     if not found:
         others = sorted({n.op_type for n in model.graph.all_nodes()} & {*OPERATORS})
-        hint = f"; --also {others[0]} replaces {others[0]}" if others else ""
+        hint = f"; {spelled('also', others[0])} replaces {others[0]}" if others else ""
         raise UserError(f"{path} has no {' or '.join(only)}: there is nothing to replace{hint}")
     wanted = [r for _, r in found if isinstance(r, Request)]
     sources = {id(node): node.inputs[0].name or "" for node, r in found if isinstance(r, Request) and node.inputs[0]}
@@ -170,7 +170,9 @@ def _rewrite(
         its_domain = tuple(domain) if domain is not None else measured.get(x)
         try:
             if its_domain and not np.isfinite(its_domain).all():
-                raise CannotReplace("its calibration data is not finite", "take --profile minmax, which needs no range")
+                raise CannotReplace(
+                    "its calibration data is not finite", f"take {spelled('profile', 'minmax')}, which needs no range"
+                )
             announce(f"{request.about()}: {estimate(request, policy)}")
             emission = emit(request, policy, x, _prefix(request, taken), None if policy.floats else its_domain)
         except CannotReplace as reason:
@@ -206,7 +208,9 @@ def _rewrite(
                 before, after, path.parent, requests, replaced, calibration=calibration, domain=domain
             )
             if not times:
-                unchecked = "the model takes none of the inputs that were drawn; give --calibrate DATA.npz with some"
+                unchecked = (
+                    f"the model takes none of the inputs that were drawn; give {spelled('calibrate')} a file with some"
+                )
         except Unchecked as error:
             unchecked = str(error)
     if after.ByteSize() > LARGEST:

@@ -105,7 +105,7 @@ def test_a_refusal_names_the_largest_bits_that_work(
 ) -> None:
     with pytest.raises(ContractError, match="silently wrong") as caught:
         accepted(construction, d, bits, profile, dtype)
-    found = re.search(r"--bits (\d+) is the most that works", str(caught.value))
+    found = re.search(r"bits=(\d+) is the most that works", str(caught.value))
     assert found, str(caught.value)
     most = int(found[1])
     assert most < bits
@@ -203,7 +203,7 @@ def test_weights_that_are_no_binary_fractions_are_never_exact() -> None:
 
 @pytest.mark.parametrize("bits", [0, -3, 53, 64])
 def test_bits_that_no_float_carries(bits: int) -> None:
-    with pytest.raises(UserError, match="--bits must be between 1 and 52"):
+    with pytest.raises(UserError, match="bits must be between 1 and 52"):
         Grid(bits=bits)
 
 

@@ -70,12 +70,12 @@ def test_float32_is_refused_where_its_mantissa_ends() -> None:
 
 @pytest.mark.parametrize("epsilon", [0, -1, 1.5, float("nan")])
 def test_epsilon_out_of_range(epsilon: float) -> None:
-    with pytest.raises(UserError, match="--epsilon must be"):
+    with pytest.raises(UserError, match="epsilon must be"):
         build(tasks.median(3), Options("depth3", epsilon=epsilon))
 
 
 def test_epsilon_is_of_depth3_alone() -> None:
-    with pytest.raises(UserError, match="batcher does not use --epsilon"):
+    with pytest.raises(UserError, match="batcher does not use epsilon"):
         build(tasks.median(3), Options(construction="batcher", epsilon=0.1))
 
 

@@ -91,7 +91,7 @@ def test_the_command_line_takes_both(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_batch_of_none_is_refused() -> None:
-    with pytest.raises(UserError, match="--batch must be from 1 to 2147483647, not 0"):
+    with pytest.raises(UserError, match="batch must be from 1 to 2147483647, not 0"):
         Options("radix", batch=0)
 
 

@@ -205,12 +205,15 @@ def test_bare_networks_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "grid only" in capsys.readouterr().out
     path = tmp_path / "median-depth3-d5-b8-grid-only.onnx"
     assert main(["describe", str(path)]) == 0
-    assert "Nothing is promised off the grid or outside [0, 1] (--inputs grid)." in capsys.readouterr().out
+    assert (
+        "Nothing is promised off the grid or outside [0, 1] (the file has the option inputs = grid)."
+        in capsys.readouterr().out
+    )
     assert main(["verify", str(path)]) == 0
     text = capsys.readouterr().out
     assert "Nothing is promised off the grid" in text
     assert "the contract is kept; nothing is promised on off-grid" in text
-    with pytest.raises(UserError, match="--inputs must be one of any, grid"):
+    with pytest.raises(UserError, match="inputs must be one of any, grid"):
         Options("radix", inputs="some")  # type: ignore[arg-type]
 
 

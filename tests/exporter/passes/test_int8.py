@@ -117,8 +117,8 @@ def test_exact_on_random_integers(d: int, ranks: list[int], rows: int, level: An
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"d": 9, "dtype": "int8"}, "of vectors needs quantized"),
-        ({"d": 9, "quantized": (1, 0)}, "is for dtype='int8'"),
+        ({"d": 9, "dtype": "int8"}, "needs quantized"),
+        ({"d": 9, "quantized": (1, 0)}, "is for int8 and uint8"),
         ({"d": 9, "dtype": "int8", "quantized": (0, 0)}, "the scale must be from"),
         ({"d": 9, "dtype": "int8", "quantized": (float("nan"), 0)}, "the scale must be from"),
         ({"d": 9, "dtype": "int8", "quantized": (1, 128)}, "whole number from -128 to 127"),

@@ -239,7 +239,7 @@ BAD: list[tuple[str, str]] = [
     ("--window 3x3 --construction batcher", "leave --construction out"),
     ("--window 3x3 --failure 0.1", "image filters do not use --failure"),
     ("--window 3x3 --certificate", "image filters do not use --certificate"),
-    ("--window 3x3 --op sort", "ask for a --rank"),
+    ("--window 3x3 --op sort", "ask for a rank"),
     ("--window 3x3 --rank 2 --rank 3", "give one --rank"),
     ("--window 3x3 --rank 10", "ranks of 9 numbers are 1 to 9"),
     ("--window 3x3 --border round", "--border must be one of edge, reflect, zero, valid"),
@@ -256,8 +256,8 @@ BAD: list[tuple[str, str]] = [
     ("--window 3x3 --profile conv --bits 30 --dtype float32", "silently wrong in float32"),
     ("--window 3x3 --profile conv --domain 0 1e38 --bits 8", "too near the ends"),
     ("--window 3x3 --profile conv --dtype float64", "few runtimes have Conv in float64"),
-    ("--border edge", "needs a --window or --frames"),
-    ("--d 9 --dtype uint8", "needs a --window or --frames"),
+    ("--border edge", "needs --window or --frames"),
+    ("--d 9 --dtype uint8", "needs --window or --frames"),
 ]
 
 
