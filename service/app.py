@@ -121,6 +121,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
             name=path[1:],
             response_model=None,
             summary=summary,
+            description=f"{summary}. Every answer is the one that numpy gives, and is proven by counting.",
             tags=["answers"],
             responses={200: answers, **statuses},
             openapi_extra={"requestBody": body, "parameters": schemas.parameters(path)},
