@@ -119,6 +119,7 @@ class _NoPandas:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, _NoPandas)
+    if not any(each.endswith("ray") for each in sys.argv):  # Ray Data imports pandas itself
+        sys.meta_path.insert(0, _NoPandas)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # gives memory back that mimalloc keeps
     sys.exit(main())
