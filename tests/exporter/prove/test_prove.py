@@ -109,7 +109,7 @@ def _is_right(model: onnx.ModelProto, d: int, bits: int) -> bool:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(60, marks=pytest.mark.slow)])
 def test_no_mutant_that_computes_something_else_is_proved(
     name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
