@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+import onnx
 
 from exporter.build import NOT_WITHOUT_GRID, Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
 from exporter.errors import UserError, spelled
+from exporter.formats.huggingface import in_float16, only_compares, write_folder
 from exporter.formats.manifest import entry_of, replace_file, writable, write
 from exporter.formats.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
 from exporter.formats.tflite import tflite_bytes
@@ -84,9 +86,22 @@ def export(task: Task, options: Options, out: Path, on_stage: Callable[[str], No
         path, entry = write_tflite(model, path.with_suffix(".tflite"))
     elif options.layout == "triton":
         path, entry = write_repository(to_onnx(model), out, path.stem, model.description())
+    elif options.layout == "huggingface":
+        path, entry = write_folder(_variants(model), out, path.stem, model.description())
     else:
         entry = write(to_onnx(model), path, model.description())
     return Exported(path, entry, model)
+
+
+def _variants(model: Built) -> dict[str, onnx.ModelProto]:
+    """The model, and its forms in float16 and int8 if it only compares and moves numbers."""
+    found = {"model.onnx": to_onnx(model)}
+    if only_compares(found["model.onnx"]):
+        found["model_fp16.onnx"] = in_float16(found["model.onnx"])
+        found["model_int8.onnx"] = to_onnx(
+            build(model.task, replace(model.options, dtype="int8", quantized=(1.0, 0.0)))
+        )
+    return found
 
 
 def write_tflite(model: Built, path: Path) -> tuple[Path, dict[str, Any]]:

@@ -24,7 +24,7 @@ from exporter.problem.task import OPS, Even, Method
 
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
 Tune = Literal["throughput", "latency", "depth", "width"]
-Layout = Literal["files", "triton", "tflite"]
+Layout = Literal["files", "triton", "tflite", "huggingface"]
 Border = Literal["edge", "reflect", "zero", "valid"]
 VECTOR_TYPES = ("auto", "float32", "float64", "int8", "uint8")
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
@@ -131,7 +131,9 @@ OPTIONS: dict[str, Option] = {
             "layout", "file",
             "files: NAME.onnx and manifest.json, as python -m service reads them; triton: a model repository of Triton, "
             "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
-            "LiteRT and compilers of NPUs, with profile minmax and batch 1", "files", choices=get_args(Layout),
+            "LiteRT and compilers of NPUs, with profile minmax and batch 1; huggingface: a folder for a model hub, "
+            "NAME/onnx/model.onnx with float16 and int8 forms where they are exact, a model card and config.json", "files",
+            choices=get_args(Layout),
         ),
         Option(
             "epsilon", "research",
