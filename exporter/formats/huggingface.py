@@ -46,7 +46,8 @@ def only_compares(proto: onnx.ModelProto) -> bool:
 
 def in_float16(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A graph that only compares, in float16: the same nodes, other types."""
-    copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
     del copy.metadata_props[:]  # they describe the float32 file
     for value in (*copy.graph.input, *copy.graph.output, *copy.graph.value_info):
         if value.type.tensor_type.elem_type in (TensorProto.FLOAT, TensorProto.DOUBLE):
