@@ -131,6 +131,8 @@ class _Conversion:
                 self._take(len(name) // 8, path)
                 if name in members:
                     raise BadInputError(f"The member {name[:40]!r} is there twice.")
+                if name == "":  # which simdjson does not look up
+                    raise BadInputError("A member has an empty name.")
                 members[name] = self.plain(value[name], (*path, name))
             return members
         return value
