@@ -20,7 +20,12 @@ EXACT = 2**53  # up to here float64 has every whole number
 
 
 def as_floats(x: Any, round: bool = False) -> Floats:
-    """The numbers of x as a float32 or float64 array of the same shape, without loss; `round` allows the nearest float64."""
+    """The numbers of x as a float32 or float64 array of the same shape, without loss; `round` allows the nearest float64.
+
+    Each column of a pandas table is a vector, so that the array is the table on its side.
+    """
+    if hasattr(x, "columns") and hasattr(x, "to_numpy"):
+        return np.stack([as_floats(x[name], round) for name in x.columns]) if len(x.columns) else np.empty((0, len(x)))
     if np.ma.isMaskedArray(x) and np.ma.getmaskarray(x).any():
         raise UserError("a masked array has no numbers where it is masked: fill it first, or leave such vectors out")
     try:
