@@ -22,9 +22,9 @@ from service import NEEDED
 ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
-    "version", "errors", "progress", "problem", "ir", "planning", "analysis", "passes", "formats", "options", "parsing",
-    "constructions", "fhe", "build", "frontends.images", "display", "net", "library", "frontends.rewriting", "torch",
-    "tools", "theory", "prove", "cli",
+    "version", "errors", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats", "options",
+    "parsing", "constructions", "fhe", "build", "frontends.images", "display", "net", "library", "frontends.rewriting",
+    "torch", "tools", "theory", "prove", "cli",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics_files", "process.metrics", "process.peers",
@@ -73,6 +73,13 @@ def test_imports_point_down(package: str, order: list[str]) -> None:
             if below is not None and below > stage:
                 upward.append(f"{name} imports {target}")
     assert not upward
+
+
+def test_the_checker_trusts_nothing_of_the_builder() -> None:
+    outside = {"numpy", "onnx"} | sys.stdlib_module_names
+    for path in (ROOT / "exporter" / "check").glob("*.py"):
+        targets = {target for node in ast.walk(ast.parse(path.read_text())) for target in imported(node)}
+        assert {t for t in targets if t.split(".")[0] not in outside and not t.startswith("exporter.check")} == set()
 
 
 @pytest.mark.parametrize("package", ["exporter", "service"])

@@ -67,6 +67,7 @@ def _verify(args: Sequence[str]) -> int:
         print(json.dumps(result.as_dict(), indent=1))
     else:
         print(f"{result.file}: {result.contract}")
+        print(f"rounding: {result.rounding}")
         print(f"{'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  {'promise':7} inputs")
         for f in result.families:
             held = "none" if f.kept is None else "kept" if f.kept else "BROKEN"

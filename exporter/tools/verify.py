@@ -22,6 +22,7 @@ from exporter.analysis.promise import (
     uniform_only,
     without_grid,
 )
+from exporter.check import check
 from exporter.errors import UserError
 from exporter.formats.model_file import decode, load
 from exporter.formats.session import Session
@@ -70,6 +71,7 @@ class Verification:
     contract: str
     families: list[FamilyResult]
     breaches: list[str]
+    rounding: str = ""  # proven, or the first node that may round, and why (exporter.check)
 
     @property
     def promises(self) -> bool:
@@ -155,7 +157,7 @@ def verify(
         if about.get("certificate") and (name in UNITS or about.get("off_grid_error") is not None):
             breaches += _false_certificates(about, task, grid, name, x, got)
     contract = f"{promise_sentence(about)} Other data: {beyond_the_grid(about)}" if about else "no promise stated"
-    return Verification(path.name, contract, results, breaches)
+    return Verification(path.name, contract, results, breaches, str(check(path)))
 
 
 def _of_images(path: Path) -> bool:

@@ -1,0 +1,170 @@
+"""What is known of one tensor: the real numbers that it stands for, and how far the computed floats are from them.
+
+`lo`, `hi` and `q` bound the real numbers, entry by entry or for all entries at once. The floats equal them within the
+window [first, last]; beyond an end of the window both lie beyond it. Everywhere they differ by `slack` at most. A slack of
+0 means that nothing has rounded; `where` names the node that rounded first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from exporter.check.forms import AffineForm, Forms
+from exporter.check.numbers import ANY, CELLS, FORMATS, ZERO, Array, compressed, half_ulp, power, quantum, snapped
+
+BATCH = 1_000_003  # a prime: the size of an axis that holds vectors of a batch is a multiple of it
+Shape = tuple[int, ...]
+
+
+class NotProven(Exception):
+    """A node, and why it may round."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(f"{node}: {reason}")
+        self.node, self.reason = node, reason
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Guarding:
+    """The first layers, which round data to the grid and clamp it, up to a tensor of theirs.
+
+    For data within the domain the floats are scale x + shift up to `moved`, and they never fall where scale x rises.
+    `once`: `moved` is the error of one rounding.
+    """
+
+    scale: Array
+    shift: Array
+    moved: float
+    once: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tensor:
+    shape: Shape | None  # None: an image
+    dtype: str
+    lo: Array
+    hi: Array
+    q: Array
+    form: AffineForm
+    cells: tuple[int, list[AffineForm]] | None = None  # an axis, and a form for each place on it
+    first: Array = field(default_factory=lambda: np.asarray(-np.inf))
+    last: Array = field(default_factory=lambda: np.asarray(np.inf))
+    slack: float = 0.0
+    where: tuple[str, str] | None = None
+    guard: Guarding | None = None
+    const: Array | None = None
+    name: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the floats are the real numbers."""
+        return self.slack == 0 or (
+            self.windowed and bool((self.lo >= self.first).all() and (self.hi <= self.last).all())
+        )
+
+    @property
+    def windowed(self) -> bool:
+        return bool((self.first <= self.last).all())
+
+    @property
+    def magnitude(self) -> float:
+        return float(max(np.abs(self.lo).max(initial=0), np.abs(self.hi).max(initial=0)))
+
+
+@dataclass
+class Context:
+    """The file at hand: its atoms, its domain, and the furthest that the guard moves an entry."""
+
+    forms: Forms
+    low: float
+    high: float
+    step: int  # its exponent
+    moved: float = 0.0
+    guarded: bool = False
+
+    def tensor(
+        self,
+        node: str,
+        shape: Shape | None,
+        dtype: str,
+        bounds: Sequence[Array],
+        form: AffineForm | None = None,
+        **more: Any,
+    ) -> Tensor:
+        """A tensor with the best bounds that intervals and its form give; the numbers must be normal floats.
+
+        `bounds` are lo, hi and q.
+        """
+        lo, hi, q = bounds
+        if form is not None:
+            low, high = self.forms.bounds(form)
+            lo, hi = np.maximum(lo, low), np.minimum(hi, high)
+        lo, hi = snapped(lo, hi, q)
+        lo, hi, q = (
+            compressed(*np.broadcast_arrays(lo, hi, q)) if lo.size > 1 or hi.size > 1 or q.size > 1 else (lo, hi, q)
+        )
+        if lo.size > CELLS:
+            lo, hi, q = (np.asarray(v).reshape((1,) * lo.ndim) for v in (lo.min(), hi.max(), q.min()))
+        if dtype in FORMATS:
+            _, smallest, largest = FORMATS[dtype]
+            if max(np.abs(lo).max(initial=0), np.abs(hi).max(initial=0)) >= 2.0**largest:
+                raise NotProven(node, f"numbers may reach the largest {dtype}")
+            if q.min(initial=ZERO) < smallest:
+                raise NotProven(node, f"numbers may be too small for a normal {dtype}")
+        if form is None:
+            form = self.forms.leaf(lo, hi)
+        self.forms.note(form, (lo, hi))
+        return Tensor(shape=shape, dtype=dtype, lo=lo, hi=hi, q=q, form=form, **more)
+
+    def constant(self, name: str, values: Array) -> Tensor:
+        """A stored tensor: one form for equal tensors."""
+        dtype, whole = str(values.dtype), values.astype(np.float64)
+        lo = hi = whole
+        q = quantum(whole)
+        if whole.size:
+            lo, hi, q = compressed(lo, hi, q)
+        if lo.size > CELLS:
+            lo, hi, q = (np.asarray(v).reshape((1,) * lo.ndim) for v in (lo.min(), hi.max(), q.min()))
+        form = (
+            AffineForm(float(whole.flat[0]), {})
+            if lo.size == 1 and lo.max() == hi.max()
+            else self.forms.leaf(lo, hi, ("constant", name))
+        )
+        return Tensor(shape=values.shape, dtype=dtype, lo=lo, hi=hi, q=q, form=form, const=values)
+
+    def rounded(
+        self, node: str, made: Tensor, partial: Array, terms: int, slack: float, window: tuple[Array, Array] | None
+    ) -> Tensor:
+        """The result of one operation: exact, exact within a window, or off by its slack.
+
+        `partial` bounds every partial sum, `terms` counts what is added up, `slack` is what the operands bring along, and
+        `window` where the result would be exact for operands that are not.
+        """
+        m = FORMATS[made.dtype][0]
+        limit = power(m + made.q)
+        unbroken = bool((partial <= limit).all())
+        first, last = window or (np.asarray(-np.inf), np.asarray(np.inf))
+        if unbroken and slack == 0:
+            return made
+        size = float(partial.max(initial=0))
+        one = half_ulp(made.magnitude + slack if terms <= 2 else 2 * size, m) if not unbroken else 0.0
+        more = one * max(terms - 1, 1)
+        where = made.where
+        if not unbroken:
+            bits = int(np.ceil(np.log2(np.max(partial / power(made.q)))))
+            sum_of = f"{terms} numbers add up to {size:.6g} in steps of 2^{int(made.q.min())}"
+            where = where or (node, f"{sum_of}: {bits} bits, and {made.dtype} has {m}")
+            if terms > 2:
+                first, last = np.asarray(np.inf), np.asarray(-np.inf)
+        first, last = np.maximum(first, -limit), np.minimum(last, limit)
+        return replace(made, slack=(slack + more) * (1 + 2.0**-40), first=first, last=last, where=where)
+
+
+def anything(shape: Shape | None, dtype: str) -> dict[str, Any]:
+    """The bounds of arbitrary finite floats."""
+    largest = float(np.finfo(dtype).max)
+    return {"shape": shape, "dtype": dtype, "lo": np.asarray(-largest), "hi": np.asarray(largest), "q": np.asarray(ANY)}
