@@ -84,7 +84,7 @@ def test_a_file_without_its_guard_is_not_proven() -> None:
 def test_a_clip_off_the_grid_and_a_foreign_operator_are_not_proven() -> None:
     proto = onnx.load_model_from_string(small("radix", "fused"))
     clip = next(node for node in proto.graph.node if node.op_type == "Clip")
-    end = numpy_helper.from_array(np.float32(0.7 * 2.0**-14), "off_grid")
+    end = numpy_helper.from_array(np.asarray(0.7 * 2.0**-14, dtype=np.float32), "off_grid")
     proto.graph.initializer.append(end)
     clip.input[2] = "off_grid"
     assert not check(proto).proven
