@@ -10,6 +10,6 @@
 What the formula computes, such as a median, is another question: `python -m exporter verify` measures it.
 """
 
-from exporter.check.verdict import Verdict, check
+from exporter.check.verdict import RoundingVerdict, check
 
-__all__ = ["Verdict", "check"]
+__all__ = ["RoundingVerdict", "check"]

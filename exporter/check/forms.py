@@ -49,7 +49,7 @@ class Atom:
 
 
 @dataclass
-class Forms:
+class Lemmas:
     """All atoms of one file."""
 
     atoms: list[Atom] = field(default_factory=list)

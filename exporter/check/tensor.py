@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from exporter.check.forms import AffineForm, Forms
+from exporter.check.forms import AffineForm, Lemmas
 from exporter.check.numbers import ANY, CELLS, FORMATS, ZERO, Array, compressed, half_ulp, power, quantum, snapped
 
 BATCH = 1_000_003  # a prime: the size of an axis that holds vectors of a batch is a multiple of it
@@ -79,7 +79,7 @@ class Tensor:
 class Context:
     """The file at hand: its atoms, its domain, and the furthest that the guard moves an entry."""
 
-    forms: Forms
+    forms: Lemmas
     low: float
     high: float
     step: int  # its exponent

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from exporter.check.comparing import compares
-from exporter.check.forms import Forms
+from exporter.check.forms import Lemmas
 from exporter.check.numbers import FORMATS
 from exporter.check.operators import OPERATORS, Operands
 from exporter.check.tensor import BATCH, Context, Guarding, NotProven, Tensor, anything
@@ -33,7 +33,7 @@ PROFILES = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RoundingVerdict:
     """Whether it is proven that a file does not round; if not, the first node that may, and why.
 
     `bound` is how far rounding in the last sum moves an answer at most, in data units; 0 where nothing rounds at all.
@@ -48,17 +48,17 @@ class Verdict:
         return "proven" if self.proven else f"not proven at {self.node}: {self.reason}"
 
 
-def check(model: bytes | str | Path | onnx.ModelProto) -> Verdict:
+def check(model: bytes | str | Path | onnx.ModelProto) -> RoundingVerdict:
     """The verdict on a file, given by its path, its bytes, or as it was read."""
     try:
         if isinstance(model, str | Path):
             model = onnx.load(model)
         proto = onnx.load_model_from_string(model) if isinstance(model, bytes) else model
-        return Verdict(True, bound=_proven(proto, _description(proto)))
+        return RoundingVerdict(True, bound=_proven(proto, _description(proto)))
     except NotProven as error:
-        return Verdict(False, error.node, error.reason)
+        return RoundingVerdict(False, error.node, error.reason)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return Verdict(
+        return RoundingVerdict(
             False, "the file", f"it is not understood: {str(error).splitlines()[0] if str(error) else error!r}"
         )
 
@@ -117,7 +117,7 @@ def _proven(proto: onnx.ModelProto, about: dict[str, Any]) -> float:
     if about.get("quantized") or (about.get("inputs") == "floats" and dtype != "uint8"):
         return compares(graph, about, dtype)
     low, high, step = _grid(about)
-    ctx = Context(Forms(), low, high, step)
+    ctx = Context(Lemmas(), low, high, step)
     tensors: dict[str, Tensor] = {name: ctx.constant(name, numpy_helper.to_array(t)) for name, t in stored.items()}
     tensors[inputs[0].name] = replace(_data(ctx, kind, about, dtype), name=inputs[0].name)
     for proto_node in graph.node:
