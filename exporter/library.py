@@ -407,6 +407,7 @@ def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: 
     name, given = _chosen(task, construction, given)
     (wanted,) = requests(task, [name], given)
     listed = any(np.ndim(value) > 0 for value in asked.values())
+    discrete = "quantile" in asked and given.get("method") in DISCRETE
     if wanted.profile in PROFILES and PROFILES[wanted.profile].floats:
-        task = task.as_numpy(wide=listed and given.get("method", "linear") not in DISCRETE)
-    return Net(file_name(task, wanted), model=build(task, wanted), listed=listed)
+        task = task.as_numpy(wide=listed and not discrete)
+    return Net(file_name(task, wanted), model=build(task, wanted), listed=listed, discrete=discrete)

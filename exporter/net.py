@@ -50,9 +50,16 @@ class Net:
     """
 
     def __init__(
-        self, name: str, *, model: Built | None = None, proto: onnx.ModelProto | None = None, listed: bool = False
+        self,
+        name: str,
+        *,
+        model: Built | None = None,
+        proto: onnx.ModelProto | None = None,
+        listed: bool = False,
+        discrete: bool = False,
     ) -> None:
         self._name, self._model, self._proto = name, model, proto
+        self._discrete = discrete  # answers to integers are integers, as numpy has it for such quantiles
         self._sessions: dict[str, Session] = {}
         if model is not None:
             self._about: dict[str, Any] = model.description(counted=False)
@@ -79,6 +86,8 @@ class Net:
         answered = "float64" if about.get("interpolation") == "float64" else dtype
         found = self._session(str(dtype)).run(rows) if len(rows) else np.empty((0, outputs), answered)
         answers = found.reshape(*given.shape[:-1], outputs)
+        if self._discrete and not round and np.asarray(x).dtype.kind in "iu":
+            answers = answers.astype(np.asarray(x).dtype)
         return answers[..., 0][()] if outputs == 1 and not self._listed else answers
 
     def _accepted(self, rows: Floats, dtype: np.dtype[Any], clamp: bool, round: bool) -> Floats:

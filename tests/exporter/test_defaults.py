@@ -72,6 +72,8 @@ def test_every_method_of_quantiles_is_numpy(method: Any) -> None:
             for dtype in (np.float32, np.float64):
                 x = RANGES["all scales"](np.random.default_rng(n), n).astype(dtype)
                 same(net(x), quantiles(x, q, method=method))
+            whole = np.random.default_rng(n).integers(-(2**53), 2**53, n)
+            same(net(whole), quantiles(whole, q, method=method))
 
 
 @pytest.mark.parametrize("table", ["wine", "diabetes"])
