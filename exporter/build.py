@@ -135,6 +135,7 @@ class Built:
             "certificate": self.options.certificate,
             "failure_bound": self.failure.bound,
             "failure_law": self.failure.law,
+            **({"mse_bound": self.failure.mse} if self.failure.mse < self.failure.bound else {}),
             "ties": self.ties,
             "depth": net.depth,
             "guard_layers": guard.layers if guard else 0,

@@ -88,6 +88,21 @@ def promise_sentence(d: dict[str, Any]) -> str:
     return phrase[0].upper() + phrase[1:] + "."
 
 
+def mean_square(d: dict[str, Any]) -> str:
+    """The proven mean squared error of a network that may fail, for uniform data on the grid; empty where none is proven.
+
+    Every answer lies in the domain, so a wrong one is off by the range at most, and the failure bound p is a bound. A file
+    for uniform inputs has a smaller one. Rounding adds at most its own error to the root of the mean square.
+    """
+    if kind_of_promise(d) != "rate" or not (uniform_only(d) or d.get("ties") == "exact"):
+        return ""
+    rounding = (d.get("grid_error") or 0) / (d["domain"][1] - d["domain"][0])
+    bound = float(d.get("mse_bound", d["failure_bound"]))
+    bound += rounding * (2 * bound**0.5 + rounding)
+    seeds = ", on average over seeds" * (d.get("failure_law") in ("seeds", "uniform-seeds"))
+    return f"At most {at_most(bound)} of the squared range for uniform data on the grid{seeds}."
+
+
 def _right(d: dict[str, Any]) -> str:
     """What a right answer on the grid is."""
     if without_grid(d):

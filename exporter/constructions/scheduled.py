@@ -20,6 +20,7 @@ from exporter.ir.network import network
 from exporter.ir.trace import LayerNames, Node, stack, vector
 from exporter.options import Options
 from exporter.planning.goal import Goal
+from exporter.planning.mean_square import mse_bound
 from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
 
@@ -57,13 +58,16 @@ class Planned:
     ) -> Statistics:
         d, found, names = u.shape[0], dict[int, Node](), LayerNames()
         bounds: list[Decimal] = []  # as they are stated, in decimals: their sum has few digits too
+        errors: list[Decimal] = []
         laws: set[FailureLaw] = set()
         parts = runs(ranks)
         for low, high in parts:
             goal = options.goal(d, low, high, options.failure / len(parts))
-            plan = self.schedule(replace(goal, cells=options.grid.cells) if self.gridded else goal)
+            goal = replace(goal, cells=options.grid.cells) if self.gridded else goal
+            plan = self.schedule(goal)
             values = self.formula(u, plan, options.delta(d), options.seed, offsets)
             bounds.append(Decimal(repr(plan.failure_bound)))
+            errors.append(Decimal(repr(mse_bound(plan, goal))))
             if plan.failure_bound:
                 laws.add(plan.failure_law)
             for level, layer in enumerate(plan.layers, u.level + 1):
@@ -71,7 +75,8 @@ class Planned:
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
         # what holds for every file holds over the seeds as well
         law = next((law for law in WEAKEST_FIRST if law in laws), None)
-        return Statistics(stack([found[r] for r in ranks]), Failure(min(1.0, float(sum(bounds))), law), names)
+        bound, error = (min(1.0, float(sum(parts))) for parts in (bounds, errors))
+        return Statistics(stack([found[r] for r in ranks]), Failure(bound, law, error), names)
 
 
 @lru_cache(maxsize=64)

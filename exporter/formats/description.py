@@ -99,6 +99,7 @@ IMAGE: dict[str, Test] = {
 OPTIONAL: dict[str, Test] = {
     "grid_error": _or_none(_number(0)),
     "off_grid_error": _or_none(_number(0)),
+    "mse_bound": _number(0, 1),
     "failure_law": lambda v: v in (None, "file", "seeds", "uniform", "uniform-seeds"),
     "ties": lambda v: v in ("exact", "capacity", "distinct"),
     "inputs": lambda v: v in ("any", "grid", "uniform", "floats"),

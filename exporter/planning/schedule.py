@@ -38,10 +38,14 @@ FailureLaw = Literal["seeds", "file", "uniform", "uniform-seeds"]
 
 
 class Failure(NamedTuple):
-    """How often an answer may be wrong, and over what: nothing can fail by default."""
+    """How often an answer may be wrong, and over what: nothing can fail by default.
+
+    `mse` bounds the mean squared error on uniform grid inputs, in units of the squared range.
+    """
 
     bound: float = 0.0
     law: FailureLaw | None = None
+    mse: float = 0.0
 
 
 @dataclass(frozen=True)

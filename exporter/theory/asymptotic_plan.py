@@ -1,5 +1,7 @@
 """The asymptotic theorems of docs/frontier.md: sizes and widths of their networks, in whole numbers of any length.
 
+    depth 4    uniform inputs; cells with constant ends and a vote: width O(λ d^(5/4))
+    depth 5    uniform inputs; a count, cells that follow it, and a vote: width O(λ^(5/4) d)
     depth 6    uniform inputs; a count, a window that follows it, hashing: width 4d + o(d)
     depth 10   any order; a pivot, a full count there, a local sample, hashing: width 6d + o(d)
 
@@ -186,8 +188,59 @@ def depth10(d: int, rank: int, tail: int) -> Depth10:
     )  # fmt: skip
 
 
-THEOREMS: dict[int, Callable[[int, int, int], Theorem]] = {6: depth6, 10: depth10}
-EVENTS = {6: 6, 10: 13}
+@dataclass(frozen=True, kw_only=True)
+class Vote(Layered):
+    """A window of `cells` cells, and `functions` functions to `slots` slots that vote in every cell."""
+
+    d: int
+    cells: int
+    functions: int
+    slots: int
+    counted: bool
+
+    @property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        d, k, m, more = self.d, self.cells, self.functions * self.slots, int(self.counted)
+        count = [("count at the quantile", 3 * d)] * more
+        rest = [
+            ("compare with the ends", 2 * (k + 1) * (d + more)),
+            ("pairs", k * (m * (m - 1) + 2 * m + 3) + 2 * (k + 1) * more),
+            ("select", k * (4 * m + 1) + more),
+        ]
+        return tuple(PlannedLayer(*layer) for layer in [*count, *rest])
+
+
+def _voted(d: int, tail: int, window: int, counted: bool) -> Vote:
+    """Q = ⌈63 λ/20⌉, odd; p = ⌊√d/Q⌋; cells of μ = ⌊√(p/17.6)⌋ entries on average."""
+    functions = ceil_div(63 * tail, 20) | 1
+    slots = isqrt(d) // functions
+    mean = isqrt(5 * slots // 88)
+    _fits(mean >= 1, d, "its cells are empty")
+    cells = ceil_div(window, mean)
+    _fits(mean >= 4 * (tail + above_log(cells)), d, "a cell may hold too many entries")
+    return Vote(d=d, cells=cells, functions=functions, slots=slots, counted=counted)
+
+
+def depth4(d: int, rank: int, tail: int) -> Vote:
+    """Theorem 8, for inputs that are uniform in [0, 1]."""
+    half = ceil_root(tail * d, 2)
+    _fits(half <= min(rank, d - rank), d, "its window leaves [0, 1]")
+    return _voted(d, tail, 2 * half, counted=False)
+
+
+def depth5(d: int, rank: int, tail: int) -> Vote:
+    """Theorem 9, for inputs that are uniform in [0, 1]: no union over the counts."""
+    far, near = ceil_root(tail * d, 2), min(rank, d - rank)
+    _fits(10 * far <= near, d, "its windows leave [0, 1]")
+    bent = ceil_div(far * far, near)
+    margin = bent + ceil_root(2 * (far + 3 * bent) * tail) + 2 * tail
+    _fits(margin <= far, d, "the window is no narrower than what the count leaves open")
+    return _voted(d, tail, 2 * margin, counted=True)
+
+
+THEOREMS: dict[int, Callable[[int, int, int], Layered]] = {4: depth4, 5: depth5, 6: depth6, 10: depth10}
+EVENTS = {4: 5, 5: 7, 6: 6, 10: 13}
+RUN = (6, 10)  # those with a network of their own; window4 and window5 are the networks of depth 4 and 5
 
 
 def tail_for(depth: int, failure: float) -> int:

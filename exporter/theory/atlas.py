@@ -32,6 +32,7 @@ from exporter.errors import UserError, install
 from exporter.formats.manifest import replace_file, writable
 from exporter.formats.session import Session
 from exporter.options import Options, checked
+from exporter.planning.schedule import Failure
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
 from exporter.progress import Progress
@@ -43,7 +44,8 @@ COLUMNS = (
     "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "claimed_exponent", "exponent", "size",
     "nnz", "max_weight", "theorem_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "reason",
 )  # fmt: skip
-COUNTS = ("depth", "width", "size", "nnz", "max_weight", "failure_bound")  # what tells whether a network is the same
+# a network is the same if these are
+COUNTS = ("depth", "width", "size", "nnz", "max_weight", "failure_bound", "mse_bound")
 FOUND = ("failure_rate", "trials", "mse", "families")
 FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family, ...
 ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
@@ -97,28 +99,28 @@ def measure(cell: Cell, effort: Effort, before: Row | None = None) -> Row:
             net, failure = trace(construction, task, options)
             return (
                 row
-                | _counts(accounting(net), failure.bound, cell.d, claims.power)
+                | _counts(accounting(net), failure, cell.d, claims.power)
                 | {"reason": f"counted, not run: {reason}"}
             )
         model = build(task, options)
     except UserError as error:
         return row | {"reason": str(error)}
-    row |= _counts(model.accounting, model.failure_bound, cell.d, claims.power)
+    row |= _counts(model.accounting, model.failure, cell.d, claims.power)
     if before and before["trials"] and all(before[c] == row[c] for c in COUNTS):
         return row | {c: before[c] for c in FOUND}
     return row | _run(Session(to_onnx(model)), task, effort)
 
 
-def _counts(counted: Accounting, bound: float, d: int, power: int | None) -> Row:
+def _counts(counted: Accounting, failure: Failure, d: int, power: int | None) -> Row:
     """The columns that need no run.
 
-    An answer of [0, 1] is wrong by 1 at most, so the mean squared error is at most the failure bound, plus what rounding to
-    the grid costs. A theorem reaches that error with weights 12 d^k/eps.
+    The mean squared error is the one proven for grid data, plus what rounding to the grid costs. A theorem reaches that
+    error with weights 12 d^k/eps.
     """
-    error = bound + GRID_ERROR
+    error = failure.mse + GRID_ERROR
     return {
         "depth": counted.depth, "width": counted.width, "width_over_d": counted.width / d, "size": counted.size,
-        "nnz": counted.nnz, "max_weight": counted.max_weight, "failure_bound": bound, "mse_bound": error,
+        "nnz": counted.nnz, "max_weight": counted.max_weight, "failure_bound": failure.bound, "mse_bound": error,
         "theorem_weight": 12 * d**power / error if power else None,
     }  # fmt: skip
 

@@ -25,9 +25,11 @@ from exporter.errors import UserError
 from exporter.ir.network import Network, network
 from exporter.ir.trace import vector
 from exporter.parsing import at_least, number
+from exporter.planning.schedule import Layered
 from exporter.theory import asymptotic as networks
 from exporter.theory.asymptotic_plan import (
     EVENTS,
+    RUN,
     THEOREMS,
     Depth6,
     Depth10,
@@ -45,7 +47,7 @@ AT_ONCE = 1 << 24  # numbers of the widest layer that are held at a time
 LARGEST = 2048  # d of a network that is run
 
 
-def planned(depth: int, d: int, failure: float = 1e-3, exponent: Fraction | None = None) -> tuple[Theorem, int]:
+def planned(depth: int, d: int, failure: float = 1e-3, exponent: Fraction | None = None) -> tuple[Layered, int]:
     """The network of the theorem for the median (rank ⌈d/2⌉) and its λ: of a failure, or ⌊d^exponent⌋."""
     if exponent is None:
         tail = tail_for(depth, failure)
@@ -147,6 +149,11 @@ class Run:
 
 def measured(depth: int, d: int, trials: int, seed: int = 0, equal: bool = False) -> Run:
     """The network at a small d on uniform grid values; with `equal` each of few values many times."""
+    if depth not in RUN:
+        raise UserError(
+            f"theorem {depth} is counted only: --construction window{depth} is its network, "
+            f"and theorem {' or '.join(map(str, RUN))} can be run"
+        )
     if not 64 <= d <= LARGEST:
         raise UserError(f"a network is run at d = 64 to {LARGEST}, not {d}: without --run any d can be counted")
     if depth == 6 and d & (d - 1):

@@ -136,7 +136,7 @@ def test_the_command_counts_and_runs(capsys: pytest.CaptureFixture[str]) -> None
         (["10", "--d", "1.5"], "whole number from 2 to 1e1000, not '1.5'"),
         (["10", "--d", "64", "--failure", "2"], "between 0 and 1, not '2'"),
         (["10", "--d", "64", "--exponent", "x"], "as 1/100 or 0.01, not 'x'"),
-        (["7", "--d", "64"], "choose from 6, 10"),
+        (["7", "--d", "64"], "choose from 4, 5, 6, 10"),
     ],
 )
 def test_bad_arguments_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,3 +149,10 @@ def test_what_does_not_fit_says_which_inequality() -> None:
         planned(6, 100)
     with pytest.raises(UserError, match="shorter than one of its blocks"):
         planned(10, 10**6)
+
+
+def test_votes_are_counted_and_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "theorem", "5", "--d", "1e15"]) == 0
+    assert "564.000" in capsys.readouterr().out
+    assert main(["theory", "theorem", "4", "--d", "512", "--run", "3"]) == 2
+    assert "--construction window4 is its network" in capsys.readouterr().err

@@ -203,3 +203,17 @@ def test_certificates_speak_of_ranks(
     found = _false_certificates({"failure_bound": bound}, task, Grid(), "uniform", x, got)
     assert said in "".join(found)
     assert bool(found) == bool(said)
+
+
+def test_networks_that_may_fail_state_their_mean_squared_error(tmp_path: Path) -> None:
+    """A file for uniform inputs has a bound of its own; otherwise the failure bound is one. Exact files state none."""
+    for construction, own in (("window6", True), ("vote-max", True), ("compact", False), ("radix", None)):
+        task = tasks.extremum(64, "max") if construction == "vote-max" else tasks.median(64)
+        options: dict[str, Any] = {} if own is None else {"failure": 0.2}
+        about = describe(written(tmp_path, task, construction, **options))
+        lines = [line for line in describe_lines(about) if line.startswith("  mean square")]
+        d = about["description"]
+        assert len(lines) == (own is not None)
+        assert ("mse_bound" in d) is bool(own)
+        if own is not None:
+            assert f"At most {at_most(d.get('mse_bound', d['failure_bound']))} of the squared range" in lines[0]
