@@ -28,7 +28,9 @@ from exporter.theory.atlas_plots import can_plot, frontier_picture
 from exporter.theory.audit import audit, audit_lines
 from exporter.theory.frontier import Point, frontier, frontier_lines, points
 from exporter.theory.reduce import reduce_file
+from exporter.tools.benchmark import write_benchmark
 from exporter.tools.describe import describe, describe_lines
+from exporter.tools.properties import write_properties
 from exporter.tools.tune import BATCHES, LENGTHS, tune, tune_lines
 from exporter.tools.verify import LABELS, verify
 
@@ -99,6 +101,25 @@ def _prove(args: Sequence[str]) -> int:
         parser.error("the following arguments are required: FILE (or --check CERT)")
     print(json.dumps(asdict(verdict), indent=1) if parsed.json else "\n".join(verdict.lines()))
     return verdict.exit_status
+
+
+def _properties(args: Sequence[str]) -> int:
+    parser = _parser("properties")
+    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of --profile dense --inputs grid")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder for the properties")
+    parsed = parser.parse_args(args)
+    for name, answer in write_properties(parsed.file, parsed.out):
+        print(f"{parsed.out / name}  {answer}")
+    return 0
+
+
+def _benchmark(args: Sequence[str]) -> int:
+    parser = _parser("benchmark")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="a folder of its own")
+    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="draws the properties (default: 0)")
+    parsed = parser.parse_args(args)
+    print(f"{parsed.out / 'instances.csv'}  {write_benchmark(parsed.out, parsed.seed)} instances")
+    return 0
 
 
 def _audit(args: Sequence[str]) -> int:
@@ -339,6 +360,21 @@ COMMANDS = {
         "  python -m exporter --d 25 --construction batcher --out models/\n"
         "  python -m exporter prove models/median-batcher-d25.onnx --out models/median-batcher-d25.proof.json\n"
         "  python -m exporter prove --check models/median-batcher-d25.proof.json",
+    ),
+    "properties": Command(
+        _properties,
+        "FILE: write VNN-LIB properties of it, for verifiers",
+        "Write properties of a Gemm/Relu chain for neural network verifiers, in VNN-LIB 1.0 and 2.0 (.v2.vnnlib).\n"
+        "Half of them hold (unsat), half are violated (sat), with a counterexample that was run in onnxruntime.",
+        "  python -m exporter --d 3 --bits 8 --construction radix --profile dense --inputs grid --out models/\n"
+        "  python -m exporter properties models/median-radix-d3-b8-grid-only-dense.onnx --out properties/",
+    ),
+    "benchmark": Command(
+        _benchmark,
+        "write networks and properties for verifiers, as VNN-COMP does",
+        "Write a benchmark for neural network verifiers: onnx/, vnnlib/, instances.csv and a page that explains the\n"
+        "properties. d = 2 to 9 on d - 1 bits, by three constructions; half of the instances hold, half are violated.",
+        "  python -m exporter benchmark --seed 1 --out benchmark/",
     ),
     "audit": Command(
         _audit,

@@ -1,91 +1,203 @@
-"""VNN-LIB properties of a dense model, for verifiers.
+"""VNN-LIB properties of a dense file, for verifiers: `python -m exporter properties FILE --out DIR`.
 
-A property file states the violation: a verifier that answers `unsat` has proved the property, for all real inputs of the
-domain and not only for those on the grid. VNN-LIB compares an output with a constant, so what compares outputs with inputs
-is stated on a chain made from the model's own weights, written beside it:
+A property file states the violation: a verifier that answers `unsat` has proved the property, for all real inputs of a box
+and not only for those on the grid. Every property has a twin that is false by construction (`-violated`): a verifier has to
+answer `sat`, and the counterexample stands beside it. VNN-LIB 1.0 compares an output with a constant. So properties that
+compare outputs with inputs are stated on a chain made from the file's own weights, written beside it:
 
-    NAME-range.vnnlib                on NAME.onnx    entries in the middle half of the domain give an output in it
-    NAME-swap.vnnlib, -swap.onnx     y(x) - y(x with the first and the last entry swapped)    is 0
-    NAME-error.vnnlib, -error.onnx   y(x) - x_k for every k: y is the median where neither half of the x_k lies beyond it
+    local      on the file               entries near one vector give an output near its answer
+    range      on the file               entries in the middle half of the domain give an output in it
+    swap       y(x) - y(x with two entries swapped) is 0; false when one entry is overwritten by the other
+    error      y(x) - x_k for every k    y is the entry of its rank: neither too many of the x_k lie below it nor above it
 
-each up to a grid step, two for a difference of two outputs; the last two at small d. They are meant for bare chains
-(`--inputs grid`): on real numbers inside the domain the layers that round and clamp data only cost a verifier time.
+each up to a grid step, two for a difference of two outputs. Files of `depth3` are exact on the grid alone: they have only
+`local`, where all entries are at least a step apart, so that every comparison is decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import onnx
 import scipy.sparse as sp
+from onnx import numpy_helper
 
-from exporter.build import Built
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.formats.manifest import replace_file, writable
-from exporter.formats.model_file import assemble
-from exporter.ir.network import Weights, weights
+from exporter.formats.manifest import replace_files, writable
+from exporter.formats.model_file import assemble, decode, load
+from exporter.formats.session import Session
+from exporter.ir.network import Weights
 from exporter.passes.dense import dense_graph
+from exporter.problem.grid import Grid
+from exporter.problem.task import Task
+from exporter.tools.verify import task_of
 
-SMALL = 5  # d up to which the further chains are written: verifiers do not get far beyond, and 20 halves are listed
-Case = list[str]
-
-
-def write_properties(model: Built, path: Path) -> list[Path]:
-    """Write the properties of the dense model at `path` beside it; returns the files."""
-    if not CONSTRUCTIONS[model.options.construction].everywhere:
-        able = [name for name, c in CONSTRUCTIONS.items() if c.everywhere]
-        raise UserError(
-            f"{model.options.construction} keeps its promise on the grid alone, a VNN-LIB property speaks of all reals: "
-            f"properties are written for {' and '.join(able)}"
-        )
-    layers, d = weights(model.network), model.task.d
-    files = {"-range.vnnlib": range_property(model).encode()}
-    if 1 < d <= SMALL:
-        files["-swap.onnx"] = _chain(swap_chain(layers, 0, d - 1), model, "swap")
-        files["-swap.vnnlib"] = swap_property(model).encode()
-    if d <= SMALL and d % 2:
-        files["-error.onnx"] = _chain(error_chain(layers, model.options.grid.low), model, "error")
-        files["-error.vnnlib"] = error_property(model).encode()
-    with writable(path.parent):
-        for suffix, data in files.items():
-            replace_file(path.with_name(path.stem + suffix), data)
-    return [path.with_name(path.stem + suffix) for suffix in files]
+SMALL = 5  # d up to which `swap` and `error` are written: verifiers do not get far beyond
+SEPARATED = ("depth3",)  # exact on real inputs whose entries are at least a step apart
+ATTACKS = 500  # random inputs that a property which holds is tried on
+Case = list[tuple[int, str, float]]  # (output, "<=" or ">=", limit), all of them at once
+Floats = npt.NDArray[np.float64]
 
 
-def range_property(model: Built) -> str:
-    grid = model.options.grid
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A dense file: its weights, and its claim."""
+
+    proto: onnx.ModelProto
+    layers: list[Weights]
+    task: Task
+    grid: Grid
+    construction: str
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Property:
+    """No input of the box satisfies a case, or `counterexample` does; `chain` is the network if it is not the file."""
+
+    name: str
+    text: str
+    lower: Floats
+    upper: Floats
+    cases: list[Case]
+    chain: tuple[str, list[Weights]] | None = None
+    counterexample: Floats | None = None
+
+    @property
+    def outputs(self) -> int:
+        return self.chain[1][-1].matrix.shape[0] if self.chain else 1
+
+
+def source(path: Path) -> Source:
+    """A file as properties need it; UserError says what else to export."""
+    proto = load(path)
+    about = decode(proto)
+    remedy = "export with --profile dense --inputs grid --construction " + " or ".join(_able())
+    if not about or about["construction"] not in _able() or about.get("epsilon"):
+        raise UserError(f"{path}: properties are known for the exact files of some constructions only: {remedy}")
+    if about["profile"] != "dense" or about["inputs"] != "grid":
+        raise UserError(f"{path} is not a bare chain of Gemm and Relu: {remedy}")
+    session = Session(proto)
+    task = task_of(about, session.d)
+    if len(task.outputs) != 1 or about["certificate"]:
+        raise UserError(f"{path} has several outputs, and a property speaks of one: export one statistic")
+    grid = Grid(about["domain"][0], about["domain"][1], about["bits"])
+    return Source(proto, _layers(path, proto), task, grid, about["construction"], about["dtype"])
+
+
+def _able() -> list[str]:
+    return [name for name, c in CONSTRUCTIONS.items() if c.everywhere or name in SEPARATED]
+
+
+def _layers(path: Path, proto: onnx.ModelProto) -> list[Weights]:
+    stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    found = []
+    for i, node in enumerate(proto.graph.node):
+        if node.op_type != ("Relu" if i % 2 else "Gemm") or node.attribute:
+            raise UserError(f"{path} is not a bare chain of Gemm and Relu: export it again")
+        if not i % 2:
+            matrix, bias = (stored[name].astype(np.float64) for name in node.input[1:])
+            found.append(Weights(sp.csr_array(matrix.T), bias))
+    return found
+
+
+def properties(of: Source, seed: int = 0, largest: int = SMALL) -> Iterator[Property]:
+    """Each property that holds, then its violated twin. The seed draws the vector of `local` and the entries of `swap`."""
+    rng = np.random.default_rng(seed)
+    yield from _local(of, rng)
+    if not CONSTRUCTIONS[of.construction].everywhere:
+        return
+    yield from _range(of)
+    d, ranks = of.task.d, of.task.ranks
+    if 1 < d <= largest:
+        i, j = (0, d - 1) if not seed else sorted(rng.choice(d, 2, replace=False).tolist())
+        yield from _swap(of, i, j)
+        if len(ranks) == 1:
+            yield from _error(of, ranks[0])
+
+
+def _local(of: Source, rng: np.random.Generator) -> Iterator[Property]:
+    """A vector of distinct even grid values. Entries move by a step, or by half a step, which leaves them a step apart."""
+    grid, d = of.grid, of.task.d
+    if grid.cells // 2 + 1 < d:
+        return  # no room for such a vector
+    everywhere = CONSTRUCTIONS[of.construction].everywhere
+    radius, slack = (grid.step, grid.step) if everywhere else (grid.step / 2, grid.step / 4)
+    x = grid.values(2 * rng.choice(grid.cells // 2 + 1, d, replace=False)).astype(np.float64)
+    lower, upper = np.maximum(x - radius, grid.low), np.minimum(x + radius, grid.high)
+    low, high = (float(of.task.answers(end[None])[0, 0]) for end in (lower, upper))
+    text = "entries near one vector give an output near its answer"
+    yield Property("local", text, lower, upper, [[(0, "<=", low - slack)], [(0, ">=", high + slack)]])
+    text = "entries near one vector give an output below the largest one there"
+    cases: list[Case] = [[(0, ">=", high - grid.step / 4)]]
+    yield Property("local-violated", text, lower, upper, cases, counterexample=upper)
+
+
+def _range(of: Source) -> Iterator[Property]:
+    grid, d = of.grid, of.task.d
     quarter = (grid.hi - grid.lo) / 4
     lo, hi = grid.lo + quarter, grid.hi - quarter
-    cases = [[_below(0, lo - grid.step)], [_above(0, hi + grid.step)]]
-    return _property(model, "the output lies in the range of the input", (lo, hi), 1, cases)
+    box = np.full(d, lo), np.full(d, hi)
+    cases: list[Case] = [[(0, "<=", lo - grid.step)], [(0, ">=", hi + grid.step)]]
+    yield Property("range", "the output lies in the range of the input", *box, cases)
+    top = np.floor(hi / grid.step) * grid.step
+    text = "the output lies below the highest grid value of the range of the input"
+    cases = [[(0, ">=", float(top - grid.step / 4))]]
+    yield Property("range-violated", text, *box, cases, counterexample=np.full(d, top))
 
 
-def swap_property(model: Built) -> str:
-    grid = model.options.grid
-    cases = [[_below(0, -2 * grid.step)], [_above(0, 2 * grid.step)]]
-    text = "swapping the first and the last entry changes nothing"
-    return _property(model, text, (grid.lo, grid.hi), 1, cases)
+def _swap(of: Source, i: int, j: int) -> Iterator[Property]:
+    grid, d, rank = of.grid, of.task.d, of.task.ranks[-1]
+    box = np.full(d, grid.lo), np.full(d, grid.hi)
+    names = "the first and the last entry" if (i, j) == (0, d - 1) else f"entries {i} and {j}"
+    cases: list[Case] = [[(0, "<=", -2 * grid.step)], [(0, ">=", 2 * grid.step)]]
+    order = np.arange(d)
+    order[[i, j]] = j, i
+    text = f"swapping {names} changes nothing"
+    yield Property("swap", text, *box, cases, ("swap", difference_chain(of.layers, order)))
+    order = np.arange(d)
+    order[i] = j
+    # one entry more or less at the low end moves the entry of this rank from one end to the other
+    x = np.full(d, grid.high)
+    lows = [i, *(k for k in range(d) if k not in (i, j))][:rank] if rank < d else [k for k in range(d) if k != i]
+    x[lows] = grid.low
+    least = (grid.high - grid.low) * float(of.task.outputs[0].weights[-1]) / 2
+    cases = [[(0, "<=", -least)], [(0, ">=", least)]]
+    text = f"overwriting entry {i} by entry {j} changes the output by less than {least:g}"
+    chain = ("overwrite", difference_chain(of.layers, order))
+    yield Property("swap-violated", text, *box, cases, chain, x)
 
 
-def error_property(model: Built) -> str:
-    """More than half of the y - x_k at or above a step: y is too high; at or below: too low."""
-    grid, d = model.options.grid, model.task.d
-    halves = list(combinations(range(d), (d + 1) // 2))
-    cases = [[_above(k, grid.step) for k in half] for half in halves]
-    cases += [[_below(k, -grid.step) for k in half] for half in halves]
-    return _property(model, "the output is the median", (grid.lo, grid.hi), d, cases)
+def _error(of: Source, rank: int) -> Iterator[Property]:
+    """y is too high if `rank` of the y - x_k are a step or more; one fewer are no error."""
+    grid, d = of.grid, of.task.d
+    box = np.full(d, grid.lo), np.full(d, grid.hi)
+    chain = ("error", error_chain(of.layers, grid.low))
+
+    def cases(high: int, low: int) -> list[Case]:
+        over = [[(k, ">=", grid.step) for k in some] for some in combinations(range(d), high) if high]
+        return over + [[(k, "<=", -grid.step) for k in some] for some in combinations(range(d), low) if low]
+
+    name = "median" if 2 * rank == d + 1 else f"entry of rank {rank}"
+    yield Property("error", f"the output is the {name}", *box, cases(rank, d - rank + 1), chain)
+    text = f"fewer than {rank - 1} entries lie below the output, and fewer than {d - rank} above"
+    x = np.where(np.arange(d) < max(rank - 1, 1), grid.low, grid.high)
+    yield Property("error-violated", text, *box, cases(rank - 1, d - rank), chain, x)
 
 
-def swap_chain(layers: list[Weights], i: int, j: int) -> list[Weights]:
-    """y(x) - y(x with entries i and j swapped): the chain twice, side by side."""
+def difference_chain(layers: list[Weights], order: npt.NDArray[np.intp]) -> list[Weights]:
+    """y(x) - y(x[order]): the chain twice, side by side."""
     first, last = layers[0], layers[-1]
-    order = np.arange(first.matrix.shape[1])
-    order[[i, j]] = order[[j, i]]
-    swapped = sp.csr_array(first.matrix[:, order])
-    chain = [Weights(_csr(sp.vstack([first.matrix, swapped])), np.tile(first.bias, 2))]
+    d = first.matrix.shape[1]
+    moved = first.matrix @ sp.csr_array((np.ones(d), (np.arange(d), order)), shape=(d, d))
+    chain = [Weights(_csr(sp.vstack([first.matrix, moved])), np.tile(first.bias, 2))]
     chain += [Weights(_csr(sp.block_diag([m.matrix, m.matrix])), np.tile(m.bias, 2)) for m in layers[1:-1]]
     return [*chain, Weights(_csr(sp.hstack([last.matrix, -last.matrix])), np.zeros_like(last.bias))]
 
@@ -107,18 +219,75 @@ def _csr(matrix: object) -> sp.csr_array:
     return sp.csr_array(matrix)
 
 
-def _chain(layers: list[Weights], model: Built, name: str) -> bytes:
-    x, y = ((model.dtype, ["batch_size", n]) for n in (model.task.d, layers[-1].matrix.shape[0]))
-    proto = assemble(dense_graph(layers, model.dtype), f"{model.task.label}-{name}", {"x": x}, {"y": y})
-    return bytes(proto.SerializeToString(deterministic=True))
+def network(of: Source, p: Property) -> onnx.ModelProto:
+    """The file that a property speaks of."""
+    if not p.chain:
+        return of.proto
+    name, layers = p.chain
+    graph = dense_graph(layers, of.dtype)
+    x, y = (("batch_size", of.task.d), ("batch_size", p.outputs))
+    return assemble(graph, f"{of.task.label}-{name}", {"x": (of.dtype, x)}, {"y": (of.dtype, y)})
 
 
-def _below(k: int, limit: float) -> str:
-    return f"(<= Y_{k} {_number(limit)})"
+def checked(of: Source, p: Property) -> Floats | None:
+    """The outputs for the counterexample in onnxruntime, None for a property that holds; UserError if the file is wrong."""
+    session = Session(network(of, p))
+    if p.counterexample is not None:
+        y = session.run(p.counterexample[None])
+        if not _satisfied(p, y).all():
+            raise UserError(f"{p.name}: the counterexample gives {y[0].tolist()}: run `prove`, the file may be wrong")
+        return np.asarray(y[0], np.float64)
+    rng = np.random.default_rng(0)
+    spread = rng.random((ATTACKS, len(p.lower)))
+    x = p.lower + (p.upper - p.lower) * np.concatenate([spread, np.round(spread), np.round(spread * 8) / 8])
+    bad = np.flatnonzero(_satisfied(p, session.run(x)))
+    if len(bad):
+        raise UserError(f"{p.name} is violated by {x[bad[0]].tolist()}: run `prove`, the file may be wrong")
+    return None
 
 
-def _above(k: int, limit: float) -> str:
-    return f"(>= Y_{k} {_number(limit)})"
+def _satisfied(p: Property, y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def one(case: Case) -> npt.NDArray[np.bool_]:
+        held = [y[:, k] <= limit if sign == "<=" else y[:, k] >= limit for k, sign, limit in case]
+        return np.asarray(np.all(held, axis=0))
+
+    return np.asarray(np.any([one(case) for case in p.cases], axis=0))
+
+
+def vnnlib(of: Source, p: Property, version: int = 1) -> str:
+    """The property in VNN-LIB 1.0, or 2.0."""
+    d = of.task.d
+    answer = "unsat: it does, on all real inputs of the domain" if p.counterexample is None else "sat: it does not"
+    step = f", up to the grid step {of.grid.step:g}" if p.counterexample is None else ""
+    lines = [f"; {of.task.label} of {d} numbers by {of.construction}: {p.text}{step}", f"; {answer}"]
+    if version == 1:
+        lines += [f"(declare-const X_{i} Real)" for i in range(d)]
+        lines += [f"(declare-const Y_{i} Real)" for i in range(p.outputs)]
+        x, y = "X_{}".format, "Y_{}".format
+    else:
+        lines += ["(vnnlib-version <2.0>)", "(declare-network f"]
+        lines += [
+            f"    (declare-input X {of.dtype} [1, {d}])",
+            f"    (declare-output Y {of.dtype} [1, {p.outputs}])",
+            ")",
+        ]
+        x, y = "X[0,{}]".format, "Y[0,{}]".format
+    for i in range(d):
+        lines += [f"(assert (>= {x(i)} {_number(p.lower[i])}))", f"(assert (<= {x(i)} {_number(p.upper[i])}))"]
+    atoms = [[f"({sign} {y(k)} {_number(limit)})" for k, sign, limit in case] for case in p.cases]
+    if version == 1 or len(atoms) > 1:
+        joined = [f"(and {' '.join(a)})" if version == 1 or len(a) > 1 else a[0] for a in atoms]
+        lines += ["(assert (or", *(f"    {text}" for text in joined), "))"]
+    else:
+        lines += [f"(assert {atom})" for atom in atoms[0]]
+    return "\n".join(lines) + "\n"
+
+
+def counterexample(p: Property, y: Sequence[float]) -> str:
+    """The input and its outputs, in the form of VNN-COMP."""
+    assert p.counterexample is not None
+    pairs = [f"(X_{i} {_number(v)})" for i, v in enumerate(p.counterexample)]
+    return "(" + "\n".join([*pairs, *(f"(Y_{i} {_number(v)})" for i, v in enumerate(y))]) + ")\n"
 
 
 def _number(value: float) -> str:
@@ -127,15 +296,25 @@ def _number(value: float) -> str:
     return text + "0" if text.endswith(".") else text
 
 
-def _property(model: Built, text: str, box: tuple[float, float], outputs: int, cases: Iterable[Case]) -> str:
-    grid, d = model.options.grid, model.task.d
-    lines = [
-        f"; {model.task.label} of {d} numbers by {model.options.construction}: {text}, up to the grid step {grid.step:g}",
-        "; unsat: it does, on all real inputs of the domain",
-        *(f"(declare-const X_{i} Real)" for i in range(d)),
-        *(f"(declare-const Y_{i} Real)" for i in range(outputs)),
-    ]
-    for i in range(d):
-        lines += [f"(assert (>= X_{i} {_number(box[0])}))", f"(assert (<= X_{i} {_number(box[1])}))"]
-    lines += ["(assert (or", *(f"    (and {' '.join(case)})" for case in cases), "))"]
-    return "\n".join(lines) + "\n"
+def serialized(proto: onnx.ModelProto) -> bytes:
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def write_properties(path: Path, out: Path) -> list[tuple[str, str]]:
+    """Write the properties of a file, the networks and the counterexamples to a folder; (property, answer) each."""
+    of = source(path)
+    files = {out / path.name: path.read_bytes()}
+    found = []
+    for p in properties(of):
+        y = checked(of, p)
+        stem = f"{path.stem}-{p.name}"
+        files[out / f"{stem}.vnnlib"] = vnnlib(of, p).encode()
+        files[out / f"{stem}.v2.vnnlib"] = vnnlib(of, p, 2).encode()
+        if p.chain:
+            files[out / f"{path.stem}-{p.chain[0]}.onnx"] = serialized(network(of, p))
+        if y is not None:
+            files[out / f"{stem}.counterexample"] = counterexample(p, y.tolist()).encode()
+        found.append((f"{stem}.vnnlib", "unsat" if y is None else "sat"))
+    with writable(out):
+        replace_files(files)
+    return found

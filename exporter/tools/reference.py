@@ -16,13 +16,13 @@ from pathlib import Path
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.formats.manifest import write
+from exporter.formats.manifest import replace_file, write
 from exporter.library import file_name
 from exporter.options import Options
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task, extremum, median
 from exporter.progress import Progress
-from exporter.tools.properties import write_properties
+from exporter.tools.properties import network, properties, serialized, source, vnnlib
 
 BITS = 16
 SIZES = (9, 25, 64)
@@ -62,8 +62,18 @@ def write_reference(out: Path) -> list[str]:
             continue
         write(proto, out / name, model.description())
         if model.profile == "dense" and CONSTRUCTIONS[options.construction].everywhere:
-            write_properties(model, out / name)
+            _write_properties(out / name)
     return skipped
+
+
+def _write_properties(path: Path) -> None:
+    """The properties that hold for the whole domain, in VNN-LIB 1.0."""
+    of = source(path)
+    for p in properties(of):
+        if p.name in ("range", "swap", "error"):
+            replace_file(path.with_name(f"{path.stem}-{p.name}.vnnlib"), vnnlib(of, p).encode())
+            if p.chain:
+                replace_file(path.with_name(f"{path.stem}-{p.chain[0]}.onnx"), serialized(network(of, p)))
 
 
 if __name__ == "__main__":

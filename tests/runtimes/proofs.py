@@ -42,7 +42,7 @@ class Proof:
         model = build(median(self.d), options)
         path = out / f"{self.construction}-d{self.d}-b{self.bits}.onnx"
         write(to_onnx(model), path, model.description())
-        write_properties(model, path)
+        write_properties(path, out)
         net = path if self.kind == "range" else path.with_name(f"{path.stem}-{self.kind}.onnx")
         return net, path.with_name(f"{path.stem}-{self.kind}.vnnlib")
 

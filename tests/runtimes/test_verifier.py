@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("maraboupy", reason="Marabou is in the environment of `make runtimes`")
-from maraboupy import Marabou
+from maraboupy import Marabou, MarabouCore
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,3 +76,43 @@ def test_marabou_decides_a_property(rewritten: tuple[Path, Path]) -> None:
     net.addInequality([outputs[high], outputs[low]], [1, -1], 0)  # a counterexample: the smaller one is ahead
     answer = net.solve(verbose=False, options=Marabou.createOptions(timeoutInSeconds=60, verbosity=0))[0]
     assert answer == "unsat"
+
+
+@pytest.fixture(scope="module")
+def benchmark(tmp_path_factory: Any) -> Path:
+    folder = tmp_path_factory.mktemp("benchmark") / "set"
+    command = [ROOT / ".venv" / "bin" / "python", "-m", "exporter", "benchmark", "--seed", "5", "--out", folder]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return Path(folder)
+
+
+def instances(folder: Path, name: str) -> list[tuple[Path, Path]]:
+    rows = [line.split(",") for line in (folder / name).read_text().splitlines()]
+    return [(folder / net, folder / prop) for net, prop, _ in rows]
+
+
+def test_marabou_reads_every_property_of_the_benchmark(benchmark: Path) -> None:
+    for path, prop in instances(benchmark, "instances.csv"):
+        net = Marabou.read_onnx(str(path))
+        query = net.getInputQuery()
+        MarabouCore.loadProperty(query, str(prop))
+        stated = re.findall(r"\(>= X_\d+ ([-0-9.]+)\)", prop.read_text())
+        assert [query.getLowerBound(int(v)) for v in net.inputVars[0].ravel()] == [float(v) for v in stated]
+
+
+def test_vnnlib_reads_every_property_of_version_2(benchmark: Path) -> None:
+    vnnlib = pytest.importorskip("vnnlib.compat")
+    parse = pytest.importorskip("vnnlib").parse_query_file
+    answers = dict(line.split(",") for line in (benchmark / "expected.csv").read_text().splitlines())
+    for net, prop in instances(benchmark, "instances2.csv"):
+        (case,) = vnnlib.transform(parse(str(prop)))
+        box = np.array(case.input_box)
+        assert np.isfinite(box).all()
+        if answers[prop.name] == "unsat":
+            continue
+        text = (benchmark / "counterexamples" / f"{prop.stem}.txt").read_text()
+        pairs = [pair.strip("()\n").split() for pair in text.splitlines()]
+        x = np.array([float(v) for name, v in pairs if name.startswith("X")])
+        y = ort.InferenceSession(net).run(None, {"x": x[None].astype(np.float32)})[0].reshape(-1)
+        assert ((box[:, 0] <= x) & (x <= box[:, 1])).all()
+        assert any((np.array(p.coeff_matrix) @ y <= np.array(p.rhs)).all() for p in case.output_constraints)

@@ -64,7 +64,7 @@ BAD = {
     "mistyped command": (["descrbe", "file.onnx"], "unknown command 'descrbe': did you mean 'describe'?"),
     "no command like it": (
         ["frobnicate"],
-        "the commands are export, filter, describe, verify, prove, audit, reduce",
+        "the commands are export, filter, describe, verify, prove, properties, benchmark, audit, reduce",
     ),
     "a file and no command": (["file.onnx"], "a command comes first, as in python -m exporter describe file.onnx"),
     "a command that is late": (["--d", "5", "verify"], "a command comes first, as in python -m exporter verify FILE"),
