@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from exporter.build import build, to_onnx
+from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.formats.manifest import replace_files, writable
 from exporter.library import file_name
@@ -16,7 +17,6 @@ from exporter.progress import Progress
 from exporter.tools.properties import checked, counterexample, network, properties, serialized, source, vnnlib
 
 LADDER = range(2, 10)  # d, on d - 1 bits
-CONSTRUCTIONS = ("batcher", "radix", "depth3")
 TIMEOUT = 60  # seconds for an instance
 FOLDERS = ("onnx", "vnnlib", "vnnlib2", "counterexamples")
 GENERATE = '''"""python generate_properties.py SEED: write this folder again (needs the package onnx-median)."""
@@ -80,7 +80,7 @@ def write_benchmark(out: Path, seed: int = 0) -> int:
         for folder in FOLDERS:
             (out / folder).mkdir(exist_ok=True)
         replace_files({script: GENERATE.encode()})  # an interrupted run may be repeated
-        steps = [(d, name) for d in LADDER for name in CONSTRUCTIONS]
+        steps = [(d, name) for d in LADDER for name in CONSTRUCTIONS if CONSTRUCTIONS[name].dense_bits]
         for d, name in Progress(steps, "writing the benchmark", "network"):
             options = Options(name, grid=Grid(bits=d - 1), dtype="float32", profile="dense", inputs="grid")
             path = out / "onnx" / file_name(median(d), options)

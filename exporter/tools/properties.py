@@ -40,7 +40,6 @@ from exporter.problem.task import Task
 from exporter.tools.verify import task_of
 
 SMALL = 5  # d up to which `swap` and `error` are written: verifiers do not get far beyond
-SEPARATED = ("depth3",)  # exact on real inputs whose entries are at least a step apart
 ATTACKS = 500  # random inputs that a property which holds is tried on
 Case = list[tuple[int, str, float]]  # (output, "<=" or ">=", limit), all of them at once
 Floats = npt.NDArray[np.float64]
@@ -93,7 +92,7 @@ def source(path: Path) -> Source:
 
 
 def _able() -> list[str]:
-    return [name for name, c in CONSTRUCTIONS.items() if c.everywhere or name in SEPARATED]
+    return [name for name, c in CONSTRUCTIONS.items() if c.dense_bits]
 
 
 def _layers(path: Path, proto: onnx.ModelProto) -> list[Weights]:
