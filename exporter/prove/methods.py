@@ -23,10 +23,11 @@ import numpy.typing as npt
 import onnx
 
 from exporter.analysis.promise import without_grid
+from exporter.check import check
 from exporter.errors import UserError
 from exporter.formats.model_file import decode, load
 from exporter.formats.session import Session
-from exporter.problem.grid import Grid
+from exporter.problem.grid import Grid, at_most
 from exporter.problem.task import Task
 from exporter.prove.counting import Counting
 from exporter.prove.exhaustive import FEW, MOST, exhaust, search, wrong_row
@@ -262,6 +263,15 @@ def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
 
 
 def _arithmetic(model: onnx.ModelProto, claim: _Claim, session: Session) -> tuple[str, tuple[str, ...]]:
+    """In which arithmetic a proof holds: that of the dtype if `exporter.check` proves that nothing rounds."""
     if claim.free:
         return f"{session.dtype}: values are compared and moved, sums of ranks are the last step", (STORED, BATCH)
+    rounding = check(model)
+    if rounding.proven and not rounding.bound:
+        return f"{session.dtype}: it is proven that no operation rounds on grid inputs", (STORED, BATCH)
+    if rounding.proven:
+        return (
+            f"{session.dtype}: it is proven that only the last sum rounds, by {at_most(rounding.bound or 0)} at most",
+            (STORED, BATCH),
+        )
     return "real numbers", (STORED, BATCH, f"no operation of the graph rounds in {session.dtype} on grid inputs")

@@ -17,7 +17,7 @@ each up to a grid step, two for a difference of two outputs. Files of `depth3` a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class DenseFile:
     """A dense file: its weights, and its claim."""
 
     proto: onnx.ModelProto
@@ -66,6 +66,7 @@ class Property:
     lower: Floats
     upper: Floats
     cases: list[Case]
+    _: KW_ONLY
     chain: tuple[str, list[Weights]] | None = None
     counterexample: Floats | None = None
 
@@ -74,7 +75,7 @@ class Property:
         return self.chain[1][-1].matrix.shape[0] if self.chain else 1
 
 
-def source(path: Path) -> Source:
+def source(path: Path) -> DenseFile:
     """A file as properties need it; UserError says what else to export."""
     proto = load(path)
     about = decode(proto)
@@ -88,7 +89,7 @@ def source(path: Path) -> Source:
     if len(task.outputs) != 1 or about["certificate"]:
         raise UserError(f"{path} has several outputs, and a property speaks of one: export one statistic")
     grid = Grid(about["domain"][0], about["domain"][1], about["bits"])
-    return Source(proto, _layers(path, proto), task, grid, about["construction"], about["dtype"])
+    return DenseFile(proto, _layers(path, proto), task, grid, about["construction"], about["dtype"])
 
 
 def _able() -> list[str]:
@@ -107,7 +108,7 @@ def _layers(path: Path, proto: onnx.ModelProto) -> list[Weights]:
     return found
 
 
-def properties(of: Source, seed: int = 0, largest: int = SMALL) -> Iterator[Property]:
+def properties(of: DenseFile, seed: int = 0, largest: int = SMALL) -> Iterator[Property]:
     """Each property that holds, then its violated twin. The seed draws the vector of `local` and the entries of `swap`."""
     rng = np.random.default_rng(seed)
     yield from _local(of, rng)
@@ -122,7 +123,7 @@ def properties(of: Source, seed: int = 0, largest: int = SMALL) -> Iterator[Prop
             yield from _error(of, ranks[0])
 
 
-def _local(of: Source, rng: np.random.Generator) -> Iterator[Property]:
+def _local(of: DenseFile, rng: np.random.Generator) -> Iterator[Property]:
     """A vector of distinct even grid values. Entries move by a step, or by half a step, which leaves them a step apart."""
     grid, d = of.grid, of.task.d
     if grid.cells // 2 + 1 < d:
@@ -139,7 +140,7 @@ def _local(of: Source, rng: np.random.Generator) -> Iterator[Property]:
     yield Property("local-violated", text, lower, upper, cases, counterexample=upper)
 
 
-def _range(of: Source) -> Iterator[Property]:
+def _range(of: DenseFile) -> Iterator[Property]:
     grid, d = of.grid, of.task.d
     quarter = (grid.hi - grid.lo) / 4
     lo, hi = grid.lo + quarter, grid.hi - quarter
@@ -152,7 +153,7 @@ def _range(of: Source) -> Iterator[Property]:
     yield Property("range-violated", text, *box, cases, counterexample=np.full(d, top))
 
 
-def _swap(of: Source, i: int, j: int) -> Iterator[Property]:
+def _swap(of: DenseFile, i: int, j: int) -> Iterator[Property]:
     grid, d, rank = of.grid, of.task.d, of.task.ranks[-1]
     box = np.full(d, grid.lo), np.full(d, grid.hi)
     names = "the first and the last entry" if (i, j) == (0, d - 1) else f"entries {i} and {j}"
@@ -160,7 +161,7 @@ def _swap(of: Source, i: int, j: int) -> Iterator[Property]:
     order = np.arange(d)
     order[[i, j]] = j, i
     text = f"swapping {names} changes nothing"
-    yield Property("swap", text, *box, cases, ("swap", difference_chain(of.layers, order)))
+    yield Property("swap", text, *box, cases, chain=("swap", difference_chain(of.layers, order)))
     order = np.arange(d)
     order[i] = j
     # one entry more or less at the low end moves the entry of this rank from one end to the other
@@ -171,10 +172,10 @@ def _swap(of: Source, i: int, j: int) -> Iterator[Property]:
     cases = [[(0, "<=", -least)], [(0, ">=", least)]]
     text = f"overwriting entry {i} by entry {j} changes the output by less than {least:g}"
     chain = ("overwrite", difference_chain(of.layers, order))
-    yield Property("swap-violated", text, *box, cases, chain, x)
+    yield Property("swap-violated", text, *box, cases, chain=chain, counterexample=x)
 
 
-def _error(of: Source, rank: int) -> Iterator[Property]:
+def _error(of: DenseFile, rank: int) -> Iterator[Property]:
     """y is too high if `rank` of the y - x_k are a step or more; one fewer are no error."""
     grid, d = of.grid, of.task.d
     box = np.full(d, grid.lo), np.full(d, grid.hi)
@@ -185,10 +186,10 @@ def _error(of: Source, rank: int) -> Iterator[Property]:
         return over + [[(k, "<=", -grid.step) for k in some] for some in combinations(range(d), low) if low]
 
     name = "median" if 2 * rank == d + 1 else f"entry of rank {rank}"
-    yield Property("error", f"the output is the {name}", *box, cases(rank, d - rank + 1), chain)
+    yield Property("error", f"the output is the {name}", *box, cases(rank, d - rank + 1), chain=chain)
     text = f"fewer than {rank - 1} entries lie below the output, and fewer than {d - rank} above"
     x = np.where(np.arange(d) < max(rank - 1, 1), grid.low, grid.high)
-    yield Property("error-violated", text, *box, cases(rank - 1, d - rank), chain, x)
+    yield Property("error-violated", text, *box, cases(rank - 1, d - rank), chain=chain, counterexample=x)
 
 
 def difference_chain(layers: list[Weights], order: npt.NDArray[np.intp]) -> list[Weights]:
@@ -218,7 +219,7 @@ def _csr(matrix: object) -> sp.csr_array:
     return sp.csr_array(matrix)
 
 
-def network(of: Source, p: Property) -> onnx.ModelProto:
+def network(of: DenseFile, p: Property) -> onnx.ModelProto:
     """The file that a property speaks of."""
     if not p.chain:
         return of.proto
@@ -228,7 +229,7 @@ def network(of: Source, p: Property) -> onnx.ModelProto:
     return assemble(graph, f"{of.task.label}-{name}", {"x": (of.dtype, x)}, {"y": (of.dtype, y)})
 
 
-def checked(of: Source, p: Property) -> Floats | None:
+def checked(of: DenseFile, p: Property) -> Floats | None:
     """The outputs for the counterexample in onnxruntime, None for a property that holds; UserError if the file is wrong."""
     session = Session(network(of, p))
     if p.counterexample is not None:
@@ -253,7 +254,7 @@ def _satisfied(p: Property, y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.asarray(np.any([one(case) for case in p.cases], axis=0))
 
 
-def vnnlib(of: Source, p: Property, version: int = 1) -> str:
+def vnnlib(of: DenseFile, p: Property, version: int = 1) -> str:
     """The property in VNN-LIB 1.0, or 2.0."""
     d = of.task.d
     answer = "unsat: it does, on all real inputs of the domain" if p.counterexample is None else "sat: it does not"
