@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPORTER = [
     "version", "errors", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats", "options",
     "parsing", "constructions", "fhe", "build", "frontends.images", "display", "net", "library", "frontends.rewriting",
-    "torch", "tools", "theory", "prove", "cli",
+    "torch", "tools", "theory", "prove", "tools.reference", "cli",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics_files", "process.metrics", "process.peers",

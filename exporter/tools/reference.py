@@ -22,6 +22,8 @@ from exporter.options import Options
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task, extremum, median
 from exporter.progress import Progress
+from exporter.prove.certificate import certify
+from exporter.prove.exhaustive import MOST
 from exporter.tools.properties import network, properties, serialized, source, vnnlib
 
 BITS = 16
@@ -47,7 +49,10 @@ def reference_models() -> Iterator[tuple[Task, Options]]:
 
 
 def write_reference(out: Path) -> list[str]:
-    """Write the models, their manifest and properties; returns why others were left out."""
+    """Write the models, their manifest, certificates and properties; returns why others were left out.
+
+    Files so small that `prove` would run all their inputs have no certificate: it would speak of one machine.
+    """
     skipped = []
     for task, options in Progress(reference_models(), "writing reference models", "model"):
         name = file_name(task, options)
@@ -61,6 +66,10 @@ def write_reference(out: Path) -> list[str]:
             skipped.append(f"{name}: {proto.ByteSize()} bytes")
             continue
         write(proto, out / name, model.description())
+        if (options.grid.cells + 1) ** task.d > MOST:
+            certify(
+                out / name, (out / name).with_suffix(".proof.json")
+            )  # nothing is written for a file that is not proved
         if model.profile == "dense" and CONSTRUCTIONS[options.construction].everywhere:
             _write_properties(out / name)
     return skipped
