@@ -32,19 +32,20 @@ from service.statistics.solve import Counted
 log = logging.getLogger("service")
 # A call works on two layers at once: one is read while the next is written.
 LIVE_LAYERS = 2
+NO_ROWS = np.empty((0, 0), np.float32)
 
 
 class Job:
     """The rows of one request on their way through a lane: `taken` of them are in calls already, `done` are answered.
 
-    The future is the job itself, once `counted` has the counts for all rows.
+    The future is done once `counted` has the counts for all rows.
     """
 
     __slots__ = ("batch_rows", "counted", "done", "future", "inference_s", "queue_s", "queued", "rows", "taken")
 
     counted: Counted
 
-    def __init__(self, rows: Floats, future: asyncio.Future[Job]) -> None:
+    def __init__(self, rows: Floats, future: asyncio.Future[None]) -> None:
         self.rows = rows
         self.future = future
         self.queued = time.perf_counter()
@@ -111,9 +112,11 @@ class Lane:
             self.wakeup.cancel()
             self._wake(loop, 0.0)
         try:
-            return await job.future
+            await job.future
         finally:
             self._drop(job)
+        job.rows = NO_ROWS  # the request keeps the job, and its memory is counted without the rows
+        return job
 
     def run_now(self, rows: Floats) -> Job | None:
         """The counts for `rows` at once, in calls in the event loop; None where others wait or the calls are long."""
@@ -127,7 +130,7 @@ class Lane:
             except Exception:  # the lane runs it again, and tells
                 return None
             self._note_call(len(parts[-1]), time.perf_counter() - started)
-        job = Job(rows, asyncio.get_running_loop().create_future())
+        job = Job(NO_ROWS, asyncio.get_running_loop().create_future())
         job.counted = parts[0] if len(parts) == 1 else np.concatenate(parts)
         job.inference_s, job.batch_rows = time.perf_counter() - started, len(parts[0])
         return job
@@ -248,7 +251,7 @@ class Lane:
         if job.done == whole:
             note(self.metrics.queue, job.queue_s)
             if not job.future.done():
-                job.future.set_result(job)
+                job.future.set_result(None)
 
     def _failed(self, pieces: list[Piece], error: Exception) -> None:
         """Sort out a failure that was shared by running every request on its own."""

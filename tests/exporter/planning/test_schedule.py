@@ -296,6 +296,6 @@ def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: i
 def test_the_failure_that_is_named_can_be_planned() -> None:
     with pytest.raises(UserError, match="can be planned") as refused:
         planned("linear46", 300, failure=1e-30)
-    named = float(re.findall(r"--failure (\S+)", str(refused.value))[0])
+    named = float(re.findall(r"a failure of (\S+)", str(refused.value))[0])
     assert 1e-30 < named < 1e-20
     assert planned("linear46", 300, failure=named).failure_bound <= named
