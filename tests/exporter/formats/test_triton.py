@@ -149,8 +149,7 @@ def test_what_stands_in_the_way_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert "median-batcher-d5/1: Not a directory" in line
     assert (tmp_path / "median-batcher-d5").read_text() == "mine"
     assert main(["--d", "5", "--layout", "tritan", "--out", str(tmp_path)]) == 2
-    assert (
-        "--layout must be one of files, triton, tflite, not 'tritan': did you mean 'triton'?" in capsys.readouterr().err
-    )
+    message = "--layout must be one of files, triton, tflite, huggingface, not 'tritan': did you mean 'triton'?"
+    assert message in capsys.readouterr().err
     with pytest.raises(UserError, match="layout says how an export writes its files"):
         exporter.median(5, layout="triton")  # type: ignore[call-arg]
