@@ -2,7 +2,7 @@
 
 Exports every case, runs it in every runtime, each in a process of its own, compares with numpy and writes models/RUNTIMES.md
 and models/runtimes.json. Fails when a required runtime is not exact on a promised file, or when a property is refuted; a
-proof whose searches did not end is told, and no failure. The table is written after each runtime: cells that were not run
+proof whose query did not end is told, and no failure. The table is written after each runtime: cells that were not run
 yet, or with --only or --case are not, stay. Each cell has the hash of the graph that it was measured on, so the table says
 itself which cells are of older files, and --stale lists those that the exporter would write otherwise now.
 """

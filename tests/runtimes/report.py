@@ -95,19 +95,19 @@ def markdown(results: list[Result], proofs: list[Result], hashes: dict[str, str]
             "",
             "## Proved by Marabou",
             "",
-            "| property | queries | searches | answer | seconds |",
-            "|---|---|---|---|---|",
+            "| property | queries | answer | seconds |",
+            "|---|---|---|---|",
         ]
         for p in proofs:
             answer = "proved, on all real inputs" if p["proved"] else unproved(p)
             answer = f"({answer})" if stale(p, hashes) else answer
-            lines.append(f"| {title(p)} | {p['cases']} | {p['searches']} | {answer} | {p['seconds']} |")
+            lines.append(f"| {title(p)} | {p['cases']} | {answer} | {p['seconds']} |")
     return "\n".join(lines) + "\n"
 
 
 def unproved(proof: Result) -> str:
     """What came of a proof that is none."""
-    return "refuted" if proof["refuted"] else proof.get("reason", "no search ended")
+    return "refuted" if proof["refuted"] else proof.get("reason", "a query did not end")
 
 
 def _grid(files: list[str], runtimes: list[str], cell: dict[tuple[str, str], str], bold: set[str]) -> list[str]:
