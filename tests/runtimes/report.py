@@ -99,7 +99,7 @@ def markdown(results: list[Result], proofs: list[Result], hashes: dict[str, str]
             "|---|---|---|---|",
         ]
         for p in proofs:
-            answer = "proved, on all real inputs" if p["proved"] else unproved(p)
+            answer = "proved, on all real inputs of its box" if p["proved"] else unproved(p)
             answer = f"({answer})" if stale(p, hashes) else answer
             lines.append(f"| {title(p)} | {p['cases']} | {answer} | {p['seconds']} |")
     return "\n".join(lines) + "\n"

@@ -59,9 +59,9 @@ def test_a_cell_of_an_older_file_is_told_from_a_new_one(tmp_path: Path) -> None:
     page = (tmp_path / "RUNTIMES.md").read_text()
     assert f"| {case.name} | exact | (exact) |" in page
     assert "| tract | 1 | yes | 0 of 0 |" in page
-    assert "| proved, on all real inputs |" in page
+    assert "| proved, on all real inputs of its box |" in page
     save(tmp_path, merged(read(tmp_path), titles, {PROOFS[0].name: "q"}, [], []))
-    assert "| (proved, on all real inputs) |" in (tmp_path / "RUNTIMES.md").read_text()
+    assert "| (proved, on all real inputs of its box) |" in (tmp_path / "RUNTIMES.md").read_text()
 
 
 def test_the_hash_is_of_what_is_computed(tmp_path: Path) -> None:
