@@ -139,7 +139,7 @@ def test_ties_are_described(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -
         made = export(tasks.median(33), options, tmp_path)
         about = describe(made.path)
         assert about["description"]["ties"] == made.model.ties == ties
-        assert ("--certificate" in "\n".join(describe_lines(about))) == (ties == "capacity")
+        assert ("Export with a certificate" in "\n".join(describe_lines(about))) == (ties == "capacity")
         assert verify(made.path, 20).kept
     assert main(["--d", "33", "--construction", "depth5", "--bits", "46", "--out", str(tmp_path)]) == 0
     assert "the dtype has no bits left" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_the_bound_grows_where_a_float_has_no_digit_left() -> None:
         (0, 1, 53, "between 1 and 52"),
         (-1.7e308, 1.7e308, 8, "too long for float64"),
         (0, 1.7e308, 8, "too long for float64: take an eighth"),
-        (0, 2.0**-119, 8, "scale the data up by a power of two, or take --bits 7$"),
+        (0, 2.0**-119, 8, "scale the data up by a power of two, or take bits=7$"),
         (0, 2.0**-140, 8, "scale the data up by a power of two$"),
     ],
 )
