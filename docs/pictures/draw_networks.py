@@ -24,7 +24,7 @@ DRAWN = {  # name: d, failure
     "vote-max": (2048, 0.13),
 }
 ASYMPTOTIC = {"theorem-5": (6, 10**13), "theorem-6": (10, 10**200)}  # name: depth, d
-ROW, LEFT, BAR, TOP = 26, 300, 260, 64
+ROW, LEFT, BAR, TOP = 26, 320, 250, 64
 STYLE = 'font-family="sans-serif" font-size="13"'
 
 
