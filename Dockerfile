@@ -25,7 +25,7 @@ RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile f
 RUN /opt/median/bin/pip uninstall -y setuptools pip \
  && cd /opt/median/lib/python3*/site-packages \
  && find scipy -mindepth 1 -maxdepth 1 -type d ! -name _lib ! -name sparse -exec rm -r {} + \
- && rm -r scipy.libs scipy/sparse/linalg scipy/sparse/csgraph numpy/f2py \
+ && rm -r scipy.libs scipy/sparse/linalg scipy/sparse/csgraph && rm -rf numpy/distutils \
  && find /opt/median -type d \( -name tests -o -path '*/onnx/backend/test' \) -prune -exec rm -r {} + \
  && find /opt/median -type f -regex '.*\.\(pyi\|pyx\|pxd\|c\|cc\|cpp\|h\|hpp\)' -delete
 

@@ -17,7 +17,7 @@ from exporter.problem.task import Output
 def least_depth(out: Output, d: int) -> int:
     """The depth below which no ReLU network equals f on an open set that meets the wall x_1 = x_2 at every rank: 1, 2 or 3.
 
-    Meeting all orders of the entries is not enough: a network of depth 2 can equal the median of 3 on one ball in each order.
+    Meeting all orders of the entries is not enough: a network of depth 2 can equal the median of 3 on a ball in each order.
     Take x on x_1 = x_2 = t with k - 1 other entries below t and the rest above, k = 1 to d - 1. Near x the two are worth
     w_k min + w_(k+1) max, a kink of (w_(k+1) - w_k)/2 |x_1 - x_2|. An affine map has none. A network of one hidden layer has
     finitely many kinks, each along a whole hyperplane and the same all along it: those along x_1 = x_2 add up to one

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterable
 from json.encoder import encode_basestring_ascii as quoted
-from queue import Full, Queue
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from service.json_text import moment, short
@@ -26,17 +26,20 @@ class Writer:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.waiting: Queue[bytes] = Queue(MOST_WAITING)
+        self.waiting: SimpleQueue[bytes | threading.Event] = SimpleQueue()
         self.lost = 0  # lines, since the start
         self.reported = self.counted = 0  # of them, in the log and in the metrics
         self.thread: threading.Thread | None = None
 
     def write(self, lines: bytes) -> None:
-        """Have lines written some time; never waits."""
+        """Have lines written some time; never waits.
+
+        A signal handler may log while the same thread is in here. So the queue must be reentrant, as SimpleQueue is.
+        """
         self.start()
-        try:
-            self.waiting.put_nowait(lines)
-        except Full:
+        if self.waiting.qsize() < MOST_WAITING:
+            self.waiting.put(lines)
+        else:
             self.lost += lines.count(b"\n")
 
     def start(self) -> None:
@@ -46,18 +49,23 @@ class Writer:
 
     def flush(self, seconds: float) -> None:
         """Wait until all is written, but not longer than that."""
-        with self.waiting.all_tasks_done:
-            self.waiting.all_tasks_done.wait_for(lambda: not self.waiting.unfinished_tasks, seconds)
+        if self.thread is not None:
+            written = threading.Event()
+            self.waiting.put(written)
+            written.wait(seconds)
 
     def _run(self) -> None:
         while True:
-            lost = self._put(self.waiting.get())
+            lines = self.waiting.get()
+            if isinstance(lines, threading.Event):  # all lines before this one are written
+                lines.set()
+                continue
+            lost = self._put(lines)
             self.lost += lost
             if not lost and (unsaid := self.lost - self.reported):
                 fields = {"time": moment(), "level": "warning", "logger": "service", "message": "log lines lost"}
                 if not self._put(short({**fields, "lines": unsaid, "in_all": self.reported + unsaid}) + b"\n"):
                     self.reported += unsaid
-            self.waiting.task_done()
 
     def _put(self, chunk: bytes) -> int:
         """How many of its lines could not be written whole."""

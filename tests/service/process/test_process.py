@@ -243,7 +243,8 @@ def test_lost_lines_are_counted_and_reported() -> None:
     with open(read, "rb") as stream:
         for number in range(50):
             writer.write(b'{"number": %d, "filling": "%s"}\n' % (number, b"x" * 5000))
-        until(lambda: writer.lost and not writer.waiting.unfinished_tasks)
+        writer.flush(10)
+        assert writer.lost
         got = os.read(read, 1 << 20)
         for number in (98, 99):
             writer.write(b'{"number": %d}\n' % number)
@@ -401,3 +402,21 @@ def test_the_follower_of_reloads_survives_what_goes_wrong(
     toy_models.write(folder, "third", toy_models.description(7))
     client.wait(client.engine.peers.tell())
     until(lambda: len(client.engine.registry.models) == 3)
+
+
+def test_a_signal_handler_may_log_while_its_thread_logs() -> None:
+    """The handler interrupts a thread that is handing over a line. A lock that is not reentrant would end in a deadlock."""
+    code = """
+import os, signal, threading, time
+from service.process import logs
+
+writer = logs.Writer(os.open(os.devnull, os.O_WRONLY))
+signal.signal(signal.SIGALRM, lambda *_: writer.write(b"from the handler\\n"))
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    writer.write(b"a line\\n")
+signal.setitimer(signal.ITIMER_REAL, 0)
+writer.flush(10)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True, timeout=30)
