@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from exporter.version import __version__
-from service.errors import MissingModelError, ProblemError, or_shortage
+from service.errors import ProblemError, or_shortage
 from service.models import registry
 from service.models.building import Builder
 from service.models.entries import UnusableModelError, pieces
@@ -20,33 +20,16 @@ from service.process import lifecycle, logs
 from service.process.peers import Peers, peers_of
 from service.process.settings import Settings
 from service.serving import filter_route, protocol_v2, schemas
-from service.serving.answer import Answer
-from service.serving.bodies import Question
 from service.serving.engine import Engine
 from service.serving.exchange import Exchange
 from service.serving.formats import BINARY, FORMATS
-from service.serving.gateway import Answering, Gateway
+from service.serving.gateway import Gateway
 from service.serving.options import ROUTES, STABLE
 from service.serving.page import add_page
 from service.serving.routes import PlainRoute
 
 log = logging.getLogger("service")
 FILE = "application/octet-stream"
-
-
-def answering(engine: Engine, builder: Builder | None) -> Answering:
-    """The function that answers questions. Models that are missing are built meanwhile, as long as the request may take."""
-
-    async def answer(exchange: Exchange, question: Question) -> Answer:
-        while True:
-            try:
-                return await engine.answers(question)
-            except MissingModelError as missing:
-                if builder is None:
-                    raise
-                await builder.provide(missing.d, exchange.started + engine.settings.timeout_s)
-
-    return answer
 
 
 async def _documented(request: Request) -> Response:
@@ -77,11 +60,10 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
     add_page(app, engine)
     for kind in (HTTPException, ProblemError, Exception):
         app.add_exception_handler(kind, _error)
-    answer = answering(engine, builder)
     _add_routes(app, engine)
     app.include_router(filter_route.router(engine))
-    app.include_router(protocol_v2.router(engine, answer))
-    return Gateway(app, engine, answer, ROUTES)
+    app.include_router(protocol_v2.router(engine))
+    return Gateway(app, engine, ROUTES)
 
 
 async def _error(request: Request, error: Exception) -> Response:

@@ -55,17 +55,17 @@ def _writable(folder: Path) -> bool:
 
 def build(folder: Path, d: int) -> Path | None:
     """Build a model, or find that another process just did: then None. Raises UserError or OSError."""
-    from exporter import library  # noqa: PLC0415, the builder is loaded only when it is needed
+    from exporter import library, specs  # noqa: PLC0415, the builder is loaded only when it is needed
     from exporter.constructions import default  # noqa: PLC0415
 
-    task = library.question(d, {})
-    (wanted,) = library.requests(task, [default(task.op)], {"profile": PROFILE, "tune": TUNE})
-    name = library.file_name(task, wanted)
+    task = specs.question(d, {})
+    (wanted,) = specs.requests(task, [default(task.op)], {"profile": PROFILE, "tune": TUNE})
+    name = specs.file_name(wanted)
     with _alone(folder):
         listed = [raw for raw in entries.raw_entries(folder) if isinstance(raw, dict) and raw.get("file") == name]
         if any(registry.is_usable(folder, raw) for raw in listed):
             return None
-        return library.export(task, wanted, folder).path
+        return library.export(wanted, folder).path
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ class Builder:
         self.begun: dict[int, float] = {}
         self.failed: dict[int, tuple[float, ProblemError]] = {}
         self.turn = asyncio.Semaphore(1)
-        engine.reach = engine.settings.max_length
+        engine.reach, engine.provide = engine.settings.max_length, self.provide
 
     async def provide(self, d: int, until: float) -> None:
         """Wait for a model of d entries, at most until a moment of `time.perf_counter`; then say when to come back."""

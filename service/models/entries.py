@@ -24,8 +24,8 @@ from exporter.errors import UserError
 from exporter.formats.manifest import MANIFEST, models_in
 from exporter.frontends.images.running import MODES
 from exporter.problem.grid import Grid
+from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target
-from service.statistics.scaling import FedGrid
 
 LONGEST_MANIFEST = 1 << 28
 LONGEST_FILE = (1 << 31) - 1  # no protobuf is longer

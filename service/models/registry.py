@@ -34,9 +34,9 @@ from service.models.entries import (
 from service.models.filters import LoadedFilter, open_filter
 from service.models.sessions import line, proto_of, session_of, trial
 from service.statistics.counting import OUTPUT, proven, with_counting
+from service.statistics.fed_grid import FedGrid, Floats
 from service.statistics.layout import Target
 from service.statistics.padding import padding_for
-from service.statistics.scaling import FedGrid, Floats, scale
 from service.statistics.solve import Counted, Use
 
 log = logging.getLogger("service")
@@ -279,13 +279,12 @@ def _open(entry: Entry, threads: int) -> LoadedModel:
 
 
 def _try(model: LoadedModel) -> None:
-    """Two vectors through the model and back, as in a request: an error shows here first."""
-    values = np.linspace(-1.0, 1.0, 2 * model.d).reshape(2, model.d)
-    scaled = scale(values, 0, model.d, model.grid)
-    counted = model.run(scaled.rows)
+    """Two rows of grid numbers through the model and its counting: an error shows here first."""
+    grid = model.grid
+    units = np.rint(np.linspace(0, 2**grid.bits, 2 * model.d)).reshape(2, model.d)
+    counted = model.run((grid.low + grid.unit * units).astype(grid.dtype))
     for own, column in zip(model.counted, model.columns, strict=True):
-        found = proven(counted[:, own], column, model.d, model.grid)
-        scaled.back(found.low, found.high, column.weight)
+        proven(counted[:, own].T, column, model.d, grid)
 
 
 def _time_one_row(model: LoadedModel) -> float:

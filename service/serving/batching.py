@@ -26,7 +26,7 @@ from service.errors import BusyError
 from service.models.registry import LoadedModel
 from service.process.metrics import WAITING, ModelMetrics, note
 from service.process.settings import Settings
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 from service.statistics.solve import Counted
 
 log = logging.getLogger("service")
@@ -44,10 +44,10 @@ class Job:
     __slots__ = ("batch_rows", "counted", "done", "future", "inference_s", "queue_s", "queued", "rows", "taken")
 
     counted: Counted
+    future: asyncio.Future[None]
 
-    def __init__(self, rows: Floats, future: asyncio.Future[None]) -> None:
+    def __init__(self, rows: Floats) -> None:
         self.rows = rows
-        self.future = future
         self.queued = time.perf_counter()
         self.taken = self.done = self.batch_rows = 0
         self.queue_s = self.inference_s = 0.0
@@ -103,7 +103,8 @@ class Lane:
     async def run(self, rows: Floats) -> Job:
         """The counts for `rows`. When the request is cancelled, rows that no call has taken leave the queue."""
         loop = asyncio.get_running_loop()
-        job = Job(rows, loop.create_future())
+        job = Job(rows)
+        job.future = loop.create_future()
         self.queue.append(job)
         self.queued_rows += len(rows)
         if self.wakeup is None and self.running < self.slots:
@@ -119,20 +120,17 @@ class Lane:
         return job
 
     def run_now(self, rows: Floats) -> Job | None:
-        """The counts for `rows` at once, in calls in the event loop; None where others wait or the calls are long."""
-        if self.queue or self.running or self.delay or not self._is_short(len(rows)):
+        """The counts for `rows` at once, in a call in the event loop; None where others wait or the call is long."""
+        count = len(rows)
+        if self.queue or self.running or self.delay or count > self.limit or not self._is_short(count):
             return None
-        parts = []
-        for start in range(0, len(rows), self.limit):
-            started = time.perf_counter()
-            try:
-                parts.append(self.model.run(rows[start : start + self.limit]))
-            except Exception:  # the lane runs it again, and tells
-                return None
-            self._note_call(len(parts[-1]), time.perf_counter() - started)
-        job = Job(NO_ROWS, asyncio.get_running_loop().create_future())
-        job.counted = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        job.inference_s, job.batch_rows = time.perf_counter() - started, len(parts[0])
+        job = Job(NO_ROWS)
+        try:
+            job.counted = self.model.run(rows)
+        except Exception:  # the lane runs it again, and tells
+            return None
+        job.inference_s, job.batch_rows = time.perf_counter() - job.queued, count
+        self._note_call(count, job.inference_s)
         return job
 
     def _note_call(self, count: int, seconds: float) -> None:

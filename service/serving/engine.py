@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import inf
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
@@ -24,17 +25,15 @@ from service.process.metrics import note, settle
 from service.process.peers import Peers
 from service.process.settings import Settings
 from service.serving.answer import Answer
-from service.serving.batching import Gate, Job, Lane
+from service.serving.batching import Gate, Lane
 from service.serving.bodies import Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.serving.memory import Memory
 from service.serving.options import MedianOptions
-from service.serving.sharing import Sharing
-from service.statistics.grid import grid_answers
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
-from service.statistics.solve import FED, Answers, Counted, ModelCall, RefutedError, Solving, Use, run, solve
+from service.statistics.solve import FED, Answers, Counted, ModelCall, RefutedError, Solving, Use, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import HELD, Vectors
 
@@ -93,7 +92,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
-        self.sharing = Sharing()
+        self.turn_taken = False  # a request was answered at once in this turn of the event loop
+        self.provide: Callable[[int, float], Awaitable[None]] | None = None  # builds a model of so many entries
         self.memory = Memory(self.settings.max_memory)
         self.ready = asyncio.Event()  # the models are loaded
         self.readers = asyncio.Semaphore(2)  # large bodies that are parsed at a time
@@ -117,100 +117,99 @@ class Engine:
         self.helpers.shutdown()
         self.background.shutdown()
 
-    async def answers(self, request: Question) -> Answer:
-        """The answer to a request, every number of it proven by counting."""
-        started = time.perf_counter()
-        options = request.options
-        if request.vectors is None:
-            found = Answers([])
-            columns: list[Any] = [np.full(request.count, np.nan) for _ in range(options.per_vector)]
-            bounds: list[Any] = [np.zeros(request.count) for _ in columns]
-        else:
-            try:
-                with self.gate.admit(len(request.vectors) * options.per_vector):
-                    found = await self._found(request.vectors, options)
-            except ProblemError as error:
-                _name_place(error, request.places)
-                raise
-            columns = [_placed(values, request.places, request.count) for values in found.values]
-            bounds = [_placed(values, request.places, request.count, 0.0) for values in found.bounds or ()]
-        if options.details:
-            found = replace(found, total_s=time.perf_counter() - started)
-        return Answer(
-            options.shaped(columns, request.answer_dtype),
-            options.shaped(bounds, np.dtype(np.float64)) if options.grid else None,
-            found,
-            options.told,
-            options.labels(),
-            request.names,
-            options.details,
-        )
+    def answer_now(self, question: Question) -> Answer | None:
+        """The answer to a small request at once, inside its handler; None if the request has to wait for others.
 
-    async def _found(self, vectors: Vectors, options: MedianOptions) -> Answers:
-        """The statistics of vectors: those of small requests together with other requests that ask the same."""
-        statistics, choice = options.statistics, Choice(self.registry, self.reach, options.model, options.construction)
-
-        async def alone(own: Vectors) -> Answers:
-            return await self.solve(own, statistics, choice, options.grid)
-
-        if options.grid or not vectors.fixed or _size(vectors, statistics) > SMALL:
-            return await alone(vectors)
-        key = (statistics, options.model, options.construction)
-        return await self.sharing.solve(key, vectors, lambda all: self.solve_now(all, statistics, choice), alone)
-
-    def solve_now(self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice) -> Answers | None:
-        """The same as `solve` without waiting, or None where a lane is busy or its calls are long."""
-        _refuse_infinite(vectors)
-        jobs: list[Job] = []
-
-        def call(asked: ModelCall) -> Counted:
-            lane = self.lanes.get(asked.model)
-            job = None if lane is None else lane.run_now(asked.rows)
-            if job is None:
-                raise _BusyLaneError
-            jobs.append(job)
-            return job.counted
-
-        try:
-            return self._noted(run(solve(vectors, statistics, choice), call), jobs)
-        except _BusyLaneError:
+        One request is answered at once in each turn of the event loop. Those that follow in the same turn share calls.
+        """
+        vectors, options = question.vectors, question.options
+        if vectors is None or self.turn_taken or _size(vectors, options.statistics) > SMALL:
             return None
-        except RefutedError as error:
-            raise ProblemError(500, str(error), vector=error.vector) from None
-
-    async def solve(
-        self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool = False
-    ) -> Answers:
-        """Each statistic of each vector, once there is memory for it."""
-        with self.memory.hold(_bytes_of(vectors, statistics, choice)):
-            return await self._solve(vectors, statistics, choice, grid)
-
-    async def _solve(self, vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool) -> Answers:
-        """The same. Models run in their lanes; large requests are prepared in a thread."""
-        _refuse_infinite(vectors)
-        jobs: list[Job] = []
-        solving = (grid_answers if grid else solve)(vectors, statistics, choice)
-        size = _size(vectors, statistics)
+        self.turn_taken = True
+        asyncio.get_running_loop().call_soon(self._end_turn)
+        started = time.perf_counter()
+        solving, counted = self._solving(question), None
+        rows = inference_s = 0.0
         try:
-            while True:
-                step = await self.offload(size, _step, solving, jobs[-1].counted if jobs else None)
-                if isinstance(step, Answers):
-                    return self._noted(step, jobs)
-                jobs.append(await self.lane(step.model).run(step.rows))
-        except RefutedError as error:
-            raise ProblemError(500, str(error), vector=error.vector) from None
+            while not isinstance(step := _step(solving, counted), Answers):
+                lane = self.lanes.get(step.model)
+                told = lane.run_now(step.rows) if lane is not None else None
+                if told is None:
+                    return None
+                counted, rows = told.counted, max(rows, told.batch_rows)
+                inference_s += told.inference_s
+        except MissingModelError:
+            return None
+        except ProblemError as error:
+            raise _placed_error(error, question) from None
+        step.batch_size, step.inference_s = int(rows), inference_s
+        return self._answer(question, step, started)
 
-    def _noted(self, found: Answers, jobs: list[Job]) -> Answers:
-        """The answers with what their calls took; the metrics are told which models answered."""
-        found.batch_size = max(job.batch_rows for job in jobs)
-        found.queue_s = max(job.queue_s for job in jobs)
-        found.inference_s = sum(job.inference_s for job in jobs)
-        for model, count in found.answered.items():
-            note(self.lane(model).metrics.vectors, count)
-        for model, count in found.refuted.items():
-            note(self.lane(model).metrics.misses, count)
-            log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": count}})
-        return found
+    def _end_turn(self) -> None:
+        self.turn_taken = False
+
+    async def answers(self, question: Question, until: float = inf) -> Answer:
+        """The answer to any request; a model that is missing is built meanwhile, until a moment of `time.perf_counter`."""
+        while True:
+            try:
+                return await self._answers(question)
+            except MissingModelError as missing:
+                if self.provide is None:
+                    raise
+                await self.provide(missing.d, until)
+
+    async def _answers(self, question: Question) -> Answer:
+        """The answer by models in their lanes. A large request is prepared in a thread."""
+        started, vectors, statistics = time.perf_counter(), question.vectors, question.options.statistics
+        if vectors is None:
+            return self._answer(question, Answers([]), started)
+        size, job, queue_s, inference_s, batch_size = _size(vectors, statistics), None, 0.0, 0.0, 0
+        needed = _bytes_of(vectors, statistics, self._choice(question.options))
+        try:
+            with self.gate.admit(len(vectors) * len(statistics)), self.memory.hold(needed):
+                solving = self._solving(question)
+                while True:
+                    step = await self.offload(size, _step, solving, None if job is None else job.counted)
+                    if isinstance(step, Answers):
+                        break
+                    job = await self.lane(step.model).run(step.rows)
+                    queue_s, inference_s = max(queue_s, job.queue_s), inference_s + job.inference_s
+                    batch_size = max(batch_size, job.batch_rows)
+        except ProblemError as error:
+            raise _placed_error(error, question) from None
+        step.queue_s, step.inference_s, step.batch_size = queue_s, inference_s, batch_size
+        return self._answer(question, step, started)
+
+    def _choice(self, options: MedianOptions) -> Choice:
+        return Choice(self.registry, self.reach, options.model, options.construction)
+
+    def _solving(self, question: Question) -> Solving:
+        vectors, options = question.vectors, question.options
+        assert vectors is not None
+        _refuse_infinite(vectors)
+        return solve(vectors, options.statistics, self._choice(options), options.grid)
+
+    def _answer(self, question: Question, found: Answers, started: float) -> Answer:
+        """What was found, at the places of the request; the metrics are told which models answered."""
+        options, count = question.options, question.count
+        for model, answered in found.answered.items():
+            note(self.lane(model).metrics.vectors, answered)
+        for model, refuted in found.refuted.items():
+            note(self.lane(model).metrics.misses, refuted)
+            log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": refuted}})
+        columns, bounds = found.values or [np.full(count, np.nan)] * len(options.statistics), found.bounds
+        if question.places is not None and found.values:
+            columns = [_placed(values, question.places, count) for values in columns]
+            bounds = bounds and [_placed(values, question.places, count, 0.0) for values in bounds]
+        if options.grid and bounds is None:
+            bounds = [np.zeros(count) for _ in columns]
+        found.total_s = time.perf_counter() - started
+        return Answer(
+            options.shaped(columns, question.answer_dtype),
+            None if bounds is None else options.shaped(bounds, np.dtype(np.float64)),
+            found,
+            question,
+        )
 
     def lane(self, model: LoadedModel) -> Lane:
         """The lane of a model; a model that was just unloaded gets another for the requests that still hold it."""
@@ -294,10 +293,6 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-class _BusyLaneError(Exception):
-    """A lane cannot answer at once."""
-
-
 def _size(vectors: Vectors, statistics: Sequence[Statistic]) -> int:
     """The work that vectors are, in numbers."""
     return vectors.flat.size + VECTOR * len(vectors) * len(statistics)
@@ -310,12 +305,12 @@ def _step(solving: Solving, counted: Counted | None) -> ModelCall | Answers:
     except StopIteration as end:
         answers: Answers = end.value
         return answers
+    except RefutedError as error:
+        raise ProblemError(500, str(error), vector=error.vector) from None
 
 
 def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any:
     """The answers of some vectors at their places among all vectors of the request."""
-    if places is None:
-        return values
     if len(values) == count:
         whole = np.empty(count, values.dtype)
     else:
@@ -346,8 +341,9 @@ def _bytes_of(vectors: Vectors, statistics: Sequence[Statistic], choice: Choice)
     return int(2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * count * len(statistics))
 
 
-def _name_place(error: ProblemError, places: Any) -> None:
-    """Have a problem name the vector by its place in the request."""
+def _placed_error(error: ProblemError, question: Question) -> ProblemError:
+    """The same problem, with the vector named by its place in the request."""
     vector = error.members.get("vector")
-    if places is not None and isinstance(vector, int):
-        error.members = {**error.members, "vector": int(places[vector])}
+    if question.places is not None and isinstance(vector, int):
+        error.members = {**error.members, "vector": int(question.places[vector])}
+    return error

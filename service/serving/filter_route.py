@@ -20,9 +20,9 @@ from service.process import metrics
 from service.serving import schemas
 from service.serving.bodies import npy_header
 from service.serving.engine import Engine
-from service.serving.exchange import Exchange, header_text
+from service.serving.exchange import Exchange
 from service.serving.formats import BINARY, FORMATS
-from service.serving.gateway import with_body
+from service.serving.gateway import header_text, with_body
 from service.serving.json_body import Body
 from service.serving.options import one_of
 from service.serving.routes import PlainRoute
@@ -108,14 +108,14 @@ def _timed(chosen: LoadedFilter, tile: Any, stack: Pixels, answer: Pixels) -> fl
 
 
 def _kind(exchange: Exchange) -> str:
-    given = exchange.head.headers.get(b"content-type", NPY.encode()).decode("latin-1").partition(";")[0].strip().lower()
+    given = exchange.headers.get(b"content-type", NPY.encode()).decode("latin-1").partition(";")[0].strip().lower()
     if given not in (NPY, RAW):
         raise ProblemError(415, f"Content-Type must be {NPY} or {RAW}.", accepted=[NPY, RAW])
     return given
 
 
 def _query(exchange: Exchange) -> dict[str, str]:
-    pairs = parse_qsl(exchange.head.query.decode("latin-1"), keep_blank_values=True)
+    pairs = parse_qsl(exchange.query.decode("latin-1"), keep_blank_values=True)
     query = dict(pairs)
     if len(query) < len(pairs):
         raise BadInputError("A query parameter is there twice.")

@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from service.serving.answer import Answer
 from service.serving.bodies import Question
 from service.serving.json_body import Body, BodyLimits
 from service.serving.options import MOST, NAN, STABLE, MedianOptions
+from service.statistics.fed_grid import Floats
 from service.statistics.layout import EVEN
-from service.statistics.scaling import Floats
 
 Sent = tuple[bytes, dict[str, str]]
 UNSAID = frozenset({"", "application/x-www-form-urlencoded"})  # no Content-Type, and what curl -d says by itself
@@ -60,7 +60,12 @@ class Format:
     schema: Callable[[str], dict[str, Any]] = lambda _: BINARY
     answer: Callable[[str], dict[str, Any]] = lambda _: BINARY
 
+    @cached_property
+    def content_type(self) -> bytes:
+        return self.media_type.encode()
 
+
+@lru_cache(maxsize=64)
 def format_of(content_type: bytes) -> Format:
     """The format a request is in: JSON, unless it says otherwise."""
     given = content_type.decode("latin-1").partition(";")[0].strip().lower()
@@ -104,7 +109,7 @@ def table() -> str:
 
 def _write_json(answer: Answer) -> bytes:
     # lists, not arrays: orjson 3.13 with OPT_SERIALIZE_NUMPY writes beyond its buffer for long numbers
-    return orjson.dumps({answer.told: answer.values.tolist(), **answer.about})
+    return orjson.dumps({answer.question.options.told: answer.values.tolist(), **answer.about})
 
 
 def _pack_json(vectors: Iterable[npt.ArrayLike], options: Mapping[str, Any]) -> Sent:

@@ -10,33 +10,34 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
+from urllib.parse import quote
 
 from fastapi import FastAPI
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import ProblemError, or_shortage
 from service.serving.answer import Answer
 from service.serving.bodies import Question, settled
 from service.serving.engine import Engine
-from service.serving.exchange import NO_HEAD, UNKNOWN, Exchange, Exchanges, Head, Reply
+from service.serving.exchange import UNKNOWN, Exchange, Exchanges, Fields
+from service.serving.formats import answer_format, format_of
 from service.serving.json_body import Body
-from service.serving.options import ROUTES
+from service.serving.options import ROUTES, read_query
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
-Answering = Callable[[Exchange, Question], Awaitable[Answer]]
-LARGE = 1 << 16  # bytes of a body or an answer that is worth counting
+LARGE = 1 << 16  # bytes of an answer that a client may not read at once
 OF_MODELS = (*ROUTES, "/filter", "/models", "/v2/models")
 
 
 class Gateway:
     """The ASGI application: an exchange around every request, and errors as problem details."""
 
-    def __init__(self, app: FastAPI, engine: Engine, answer: Answering, paths: Collection[str]) -> None:
+    def __init__(self, app: FastAPI, engine: Engine, paths: Collection[str]) -> None:
         self.app = app
         self.engine = engine
-        self.answer = answer
         self.paths = frozenset(paths)  # POST to one of them is answered here
         self.exchanges = Exchanges(engine)
 
@@ -44,10 +45,9 @@ class Gateway:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = {name: value.strip(b" \t") for name, value in scope["headers"]}
-        head = Head(scope["method"], scope["path"], scope["query_string"], headers)
-        is_ours = head.path in self.paths and head.method == "POST"
-        exchange = scope["exchange"] = Exchange(self.exchanges, head, head.path if is_ours else UNKNOWN)
+        path = scope["path"]
+        is_ours = path in self.paths and scope["method"] == "POST"
+        exchange = scope["exchange"] = Exchange(self.exchanges, scope, path if is_ours else UNKNOWN)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -56,25 +56,24 @@ class Gateway:
 
         try:
             exchange.authorise()
-            if self.engine.loading and head.path.startswith(OF_MODELS):
+            if self.engine.loading and path.startswith(OF_MODELS):
                 await self.engine.loaded()
             if is_ours:
-                reply = await within_time(exchange, receive, self._ask)
-                with self.engine.memory.hold(len(reply.body)):
-                    await send_with_id(
-                        {"type": "http.response.start", "status": reply.status, "headers": reply.headers}
-                    )
-                    if len(reply.body) > LARGE:  # the second message waits until the client has read the first
-                        await send({"type": "http.response.body", "body": reply.body, "more_body": True})
-                        reply = reply._replace(body=b"")
-                    await send({"type": "http.response.body", "body": reply.body})
+                fields, content = await within_time(exchange, receive, self._ask)
+                fields += exchange.answered(200)
+                with self.engine.memory.hold(len(content)):
+                    await send({"type": "http.response.start", "status": 200, "headers": fields})
+                    if len(content) > LARGE:  # the second message waits until the client has read the first
+                        await send({"type": "http.response.body", "body": content, "more_body": True})
+                        content = b""
+                    await send({"type": "http.response.body", "body": content})
             else:
                 await self.app(scope, receive, send_with_id)
         except Exception as error:
             failure = or_shortage(error)
             if not isinstance(error, ProblemError):
-                fields = {"request_id": exchange.id.decode(), "path": head.path}
-                log.exception("request failed", extra={"fields": fields})
+                said = {"request_id": exchange.id.decode(), "path": path}
+                log.exception("request failed", extra={"fields": said})
                 if exchange.status:  # the answer has begun, and cannot be taken back
                     return
             if not isinstance(failure, ProblemError):
@@ -84,24 +83,55 @@ class Gateway:
             exchange.route = getattr(scope.get("route"), "path", exchange.route)
             exchange.end()
 
-    async def _ask(self, exchange: Exchange, body: Body) -> Reply:
-        """The answer to a body of POST /median or POST /quantile."""
-        head, limits = exchange.head, self.engine.limits
-        options, form, _ = head.options, head.format, head.answer_format  # mistakes in them are told in this order
+    async def _ask(self, exchange: Exchange, body: Body) -> tuple[Fields, bytes]:
+        """The answer to a body of POST /median or POST /quantile, and the headers that go with it."""
+        engine, headers, limits = self.engine, exchange.headers, self.engine.limits
+        options = read_query(exchange.query, exchange.path)  # mistakes are told in this order
+        form = format_of(headers.get(b"content-type", b""))
+        wanted = answer_format(headers.get(b"accept", b""), form)
 
         def read() -> Question:
             return settled(form.read(body, options, limits), limits)
 
-        question = await self.engine.read(body, form.memory, read, form.table)
-        return exchange.conclude(await self.answer(exchange, question), question.table)
+        question = await engine.read(body, form.memory, read, form.table)
+        until = exchange.started + engine.settings.timeout_s
+        answer = engine.answer_now(question) or await engine.answers(question, until)
+        content = wanted.write(answer)
+        fields = [(b"content-type", wanted.content_type), (b"content-length", b"%d" % len(content))]
+        if question.table is not None:
+            rows, columns = question.table
+            fields += [(b"x-median-rows", b"%d" % rows), (b"x-median-columns", b"%d" % columns)]
+        return fields + _beside(answer) if wanted.bare else fields, content
 
-    def refuse(self, problem: ProblemError) -> Reply:
+    def refuse(self, problem: ProblemError) -> Response:
         """The answer to what is no request yet: its head is too large, too late or not HTTP."""
-        exchange = Exchange(self.exchanges, NO_HEAD, UNKNOWN)
+        exchange = Exchange(self.exchanges)
         response = exchange.refuse(problem)
-        fields = exchange.answered(problem.status)[:2]  # the connection is closed in any case
+        response.raw_headers += exchange.answered(problem.status)[:2]  # the connection is closed in any case
         exchange.end()
-        return Reply(problem.status, response.raw_headers + fields, bytes(response.body))
+        return response
+
+
+def header_text(name: str) -> str:
+    """A name as a header can carry it: what is not printable ASCII, commas and percent signs are percent-encoded."""
+    return quote(name, safe="!#$&'()*+-./:;=?@[]^_`{|}~ ")
+
+
+def _beside(answer: Answer) -> Fields:
+    """Headers for what a body of numbers alone has no room for."""
+    fields: Fields = []
+    if answer.bounds is not None:
+        fields.append((b"x-median-error-bound", repr(float(answer.bounds.max())).encode()))
+    if answer.question.options.details:
+        found = answer.found
+        times = found.queue_s * 1e3, found.inference_s * 1e3, found.total_s * 1e3
+        fields += [
+            (b"x-median-models", ",".join(map(header_text, sorted(found.models))).encode()),
+            (b"x-median-fallback", b"%d" % found.fallback),
+            (b"x-median-batch-size", b"%d" % found.batch_size),
+            (b"server-timing", b"queue;dur=%.3f, inference;dur=%.3f, total;dur=%.3f" % times),
+        ]
+    return fields
 
 
 async def within_time(
@@ -129,7 +159,7 @@ async def with_body(request: Request, answer: Callable[[Request, Body], Awaitabl
 
 async def _read_body(exchange: Exchange, receive: Receive) -> Body:
     """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
-    headers, limit = exchange.head.headers, exchange.shared.settings.max_body
+    headers, limit = exchange.headers, exchange.shared.settings.max_body
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
     length = headers.get(b"content-length", b"0")

@@ -19,7 +19,7 @@ import numpy as np
 import simdjson
 
 from service.errors import BadInputError
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 
 Body = bytes | bytearray
 MemberPath = tuple[str | int, ...]

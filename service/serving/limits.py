@@ -11,11 +11,11 @@ from math import inf
 from typing import Any
 
 import httptools
+from starlette.responses import Response
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import ProblemError
-from service.serving.exchange import Reply
 from service.serving.gateway import Gateway
 
 SLICE = 4096  # bytes the parser is shown at a time, so that few requests in a row are taken in
@@ -67,6 +67,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.timer: asyncio.TimerHandle | None = None
         self.beyond = False  # a connection too many
         self.refused = False
+        self.ending = False  # the service ends: the next answer is the last
         self.lingers = False  # nothing more is written: what still comes is let by until `due`
 
     @property
@@ -171,6 +172,8 @@ class LimitedProtocol(HttpToolsProtocol):
         length = lengths[0].strip(b" \t") if lengths else b""
         self.left = int(length) if length.isdigit() else None
         super().on_headers_complete()
+        if self.ending and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self.brought = True
@@ -200,10 +203,19 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.behind:
             self.loop.call_soon(self._go_on)
 
-    def _write(self, reply: Reply) -> None:
+    def shutdown(self) -> None:
+        """The service ends. A client that has not asked yet may be about to, and has a moment for one request."""
+        self.ending = True
+        if self.cycle is None and not (self.refused or self.beyond):
+            self._due_in(LINGER)
+        else:
+            super().shutdown()
+
+    def _write(self, response: Response) -> None:
         """Write an answer, the last one of the connection."""
-        lines = [*self.server_state.default_headers, *reply.headers, (b"connection", b"close")]
-        content = [STATUS_LINE[reply.status], *(b"%b: %b\r\n" % line for line in lines), b"\r\n", reply.body]
+        lines = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
+        status, body = STATUS_LINE[response.status_code], bytes(response.body)
+        content = [status, *(b"%b: %b\r\n" % line for line in lines), b"\r\n", body]
         self.transport.write(b"".join(content))
 
     def _refuse(self, problem: ProblemError) -> None:

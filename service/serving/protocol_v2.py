@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,15 +26,14 @@ from service.errors import BadInputError, ProblemError
 from service.models.registry import LoadedModel
 from service.serving import json_body
 from service.serving.bodies import Question, settled
-from service.serving.engine import Choice, Engine
-from service.serving.gateway import Answering, with_body
+from service.serving.engine import Engine
+from service.serving.gateway import with_body
 from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
-from service.serving.options import VECTORS, QuantileOptions, merged, numbers_of
+from service.serving.options import VECTORS, MedianOptions, QuantileOptions, merged, numbers_of
 from service.serving.routes import PlainRoute
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 from service.statistics.solve import Answers
 from service.statistics.statistic import Statistic
-from service.statistics.vectors import Vectors
 
 SERVER = {"name": "onnx-median", "version": __version__, "extensions": ["binary_tensor_data"]}
 VERSION = "1"
@@ -62,11 +62,25 @@ class Contract(NamedTuple):
     output_type: str | None = None  # that of the input
 
 
+@dataclass(frozen=True)
+class ColumnOptions(MedianOptions):
+    """What a model itself is asked for: all its columns."""
+
+    wanted: tuple[Statistic, ...] = ()
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        return self.wanted
+
+    def shaped(self, columns: list[Any], dtype: np.dtype[Any]) -> Any:
+        return np.stack(columns, 1).astype(dtype, copy=False)
+
+
 QUANTILE = "quantile"
 CHOICES = QuantileOptions.members - VECTORS
 
 
-def router(engine: Engine, answering: Answering) -> APIRouter:
+def router(engine: Engine) -> APIRouter:
     """All routes of the protocol."""
 
     def is_quantile(request: Request) -> bool:
@@ -127,11 +141,10 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
                 return Call(contract, *_read(header), binary, most)
 
         call = await engine.read(header, json_body.memory_for, read)
-        wanted = [Statistic.of(column, model.d) for column in model.columns]
-        vectors, choice = Vectors.matrix(call.values), Choice(engine.registry, name=model.name)
-        with engine.gate.admit(len(vectors)):
-            found = await engine.solve(vectors, wanted, choice)
-        return call.answer(np.stack(found.values, 1).astype(call.values.dtype, copy=False), _about(found))
+        wanted = tuple(Statistic.of(column, model.d) for column in model.columns)
+        question = Question.matrix(call.values, ColumnOptions(model=model.name, wanted=wanted))
+        answer = engine.answer_now(question) or await engine.answers(question)
+        return call.answer(answer.values, _about(answer.found))
 
     async def quantiles(request: Request, body: Body) -> Response:
         header, binary = _split(body, request.headers.get(HEADER_LENGTH))
@@ -144,8 +157,9 @@ def router(engine: Engine, answering: Answering) -> APIRouter:
             return call, settled(Question.matrix(call.values, options), most)
 
         call, question = await engine.read(header, json_body.memory_for, read)
-        told = await answering(request.scope["exchange"], question)
-        return call.answer(told.values, _about(told.found))
+        until = request.scope["exchange"].started + engine.settings.timeout_s
+        answer = engine.answer_now(question) or await engine.answers(question, until)
+        return call.answer(answer.values, _about(answer.found))
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
     error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}

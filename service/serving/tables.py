@@ -28,7 +28,7 @@ from service.serving.answer import Answer
 from service.serving.bodies import Question
 from service.serving.json_body import Body, BodyLimits, too_long, too_many
 from service.serving.options import NUMBER, MedianOptions
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 
 FIRST_LINE = 1 << 20  # bytes
 SCHEMA = 1 << 20
@@ -233,10 +233,10 @@ def write_csv(answer: Answer) -> bytes:
     """A line for each vector, the name of its column first if it has one; nothing stands for NaN."""
     rows = answer.values.reshape(len(answer.values), -1).tolist()
     lines = [",".join("" if isnan(number) else repr(number) for number in row) for row in rows]
-    if answer.names is None:
-        return "\n".join([",".join(answer.labels), *lines, ""]).encode()
-    named = [f"{_cell(name)},{line}" for name, line in zip(answer.names, lines, strict=True)]
-    return "\n".join(["column," + ",".join(answer.labels), *named, ""]).encode()
+    if answer.question.names is None:
+        return "\n".join([",".join(answer.question.options.labels()), *lines, ""]).encode()
+    named = [f"{_cell(name)},{line}" for name, line in zip(answer.question.names, lines, strict=True)]
+    return "\n".join(["column," + ",".join(answer.question.options.labels()), *named, ""]).encode()
 
 
 def _cell(name: str) -> str:
@@ -250,9 +250,11 @@ def write_arrow(file: bool, answer: Answer) -> bytes:
     """The same as a table."""
     pa = arrow()
     values = answer.values.reshape(len(answer.values), -1)
-    columns = [] if answer.names is None else [pa.array(answer.names, pa.string())]
+    columns = [] if answer.question.names is None else [pa.array(answer.question.names, pa.string())]
     columns += [pa.array(np.ascontiguousarray(column)) for column in values.T]
-    return _stored(pa, file, columns, ["column"] * (answer.names is not None) + answer.labels)
+    return _stored(
+        pa, file, columns, ["column"] * (answer.question.names is not None) + answer.question.options.labels()
+    )
 
 
 def _stored(pa: Any, file: bool, columns: list[Any], names: list[str]) -> bytes:

@@ -19,7 +19,7 @@ from service.serving.gateway import with_body
 from service.serving.json_body import Body, BodyLimits
 from service.serving.routes import PlainRoute
 from service.serving.watching import LONGEST, Watcher
-from service.statistics.scaling import Floats, NotFiniteError
+from service.statistics.fed_grid import Floats
 
 NUMPY_LONGEST = 1 << 21  # values
 NUMPY_S = 0.2  # for all runs but the first
@@ -117,8 +117,9 @@ def _whole(name: str, text: str) -> int:
 
 
 def _time_numpy(vector: Floats) -> tuple[float, float, int]:
-    if not np.isfinite(vector).all():
-        raise BadInputError(f"{NotFiniteError(vector[None])}.", vector=0)
+    if not (finite := np.isfinite(vector)).all():
+        at = int(np.argmin(finite))
+        raise BadInputError(f"{vector[at]} is not a finite number.", vector=0, index=at)
     times: list[float] = []
     with np.errstate(over="ignore"):
         while len(times) < RUNS and sum(times) < NUMPY_S:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from math import frexp, ldexp, nextafter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,8 +16,8 @@ from service.models.entries import UnusableModelError
 from service.serving.engine import Engine
 from service.serving.turns import Turns
 from service.statistics.counting import proven
+from service.statistics.fed_grid import FedGrid, Floats
 from service.statistics.layout import median_target
-from service.statistics.scaling import FedGrid, Floats, NotFiniteError, Scaled, scale
 from service.watch.formulas import formula
 from service.watch.network import LayerOfNeurons, OpenNetwork, Values
 from service.watch.scenes import story
@@ -24,6 +26,7 @@ from service.watch.specimens import Placement, Specimen, choose, watchable
 OPEN = 6  # networks that are kept
 EACH, ALL = 8192, 1 << 17  # neurons of one tensor, and of all layers, whose values are told
 LONGEST = 1 << 16  # values of a vector that may be watched, before a network is chosen
+SMALLEST = 1e-290  # difference of two numbers that can be drawn
 Result = TypeVar("Result")
 
 
@@ -77,23 +80,20 @@ class Watcher:
         return network
 
     def _watch(self, specimen: Specimen, place: Placement, vector: Floats) -> dict[str, Any]:
-        fed = np.tile(vector, place.repeat)[None]
-        try:
-            scaled = scale(fed, place.lowest, specimen.d, specimen.grid)
-        except NotFiniteError as error:
-            raise BadInputError(f"{error}.", vector=0, index=error.index) from None
+        fed = np.tile(vector, place.repeat)
+        scaled = scale(fed, place.lowest, specimen.d, specimen.grid)
         network = self._open(specimen)
-        row = scaled.rows
+        row = scaled.row
         values = network.run(row)
         about = specimen.description
         return {
             "model": specimen.name,
             "loaded": specimen.loaded,
             **{key: about.get(key) for key in ("construction", "theorem", "d", "depth", "width", "size", "domain")},
-            **_answer(specimen, place, scaled, float(values[network.output].reshape(-1)[place.column]), fed.shape[1]),
+            **_answer(specimen, place, scaled, float(values[network.output].reshape(-1)[place.column]), len(fed)),
             "entries": _entries(place, len(vector), specimen.d),
             "input": row.reshape(-1).tolist(),
-            "to_data": _way_back(scaled, specimen.grid),
+            "to_data": scaled.way_back,
             "layers": list(_told(network.layers, values)),
             "story": story(network, values),
         }
@@ -101,20 +101,14 @@ class Watcher:
 
 def _answer(specimen: Specimen, place: Placement, scaled: Scaled, y: float, n: int) -> dict[str, Any]:
     """What the network says, and whether counting proves it."""
-    grid, column, row = specimen.grid, specimen.columns[place.column], scaled.rows
+    grid, column, row = specimen.grid, specimen.columns[place.column], scaled.row
     under, over = row[row < y], row[row > y]
     up = float(under.max() - grid.low) if under.size else 0.0
     down = float(grid.high - over.min()) if over.size else 0.0
     counts = [y, under.size, over.size, *(() if column.single else (up, down))]
-    found = proven(np.array([counts]), column, specimen.d, grid)
-    right = bool(found.right[0])
-    low, high = (found.low, found.high) if right else (np.array([y]), np.array([y]))
-    return {
-        "output": y,
-        "answer": float(scaled.back(low, high, median_target(n).weight)[0]),
-        "certified": right,
-        "error_bound": scaled.frames[0].bound,
-    }
+    low, high, right = proven(counts, column, specimen.d, grid)
+    value = low + median_target(n).weight * (high - low) if right else y
+    return {"output": y, "answer": scaled.back(value), "certified": bool(right), "error_bound": scaled.bound}
 
 
 def _entries(place: Placement, n: int, d: int) -> list[int]:
@@ -125,13 +119,60 @@ def _entries(place: Placement, n: int, d: int) -> list[int]:
     return [int(place) for place in places]
 
 
-def _way_back(scaled: Scaled, grid: FedGrid) -> dict[str, float]:
-    """4 (slope v + offset) is the caller's number behind a value v of the network's domain; a quarter never overflows."""
-    frame = scaled.frames[0]
-    if not frame.step:  # all values are one
-        return {"slope": 0.0, "offset": frame.low / 4}
-    step = frame.step / 4 / frame.factor
-    return {"slope": step / grid.unit, "offset": -(grid.low / grid.unit + frame.shift) * step}
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """A vector on a network's grid, in proportion: `step` apart where the grid numbers are 1 apart, and moved by `shift`."""
+
+    row: Floats
+    grid: FedGrid
+    low: float
+    high: float
+    step: float
+    shift: float
+
+    @property
+    def bound(self) -> float:
+        """How far the answer may be from the median: half a step, and the rounding of the way back and of a mean."""
+        return self.step / 2 + max(-self.low, self.high) * 2.0**-51 if self.step else 0.0
+
+    def back(self, value: float) -> float:
+        """The number behind a value of the network."""
+        found = ((value - self.grid.low) / self.grid.unit - self.shift) * self.step
+        return min(max(found, self.low), self.high)
+
+    @property
+    def way_back(self) -> dict[str, float]:
+        """4 (slope v + offset) is the number behind a value v of the network; a quarter never overflows."""
+        grid = self.grid
+        if not self.step:  # all values are one
+            return {"slope": 0.0, "offset": self.low / 4}
+        return {"slope": self.step / 4 / grid.unit, "offset": -(grid.low / grid.unit + self.shift) * (self.step / 4)}
+
+
+def scale(vector: Floats, lowest: int, d: int, grid: FedGrid) -> Scaled:
+    """A vector rounded to a power of two times the grid, and padded to d. The picture shows numbers in proportion, while
+    ordinary answers go through their order alone (`service.statistics.ordered`)."""
+    if not (finite := np.isfinite(vector)).all():
+        at = int(np.argmin(finite))
+        raise BadInputError(f"{vector[at]} is not a finite number.", vector=0, index=at)
+    low, high = float(vector.min()), float(vector.max())
+    factor = 2.0**-100 if max(-low, high) > 2.0**1000 else 1.0  # differences that overflow are taken of smaller numbers
+    apart = high * factor - low * factor
+    if 0 < apart < SMALLEST:
+        raise BadInputError(f"The numbers are closer together than {SMALLEST:g}, which cannot be drawn.", vector=0)
+    row = np.full((1, d), grid.high, grid.dtype)
+    row[:, :lowest] = grid.low
+    step, shift, units = 0.0, 0.0, np.zeros(len(vector))
+    if apart:
+        step = ldexp(1.0, frexp(nextafter(apart, 0.0))[1] - grid.bits)
+        units = np.rint(vector * factor / step)
+        if units.max() - units.min() > 2.0**grid.bits:  # both ends were rounded outwards
+            step *= 2
+            units = np.rint(vector * factor / step)
+        if units.min() < 0 or units.max() > 2.0**grid.bits:
+            shift = -float(units.min())
+    row[:, lowest : lowest + len(vector)] = (units + shift) * grid.unit + grid.low
+    return Scaled(row, grid, low, high, step / factor, shift)
 
 
 def _told(layers: Sequence[LayerOfNeurons], values: Values) -> Iterator[dict[str, Any]]:

@@ -14,29 +14,18 @@ counts this way, and no answer leaves the service without this proof.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
 from exporter.ir.graph import Graph
+from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target
-from service.statistics.scaling import FedGrid, Floats
 
 PREFIX = "served_"
 OUTPUT = PREFIX + "answers"
-
-
-class Proven(NamedTuple):
-    """The two order statistics behind a column, in each row, and whether the counts prove them. `below` has the number of
-    entries below both where the column is one rank."""
-
-    low: Floats
-    high: Floats
-    right: npt.NDArray[np.bool_]
-    below: Floats | None
 
 
 def width(column: Target) -> int:
@@ -44,16 +33,25 @@ def width(column: Target) -> int:
     return 3 if column.single else 5
 
 
-def proven(counted: npt.NDArray[Any], column: Target, d: int, grid: FedGrid) -> Proven:
-    """What the counts of rows (rows, width) prove of one column."""
-    k, (end, below, above) = column.low, counted.T[:3]
+def proven(counted: Any, column: Target, d: int, grid: FedGrid) -> tuple[Any, Any, Any]:
+    """The two order statistics behind a column, and whether the counts prove them.
+
+    `counted` are the numbers of one row, or an array of them for each of several rows.
+    """
+    k, (end, below, above) = column.low, counted[:3]
     if column.single:
-        return Proven(end, end, (below < k) & (k <= d - above), below)
-    up, down = counted.T[3:]
-    low = np.where(below == k, grid.low + up, end)
-    high = np.where(d - above == k, grid.high - down, end)
-    near = np.abs(low + column.weight * (high - low) - end) <= grid.tolerance
-    return Proven(low, high, (below <= k) & (k <= d - above) & near, None)
+        return end, end, (below < k) & (k <= d - above) & (end >= grid.low)  # NaN is above nothing
+    up, down = counted[3:]
+    low = _either(below == k, grid.low + up, end)
+    high = _either(d - above == k, grid.high - down, end)
+    near = abs(low + column.weight * (high - low) - end) <= grid.tolerance
+    return low, high, (below <= k) & (k <= d - above) & near
+
+
+def _either(test: Any, yes: Any, no: Any) -> Any:
+    if isinstance(test, bool):
+        return yes if test else no
+    return np.where(test, yes, no)
 
 
 def _two_sides(graph: Graph, value: str, n: int) -> str:

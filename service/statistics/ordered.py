@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from service.statistics.scaling import FedGrid, Floats
-from service.statistics.vectors import Counts, Numbers, Places, Vectors
+from service.statistics.fed_grid import FedGrid, Floats
+from service.statistics.vectors import Numbers, Places, Vectors
 
 Ints = npt.NDArray[np.integer[Any]]
 SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
@@ -22,7 +22,8 @@ _LEAST: dict[int, Any] = {4: np.int32(-(2**31)), 8: np.int64(-(2**63))}
 
 def _mirrored(integers: Ints) -> Ints:
     """From bits to order, and back: the map is its own inverse, except that -0.0 becomes 0.0."""
-    return np.where(integers < 0, _LEAST[integers.itemsize] - integers, integers)
+    negative = integers < 0
+    return np.where(negative, _LEAST[integers.itemsize] - integers, integers) if negative.any() else integers
 
 
 def to_ordered(values: Numbers) -> Ints:
@@ -40,18 +41,19 @@ def from_ordered(ordered: Ints, dtype: np.dtype[Any]) -> Numbers:
 
 
 class Ordered:
-    """Vectors as ordered integers: a matrix where all have one length, and flat where not."""
+    """Vectors as ordered integers: a lone vector, a matrix where all have one length, or one behind the other.
+
+    A lone vector is nearly all that small requests ask for: its shift and its ranks are plain numbers.
+    """
 
     def __init__(self, vectors: Vectors, ordered: Ints | None = None) -> None:
         flat = to_ordered(vectors.flat) if ordered is None else ordered
-        plain = UNSIGNED[flat.itemsize]
-        self.vectors, self.lengths, self.fixed = vectors, vectors.lengths, vectors.fixed
-        self.ordered: Ints = flat.reshape(len(vectors), self.fixed) if self.fixed else flat
+        self.vectors, self.lengths, self.fixed, self.lone = vectors, vectors.lengths, vectors.fixed, len(vectors) == 1
+        self.ordered: Ints = flat.reshape(-1, self.fixed) if self.fixed and not self.lone else flat
         self.smallest = self.reduce(np.minimum, self.ordered)
-        self.above = self.ordered.view(plain) - self.spread(self.smallest).view(plain)
-        # the number of bits of the widest; one too many, where a float rounds up to a power of two, does no harm
-        self.widths = np.frexp(self.reduce(np.maximum, self.above).astype(np.float64))[1]
-        self._grid: dict[int, tuple[Ints, npt.NDArray[np.int32] | None]] = {}
+        self.above = (self.ordered - self.spread(self.smallest)).view(UNSIGNED[flat.itemsize])
+        self.largest = self.reduce(np.maximum, self.above)  # above the smallest
+        self._grid: dict[int, tuple[Ints, Any]] = {}
 
     def take(self, chosen: Places) -> Ordered:
         """Some of the vectors."""
@@ -60,67 +62,100 @@ class Ordered:
         part = Vectors(self.ordered.reshape(-1), self.lengths).take(chosen)
         return Ordered(part, part.flat)
 
-    def spread(self, each: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def spread(self, each: Any) -> Any:
         """A number of each vector beside all its entries."""
+        if self.lone:
+            return each
         return each[:, None] if self.fixed else np.repeat(each, self.lengths)
 
     def reduce(self, how: np.ufunc, what: npt.NDArray[Any], dtype: Any = None) -> npt.NDArray[Any]:
         """One number for each vector."""
+        if self.lone:
+            return np.asarray(how.reduce(what, dtype=dtype, keepdims=True))
         if self.fixed:
             return np.asarray(how.reduce(what, 1, dtype=dtype))
         return np.asarray(how.reduceat(what, self.vectors.starts, dtype=dtype))
 
-    def grid(self, bits: int) -> tuple[Ints, npt.NDArray[np.int32] | None]:
+    def grid(self, bits: int) -> tuple[Ints, Any]:
         """All entries as whole grid numbers from 0 to 2^bits - 1, and how far each vector was shifted, None for nowhere."""
         if bits not in self._grid:
-            shifts = np.maximum(self.widths - bits, 0)
-            if shifts.any():
-                self._grid[bits] = self.above >> self.spread(shifts).astype(self.above.dtype), shifts
-            else:
-                self._grid[bits] = self.above, None
+            shift: Any
+            if self.lone:
+                shift = max(0, int(self.largest[0]).bit_length() - bits)
+                moved = shift > 0
+            else:  # where a float rounds up to a power of two, a shift is one too many, which does no harm
+                shift = np.maximum(np.frexp(self.largest.astype(np.float64))[1] - bits, 0).astype(self.above.dtype)
+                moved = bool(shift.any())
+            self._grid[bits] = (self.above >> self.spread(shift), shift) if moved else (self.above, None)
         return self._grid[bits]
 
-    def rows(self, lowest: Counts, model: Any) -> Floats:
+    def rows(self, lowest: Any, model: Any) -> Floats:
         """Rows of d numbers: `lowest` lowest ones, the vector, and highest ones, which are above all of it."""
         grid, d = model.grid, model.d
         whole = self.grid(grid.bits)[0]
-        if grid.bits < 31:
-            whole = whole.astype(np.int32)  # floats are made of signed integers faster
-        numbers: Any = whole.astype(grid.dtype)
-        numbers *= grid.dtype.type(grid.unit)
+        if grid.bits < 31:  # floats are made of signed integers faster
+            whole = whole.view(np.int32) if whole.itemsize == 4 else whole.astype(np.int32)
+        numbers: Any = np.multiply(whole, grid.unit, dtype=grid.dtype, casting="unsafe")
         if grid.low:
             numbers += grid.dtype.type(grid.low)
         if self.fixed == d:
-            return np.asarray(numbers)
+            return np.asarray(numbers.reshape(-1, d))
         rows = np.empty((len(self.lengths), d), grid.dtype)
-        if self.fixed and (lowest == lowest[0]).all():
-            at = int(lowest[0])
-            rows[:, :at], rows[:, at : at + self.fixed], rows[:, at + self.fixed :] = grid.low, numbers, grid.high
+        if isinstance(lowest, int):
+            end = lowest + self.fixed
+            rows[:, :lowest], rows[:, lowest:end], rows[:, end:] = grid.low, numbers, grid.high
             return rows
         place = np.arange(d)[None]
-        before, end = lowest[:, None], (lowest + self.lengths)[:, None]
-        rows[:] = np.where(place >= end, grid.high, grid.low)
-        rows[(place >= before) & (place < end)] = numbers.ravel()
+        before, ends = lowest[:, None], (lowest + self.lengths)[:, None]
+        rows[:] = np.where(place >= ends, grid.high, grid.low)
+        rows[(place >= before) & (place < ends)] = numbers.ravel()
         return rows
 
-    def entries(self, value: Floats, ranks: Counts, grid: FedGrid) -> Ints:
+    def _number(self, value: Any, grid: FedGrid) -> Any:
+        """A grid value as a whole grid number."""
+        if self.lone:
+            return round((value - grid.low) / grid.unit)
+        return np.rint((value.astype(np.float64) - grid.low) / grid.unit).astype(self.above.dtype)
+
+    def _plus(self, offset: Any) -> Ints:
+        """The ordered integer so far above the smallest of each vector."""
+        plain: Ints = self.smallest.view(self.above.dtype) + offset
+        return plain.view(self.smallest.dtype)
+
+    def entries(self, value: Any, ranks: Any, grid: FedGrid) -> Ints:
         """The entry of one rank of every vector, from the grid value that has this rank in its row.
 
         A value that is not the one of this rank gives any entry of its vector, or 0.
         """
-        number = np.rint((value.astype(np.float64) - grid.low) / grid.unit).astype(self.above.dtype)
-        entries, shifts = self.grid(grid.bits)
-        if shifts is None:
-            plain: Ints = self.smallest.view(number.dtype) + number
-            return plain.view(self.smallest.dtype)
+        number, (whole, shift) = self._number(value, grid), self.grid(grid.bits)
+        if shift is None:
+            return self._plus(number)
         spread = self.spread(number)
-        inside = entries == spread
+        inside = whole == spread
         bucket: Ints = self.ordered[inside]
+        if self.lone:
+            if len(bucket) > 1:
+                rank = ranks - 1 - int(np.count_nonzero(whole < number))
+                bucket = np.sort(bucket)[[min(max(rank, 0), len(bucket) - 1)]]
+            return bucket if len(bucket) else self.smallest
         sizes = self.reduce(np.add, inside, np.int64)
         if (sizes == 1).all():
             return bucket
-        before = self.reduce(np.add, entries < spread, np.int64)
+        before = self.reduce(np.add, whole < spread, np.int64)
         rank = np.clip(ranks - 1 - before, 0, np.maximum(sizes - 1, 0))  # as it is, where the value is right
         owner = np.repeat(np.arange(len(sizes)), sizes)
         bucket = np.append(bucket[np.lexsort((bucket, owner))], bucket.dtype.type(0))
         return bucket[np.where(sizes > 0, np.cumsum(sizes) - sizes + rank, -1)]
+
+    def least(self, value: Any, grid: FedGrid, dtype: np.dtype[Any]) -> tuple[Ints, npt.NDArray[np.float64]]:
+        """The least number that falls on a grid value, for every vector, and how far above it the others may be."""
+        number, (_, shift) = self._number(value, grid), self.grid(grid.bits)
+        if shift is None:
+            return self._plus(number), np.zeros(len(self.lengths))
+        by, one = np.asarray(shift, self.above.dtype), self.above.dtype.type(1)
+        first = np.asarray(number, self.above.dtype) << by
+        last = np.minimum(first + ((one << by) - one), self.largest)
+        least, most = (from_ordered(self._plus(each), dtype).astype(np.float64) for each in (first, last))
+        with np.errstate(over="ignore"):
+            reach = np.nextafter(most - least, np.inf)
+        return self._plus(first), np.minimum(reach, np.finfo(np.float64).max)

@@ -67,7 +67,7 @@ class Statistic:
 
         Where numpy's sum or difference leaves the range of the type, the two parts are weighted first.
         """
-        if self.is_element:
+        if self.is_element or (low is high and self.kind == "median" and low.dtype.kind == "f"):
             return low
         if low.dtype.kind != "f" and low.dtype != np.uint64:
             low, high = low.astype(np.int64, copy=False), high.astype(np.int64, copy=False)
@@ -108,11 +108,12 @@ def _target(statistic: Statistic, n: int) -> Target:
 def _mean(low: Numbers, high: Numbers) -> Numbers:
     if low.dtype.kind != "f":
         low, high = low.astype(np.float64), high.astype(np.float64)
-    half = low.dtype.type(0.5)
-    total = low + high
+    half, total = low.dtype.type(0.5), low + high
+    if np.isfinite(total).all():
+        mixed: Numbers = total * half
+        return mixed
     inside = np.isfinite(total) | ~np.isfinite(low) | ~np.isfinite(high)
-    mixed = total * half if inside.all() else np.where(inside, total * half, low * half + high * half)
-    return np.where(low == high, low, mixed)
+    return np.where(low == high, low, np.where(inside, total * half, low * half + high * half))
 
 
 def _lerp(low: Numbers, high: Numbers, t: npt.NDArray[np.float64]) -> Numbers:

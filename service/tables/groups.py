@@ -1,13 +1,13 @@
-"""Groups of equal keys, and whole columns as a single group: sorted in memory, or by duckdb beyond memory.
+"""Groups of equal keys, and whole columns: sorted in memory. Groups beyond memory are sorted by duckdb.
 
-Every key gets a code, 0, 1, ... in the order of appearance. One sort by code and word (`service.tables.types`) puts all
-groups one behind the other, each in the order of its values, and any number of statistics is read off.
+Every key gets a code in the order of the keys. One sort by code and word (`service.tables.types`) puts all groups one behind
+the other, each in the order of its values, and any number of statistics is read off.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,274 +15,249 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.statistics.statistic import Statistic
 from service.tables.inputs import Source, first_line
 from service.tables.query import TableQuery
-from service.tables.types import (
-    Counts,
-    Present,
-    TableError,
-    Words,
-    answers,
-    numbers,
-    plain,
-    plain_type,
-    ranks_of,
-    to_words,
-    word_of,
-)
+from service.tables.scratch import scratch_folder
+from service.tables.types import Counts, TableError, Take, Words, answers, plain, plain_type, word_of, words_of
 
-FEW = 1 << 15  # rows that are worth a look
 BLOCK = 1 << 18  # words that are compared at a time
-Codes = npt.NDArray[np.uint32]
-Picked = list[tuple[Words, Words, Any]]  # for each statistic: lower and upper words, and weights
-Found = tuple[Counts, Picked]  # the lengths of all groups, and their words
-Rows = tuple[Codes | None, list[tuple[Words, Present | None]]]  # codes, and for each column words and which are present
+MANY = 1 << 22  # codes that are counted at a time
+FEW = 4  # ranks that are found without sorting
+Codes = npt.NDArray[np.unsignedinteger[Any]]
+Made = list[list[Any]]  # for each column: counts and statistics as Arrow arrays
 
 
-def is_key(kind: pa.DataType) -> bool:
-    return not (pa.types.is_nested(plain_type(kind)) or pa.types.is_interval(plain_type(kind)))
-
-
-def _key_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which pyarrow hashes and sorts keys."""
-    kind = plain_type(kind)
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """The type in which a key is hashed and sorted, by pyarrow as by duckdb."""
+    if pa.types.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
-    others = {pa.float16(): pa.float32(), pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    others = {
+        pa.float16(): pa.float32(), pa.string_view(): pa.string(), pa.binary_view(): pa.binary(), pa.null(): pa.int8(),
+    }  # fmt: skip
     return others.get(kind, kind)
 
 
-class Distinct:
-    """The distinct values of a column in the order of appearance; the place of a value is its code."""
-
-    def __init__(self, kind: pa.DataType) -> None:
-        self.values = pa.array([], kind)
-
-    def codes(self, column: Any) -> Codes:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        places = pc.index_in(encoded.dictionary, value_set=self.values)
-        new = places.is_null().to_numpy(zero_copy_only=False)
-        known = places.fill_null(0).to_numpy().astype(np.uint32)
-        known[new] = len(self.values) + np.arange(np.count_nonzero(new))
-        self.values = pa.concat_arrays([self.values, encoded.dictionary.filter(pa.array(new))])
-        codes: Codes = known[encoded.indices.to_numpy()]
-        return codes
+def keys_of(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
+    """The key columns in the types in which keys are hashed and sorted, with one zero and one NaN."""
+    columns = []
+    for name in by:
+        column = plain(batch.column(name))
+        stored = _stored(column.type)
+        column = column.view(stored) if pa.types.is_temporal(column.type) else column.cast(stored)
+        if pa.types.is_floating(stored):
+            zero, nan = (pa.scalar(each, stored) for each in (0.0, np.nan))
+            column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+        columns.append(column)
+    return pa.table(columns, list(by))
 
 
-class Keys:
-    """Codes for the keys of rows. The codes of two columns make one number, which gets a code in turn."""
-
-    def __init__(self, schema: pa.Schema, by: Sequence[str]) -> None:
-        self.by, self.types = tuple(by), [plain_type(schema.field(name).type) for name in by]
-        self.columns = [Distinct(_key_type(kind)) for kind in self.types]
-        self.pairs = [Distinct(pa.uint64()) for _ in by[1:]]
-
-    def __len__(self) -> int:
-        """How many keys there are; without key columns all rows are one group."""
-        return len([*self.columns, *self.pairs][-1].values) if self.by else 1
-
-    def codes(self, columns: Sequence[Any]) -> Codes | None:
-        if not self.by:
-            return None
-        own = [each.codes(_normal(column)) for each, column in zip(self.columns, columns, strict=True)]
-        codes = own[0]
-        for pair, more in zip(self.pairs, own[1:], strict=True):
-            codes = pair.codes(pa.array(codes.astype(np.uint64) << np.uint64(32) | more))
-        return codes
-
-    def table(self) -> pa.Table:
-        """The keys in the order of their codes."""
-        if not self.by:
-            return pa.table({})
-        codes, columns = np.arange(len(self)), []
-        for pair, column in zip(reversed(self.pairs), reversed(self.columns[1:]), strict=True):
-            both = pair.values.to_numpy()[codes]
-            codes = both >> np.uint64(32)
-            columns.append(column.values.take(pa.array(both & np.uint64(2**32 - 1))))
-        columns.append(self.columns[0].values.take(pa.array(codes)))
-        typed = [
-            each.cast(kind) if pa.types.is_decimal(kind) else each
-            for each, kind in zip(reversed(columns), self.types, strict=True)
-        ]
-        return pa.table(typed, names=list(self.by))
-
-    def order(self) -> Any:
-        """The codes in the order of their keys, nulls last."""
-        if not self.by:
-            return np.zeros(1, np.int64)
-        columns = [each.cast(_key_type(each.type)) for each in self.table().columns]
-        table = pa.table(columns, names=list(self.by))
-        return pc.sort_indices(table, [(name, "ascending", "at_end") for name in self.by]).to_numpy()
+def shown(keys: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Keys in their own types again."""
+    columns = []
+    for name in keys.column_names:
+        kind, column = plain_type(schema.field(name).type), keys[name].combine_chunks()
+        column = column.cast(_stored(kind))
+        if pa.types.is_temporal(kind):
+            column = column.view(kind)
+        columns.append(column.cast(kind) if pa.types.is_decimal(kind) else column)
+    return pa.table(columns, keys.column_names)
 
 
-def _normal(column: Any) -> Any:
-    """A key column in its own type for keys, with one zero and one NaN."""
-    column = plain(column)
-    column = column.cast(_key_type(column.type))
-    if not pa.types.is_floating(column.type):
-        return column
-    return pc.if_else(pc.is_nan(column), pa.scalar(np.nan, column.type), pc.add(column, pa.scalar(0.0, column.type)))
+def in_order(table: pa.Table, by: Sequence[str]) -> Any:
+    """The places of the rows in the order of their keys, nulls last."""
+    return pc.sort_indices(table, [(name, "ascending", "at_end") for name in by])
 
 
-def coded(source: Source, question: TableQuery, keys: Keys, pieces: Any = None) -> Iterator[Rows]:
-    """All rows in turn. Rows are held until there are twice as many as keys, so that all look-ups together stay linear."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in source.batches([*keys.by, *question.columns], pieces):
-        held.append(batch)
-        rows += batch.num_rows
-        if rows > max(FEW, 2 * len(keys)):
-            yield _rows(held, question, keys)
-            held, rows = [], 0
-    if rows:
-        yield _rows(held, question, keys)
+def distinct(keys: pa.Table) -> tuple[pa.Table, Codes]:
+    """The distinct rows of some keys, and for every row the number of its own."""
+    codes: Any = np.zeros(len(keys), np.int64)
+    keys = keys.combine_chunks()
+    for i, column in enumerate(keys.columns):
+        own = column.chunk(0).dictionary_encode(null_encoding="encode")
+        if i:  # two numbers below 2^31 make one below 2^62, which gets a number in turn
+            both = codes.astype(np.int64) * len(own.dictionary) + own.indices.to_numpy()
+            own = pa.array(both).dictionary_encode()
+        codes, count = own.indices.to_numpy().view(np.uint32), len(own.dictionary)
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return keys.take(pa.array(first)), codes
 
 
-def _rows(held: list[pa.RecordBatch], question: TableQuery, keys: Keys) -> Rows:
-    batch = held[0] if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()[0]
-    found = []
-    for name in question.columns:
-        values, present = numbers(plain(batch.column(name)), f"column {name!r}", question.nan)
-        found.append((to_words(values), present))
-    return keys.codes([batch.column(name) for name in keys.by]), found
+def by_group(codes: list[Codes], words: list[Words], groups: int) -> tuple[Counts, Take]:
+    """The lengths of groups, and how their words are taken. The arrays in the lists are given up."""
+    whole = _joined(codes, np.uint32)
+    parts = (whole[at : at + MANY] for at in range(0, len(whole), MANY))
+    lengths = sum((np.bincount(part, minlength=groups) for part in parts), np.zeros(groups, np.int64))
+    before = np.cumsum(lengths) - lengths - 1
+
+    def take(ranks: Counts) -> Words:
+        places = np.minimum(before + ranks, max(0, len(whole) - 1))  # any word for a group of no words
+        if not len(whole):
+            return np.zeros(places.shape, words[0].dtype if words else np.uint32)
+        if words[0].itemsize == 8:
+            return _placed(whole, _joined(words, np.uint64), places)
+        both = whole.astype(np.uint64)
+        both <<= np.uint64(32)
+        at = 0
+        for i, part in enumerate(words):
+            both[at : at + len(part)] |= part
+            at += len(part)
+            words[i] = part[:0].copy()
+        both.sort()
+        taken: Words = both[places].astype(np.uint32)
+        return taken
+
+    return lengths, take
 
 
-class Store:
-    """The words of one column in memory, with the codes of their groups."""
+def _placed(codes: Codes, words: Words, places: Any) -> Words:
+    """The words of 64 bits at some places when sorted by group and then by size; `places` has a column for each group.
 
-    def __init__(self, word: Any, rows: int, keyed: bool) -> None:
-        self.word, self.keyed, self.count = word, keyed, 0
-        self.fused = keyed and word.itemsize == 4  # code and word share 64 bits
-        self.lengths = np.zeros(0 if keyed else 1, np.int64)
-        self.words = np.empty(rows, np.uint64 if self.fused else word)
-        self.codes = np.empty(rows if keyed and not self.fused else 0, np.uint32)
-
-    def add(self, codes: Codes | None, groups: int, words: Words, present: Present | None) -> None:
-        """Add some rows; `groups` is the number of groups so far."""
-        if present is not None:
-            codes, words = None if codes is None else codes[present], words[present]
-        self.lengths = self.lengths + len(words) if codes is None else counted(self.lengths, codes, groups)
-        end = self.count + len(words)
-        if end > len(self.words):  # the rows of CSV files are only estimated
-            self.words = np.append(self.words[: self.count], np.empty(end, self.words.dtype))
-            self.codes = np.append(self.codes[: self.count], np.empty(end if len(self.codes) else 0, np.uint32))
-        here = slice(self.count, end)
-        if self.fused and codes is not None:
-            np.left_shift(codes, 32, out=self.words[here], dtype=np.uint64)
-            self.words[here] |= words
-        else:
-            self.words[here] = words
-            if codes is not None:
-                self.codes[here] = codes
-        self.count = end
-
-    def pick(self, statistics: Sequence[Statistic]) -> Picked:
-        """The words that every statistic mixes, for every group."""
-        places = [places_of(self.lengths, each) for each in statistics]
-        words: Any = self.words[: self.count] if self.count else np.zeros(1, self.words.dtype)
-        if self.keyed and not self.fused and self.count:
-            take = _by_group(words, self.codes[: self.count], len(self.lengths))
-        else:
-            words.sort()
-            take = lambda at: words[at].astype(self.word)  # noqa: E731
-        return [(take(low), take(high), weight) for low, high, weight in places]
-
-
-def counted(lengths: Counts, codes: Codes, groups: int) -> Counts:
-    """The lengths of groups with some more rows."""
-    more = np.bincount(codes, minlength=groups)
-    more[: len(lengths)] += lengths
-    return more
-
-
-def places_of(lengths: Counts, statistic: Statistic) -> tuple[Counts, Counts, Any]:
-    """Where the ranks of a statistic stand when all groups are sorted one behind the other, and the weight of the upper."""
-    low, high, weight = ranks_of(statistic, lengths)
-    before, last = np.cumsum(lengths) - lengths - 1, max(0, int(lengths.sum()) - 1)
-    return np.minimum(before + low, last), np.minimum(before + high, last), weight
-
-
-def _by_group(words: Any, codes: Codes, groups: int) -> Callable[[Counts], Any]:
-    """How words of 64 bits are taken from their places when sorted by group and then by size.
-
-    The code and the upper bits of a word share 64 bits, and these are sorted. Words with the upper bits of a wanted word are
-    few, mostly one a group, and told apart afterwards.
+    Code and word share 64 bits, and these are sorted. Where they do not fit, the upper bits of the word are taken. The words
+    that have them in common with a wanted word are few, and sorted by the rest of their bits.
     """
     least = words.min()
-    words -= least
-    spare = 64 - max(1, int(groups - 1).bit_length())
-    shift = np.uint64(max(0, int(words.max()).bit_length() - spare))
+    spare = 64 - max(1, (places.shape[1] - 1).bit_length())
+    shift = np.uint64(max(0, int(words.max() - least).bit_length() - spare))
     both = codes.astype(np.uint64)
     both <<= np.uint64(spare)
-    for start in range(0, len(words), BLOCK):
-        both[start : start + BLOCK] |= words[start : start + BLOCK] >> shift
+    blocks = [(at, slice(at, at + BLOCK)) for at in range(0, len(words), BLOCK)]
+    for _, block in blocks:
+        both[block] |= (words[block] - least) >> shift
     both.sort()
-
-    def take(places: Counts) -> Any:
-        wanted = both[places]
-        upper = wanted & np.uint64((1 << spare) - 1)
-        if not shift:
-            return upper + least
-        same = []
-        for start in range(0, len(words), BLOCK):
-            here = slice(start, start + BLOCK)
-            same.append(start + np.flatnonzero(words[here] >> shift == upper[codes[here]]))
-        chosen = np.concatenate(same)
-        chosen = chosen[np.lexsort((words[chosen], codes[chosen]))]
-        counts = np.bincount(codes[chosen], minlength=groups)
-        at = np.cumsum(counts) - counts + places - np.searchsorted(both, wanted)
-        return words[chosen[np.minimum(at, len(chosen) - 1)]] + least  # any word for a group of no words
-
-    return take
-
-
-def in_memory(source: Source, question: TableQuery, keys: Keys) -> list[Found]:
-    """Lengths and words of all groups for each column, in the order of the codes, which `keys` gets."""
-    rows = source.rows
-    stores = [Store(word_of(source.schema.field(name).type), rows, bool(keys.by)) for name in question.columns]
-    for codes, words in coded(source, question, keys):
-        for store, own in zip(stores, words, strict=True):
-            store.add(codes, len(keys), *own)
-    found = []
-    while stores:
-        store = stores.pop(0)
-        found.append((store.lengths, store.pick(question.statistics)))
+    wanted = both[places]
+    upper = wanted & np.uint64((1 << spare) - 1)
+    found: Words = (upper << shift) + least
+    for row, own in enumerate(upper if shift else ()):
+        near = [at + np.flatnonzero((words[block] - least) >> shift == own[codes[block]]) for at, block in blocks]
+        few = np.concatenate(near)
+        counts = np.bincount(codes[few], minlength=places.shape[1])
+        inside = np.cumsum(counts) - counts + places[row] - np.searchsorted(both, wanted[row])
+        rest = (words[few] - least) & np.uint64((1 << int(shift)) - 1)
+        found[row] += _placed(codes[few], rest, np.minimum(inside, len(few) - 1)[None])[0]
     return found
 
 
-def on_disk(source: Source, question: TableQuery, keys: Keys) -> list[Found]:
+def picked(values: Any, ranks: Counts) -> Any:
+    """The values of some ranks; all values are moved about."""
+    wanted, start = np.unique(ranks), 0
+    if not len(values):
+        return np.zeros(ranks.shape, values.dtype)
+    if len(wanted) > FEW:
+        values.sort()
+        wanted = wanted[:0]
+    for rank in wanted.tolist():
+        values[start:].partition(rank - 1 - start)
+        start = rank
+    return values[ranks - 1]
+
+
+def _joined(parts: list[Any], dtype: Any) -> Any:
+    """Arrays one behind the other; each is given up as soon as it is copied."""
+    whole, at = np.empty(sum(map(len, parts)), dtype), 0
+    for i, part in enumerate(parts):
+        whole[at : at + len(part)] = part
+        at += len(part)
+        parts[i] = part[:0].copy()
+    return whole
+
+
+def columns_in_memory(source: Source, question: TableQuery) -> Made:
+    """Whole columns of one type, each of them sorted."""
+    kind = plain_type(source.schema.field(question.columns[0]).type)
+    word = word_of(kind)
+    found: list[list[Words]] = [[] for _ in question.columns]
+    for batch in source.batches(question.columns):
+        for name, parts in zip(question.columns, found, strict=True):
+            parts.append(words_of(batch, name, question.nan)[0])
+
+    def take(ranks: Counts) -> Words:
+        taken = np.zeros(ranks.shape, word)
+        for i, parts in enumerate(found):
+            taken[:, i] = picked(_joined(parts, word), ranks[:, i])
+        return taken
+
+    lengths = np.array([sum(map(len, parts)) for parts in found])
+    arrays = answers(kind, question.statistics, lengths, take)
+    return [[array.slice(i, 1) for array in arrays] for i in range(len(found))]
+
+
+def in_memory(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
+    """The keys of all groups in order, and the answers of each column."""
+    none = pa.RecordBatch.from_pylist([], source.schema)
+    tables, codes = [keys_of(none, question.by)], list[Any]()
+    words: list[list[Any]] = [[] for _ in question.columns]
+    for batch in source.batches([*question.by, *question.columns]):
+        keys, own = distinct(keys_of(batch, question.by))
+        tables.append(keys)
+        codes.append(own)
+        for name, parts in zip(question.columns, words, strict=True):
+            parts.append(words_of(batch, name, question.nan))
+    ends = np.cumsum([len(table) for table in tables])
+    keys, merged = distinct(pa.concat_tables(tables))
+    tables.clear()
+    order = in_order(keys, question.by)
+    places = np.empty(len(keys), np.uint32)
+    places[order.to_numpy()] = np.arange(len(keys), dtype=np.uint32)
+    for i, (start, end) in enumerate(pairwise(ends)):
+        codes[i] = places[merged[start:end]][codes[i]]
+    made = Made()
+    for name, parts in zip(question.columns, words, strict=True):
+        kind = plain_type(source.schema.field(name).type)
+        there = [each if present is None else each[present] for each, (_, present) in zip(codes, parts, strict=True)]
+        if name == question.columns[-1]:
+            codes.clear()
+        column = [each for each, _ in parts]
+        parts.clear()
+        made.append(answers(kind, question.statistics, *by_group(there, column, len(keys))))
+    return keys.take(order), made
+
+
+def on_disk(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
     """The same for groups beyond memory, sorted by duckdb."""
     import duckdb  # noqa: PLC0415, only tables beyond memory need it
 
-    found: list[Found] = []
-    failed: list[BaseException] = []
-    lengths = [np.zeros(0, np.int64) for _ in question.columns]
-    words = [word_of(source.schema.field(name).type) for name in question.columns]
-    fields = [("g", pa.uint32()), *((f"w{i}", pa.from_numpy_dtype(word)) for i, word in enumerate(words))]
+    made, failed = Made(), list[BaseException]()
+    names = [f"k{i}" for i in range(len(question.by))], [f"w{i}" for i in range(len(question.columns))]
+    kinds = [plain_type(source.schema.field(name).type) for name in question.columns]
+    keys = keys_of(pa.RecordBatch.from_pylist([], source.schema), question.by).rename_columns(names[0])
+    words = [pa.field(name, pa.from_numpy_dtype(word_of(kind))) for name, kind in zip(names[1], kinds, strict=True)]
+    schema = pa.schema([*keys.schema, *words])
 
     def rows() -> Iterator[pa.RecordBatch]:
         try:
-            for codes, parts in coded(source, question, keys):
-                assert codes is not None
-                for i, (_, present) in enumerate(parts):
-                    lengths[i] = counted(lengths[i], codes if present is None else codes[present], len(keys))
-                arrays = [pa.array(own, mask=None if present is None else ~present) for own, present in parts]
-                yield pa.record_batch([pa.array(codes), *arrays], pa.schema(fields))
+            for batch in source.batches([*question.by, *question.columns]):
+                columns = keys_of(batch, question.by).columns
+                for name in question.columns:
+                    column, present = words_of(batch, name, question.nan)
+                    if present is not None:
+                        places = pa.array(np.cumsum(present) - 1, mask=~present)
+                        column = pa.array(column).take(places)
+                    columns.append(column)
+                yield from pa.table(columns, schema=schema).to_batches()
         except BaseException as error:
             failed.append(error)
             raise
 
-    with tempfile.TemporaryDirectory(prefix="onnx-median-") as folder:
+    with scratch_folder() as folder:
         limit = f"{max(100, question.memory * 6 // 10 >> 20)}MB"
         config: dict[str, Any] = {"memory_limit": limit, "temp_directory": folder, "preserve_insertion_order": "false"}
         try:
             with duckdb.connect(f"{folder}/groups.db", config=config) as base:
-                base.register("data", pa.RecordBatchReader.from_batches(pa.schema(fields), rows()))
+                base.register("data", pa.RecordBatchReader.from_batches(schema, rows()))
                 base.execute("create table rows as select * from data")
-                for i, word in enumerate(words):
-                    stream = base.sql(f"select w{i} from rows where w{i} is not null order by g, w{i}")
-                    found.append((lengths[i], _streamed(stream, lengths[i], question.statistics, word)))
+                by = ", ".join(f"{name} nulls last" for name in names[0])
+                counts = ", ".join(f"count({name}) as {name}" for name in names[1])
+                found = base.sql(f"select {', '.join(names[0])}, {counts} from rows group by all order by {by}")
+                groups = found.to_arrow_table()
+                for name, kind in zip(names[1], kinds, strict=True):
+                    stream = base.sql(f"select {name} from rows where {name} is not null order by {by}, {name}")
+                    lengths = groups[name].to_numpy()
+                    made.append(answers(kind, question.statistics, lengths, _streamed(stream, lengths, word_of(kind))))
         except (duckdb.Error, RuntimeError) as error:
             if failed:  # duckdb reports an error of the reader in words of its own
                 raise failed[0] from None
@@ -290,40 +265,20 @@ def on_disk(source: Source, question: TableQuery, keys: Keys) -> list[Found]:
                 f"{source.name}: duckdb cannot sort the groups: {first_line(error)}: give more memory= (--memory) "
                 "or room for temporary files"
             ) from None
-    return found
+    return groups.select(names[0]).rename_columns(list(question.by)), made
 
 
-def _streamed(stream: Any, lengths: Counts, statistics: Sequence[Statistic], word: Any) -> Picked:
-    """The words that every statistic mixes, picked from all words in order as they stream past."""
-    places = [places_of(lengths, each) for each in statistics]
-    needed = np.unique(np.concatenate([np.concatenate(each[:2]) for each in places]))
-    values, done, at = np.zeros(len(needed), word), 0, 0
-    for batch in stream.to_arrow_reader(1 << 17):
-        end = int(np.searchsorted(needed, at + batch.num_rows))
-        values[done:end] = batch.column(0).to_numpy()[needed[done:end] - at]
-        done, at = end, at + batch.num_rows
-    return [
-        (values[np.searchsorted(needed, low)], values[np.searchsorted(needed, high)], weight)
-        for low, high, weight in places
-    ]
+def _streamed(stream: Any, lengths: Counts, word: Any) -> Take:
+    """How words are picked from all words in order as they stream past."""
 
+    def take(ranks: Counts) -> Words:
+        places = np.minimum(np.cumsum(lengths) - lengths - 1 + ranks, max(0, lengths.sum() - 1))
+        needed, back = np.unique(places, return_inverse=True)
+        found, done, at = np.zeros(len(needed), word), 0, 0
+        for batch in stream.to_arrow_reader(1 << 17):
+            end = int(np.searchsorted(needed, at + batch.num_rows))
+            found[done:end] = batch.column(0).to_numpy()[needed[done:end] - at]
+            done, at = end, at + batch.num_rows
+        return found[back].reshape(ranks.shape)
 
-def wide(schema: pa.Schema, question: TableQuery, keys: Keys, found: Sequence[Found]) -> pa.Table:
-    """Keys in order, then count and statistics of each column; names begin with the column's where there are several."""
-    columns, statistics, order = question.columns, question.statistics, keys.order()
-    table = keys.table().take(pa.array(order)) if keys.by else pa.table({})
-    kinds = [plain_type(schema.field(name).type) for name in columns]
-    made: dict[int, list[Any]] = {}
-    for kind in dict.fromkeys(kinds):  # all columns of a type at once, for tables of many columns and one row
-        own = [i for i, each in enumerate(kinds) if each == kind]
-        lengths = np.concatenate([found[i][0][order] for i in own])
-        together = [pa.array(lengths)]
-        for number, statistic in enumerate(statistics):
-            low, high, weight = (np.concatenate([found[i][1][number][end][order] for i in own]) for end in range(3))
-            together.append(answers(kind, statistic, low, high, (weight, lengths > 0)))
-        for at, i in enumerate(own):
-            made[i] = [each.slice(at * len(order), len(order)) for each in together]
-    titles = ["count", *(each.name for each in statistics)]
-    names = [f"{name}_{each}" if len(columns) > 1 else each for name in columns for each in titles]
-    arrays = [each for i in range(len(columns)) for each in made[i]]
-    return pa.table([*table.columns, *arrays], names=[*keys.by, *names])
+    return take

@@ -27,10 +27,10 @@ KEY = b"onnx-median"
 
 
 class Folder:
-    """An output folder, local or remote, for the answers to one plan."""
+    """An output folder, local or remote, for the answers to one plan: the question and the input."""
 
-    def __init__(self, out: str, plan: dict[str, Any], reuse: bool = True) -> None:
-        self.out, self.plan, self.reuse = out, json.loads(json.dumps(plan)), reuse
+    def __init__(self, out: str, plan: dict[str, Any]) -> None:
+        self.out, self.plan = out, json.loads(json.dumps(plan))
         self.system, self.path = filesystem(out)
         self.work = Path(out) / "_work" if "://" not in out else None
 
@@ -40,26 +40,20 @@ class Folder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Only one run at a time works in a local folder; the lock ends with its process, however the process ends."""
-        with self._writing(self.out):
-            self.system.create_dir(self.path, recursive=True)
-            self._check()
-        if self.work is None:
-            yield
-            return
-        with self._writing(self.out):
-            self.work.mkdir(exist_ok=True)
-            handle = os.open(self.work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with contextlib.ExitStack() as stack:
+            with self._writing(self.out):
+                self.system.create_dir(str(self.work or self.path), recursive=True)
+                self._check()
+                lock = stack.enter_context((self.work / "lock").open("w")) if self.work else None
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise WriteError(
-                    f"{self.out}: another run writes to this folder: wait for its end, or choose another --out"
-                ) from None
+                remedy = "wait for its end, or choose another --out"
+                raise WriteError(f"{self.out}: another run writes to this folder: {remedy}") from None
             yield
-            shutil.rmtree(self.work, ignore_errors=True)
-        finally:
-            os.close(handle)
+            if self.work:
+                shutil.rmtree(self.work, ignore_errors=True)
 
     def _check(self) -> None:
         """Refuse a folder that holds other things than parts of this plan."""
@@ -70,27 +64,27 @@ class Folder:
             if not (name.startswith("part-") and name.endswith(".parquet")):
                 raise WriteError(f"{self.out} holds {name!r}, which no run of this program wrote: choose another --out")
             there = json.loads((pq.read_schema(info.path, filesystem=self.system).metadata or {}).get(KEY, b"{}"))
-            for key in ("question", "input"):
-                if there.get(key) != self.plan[key]:
-                    raise WriteError(
-                        f"{self.out} has the answers to another {key}{_difference(there.get(key), self.plan[key])}: "
-                        "choose another --out, or remove the folder"
-                    )
+            for key, new in self.plan.items():
+                if (old := there.get(key)) != new:
+                    differ = [k for k in new if old[k] != new[k]] if isinstance(old, dict) else []
+                    how = f" ({differ[0]} = {old[differ[0]]!r}, now {new[differ[0]]!r})" if differ else ""
+                    remedy = "choose another --out, or remove the folder"
+                    raise WriteError(f"{self.out} has the answers to another {key}{how}: {remedy}")
 
     def done(self, number: int) -> bool:
         """Whether a part is there from an earlier run."""
-        return self.reuse and self.system.get_file_info([self.part(number)])[0].type == pa.fs.FileType.File
+        return bool(self.system.get_file_info(self.part(number)).type == pa.fs.FileType.File)
 
     def write(self, number: int, table: pa.Table) -> int:
         """Write a part as a whole; the number of its rows."""
-        described = table.replace_schema_metadata({KEY: json.dumps(self.plan).encode()})
+        table = table.replace_schema_metadata({KEY: json.dumps(self.plan).encode()})
         with self._writing(self.part(number)):
             if self.work is None:  # a remote file appears when it is closed
-                pq.write_table(described, self.part(number), filesystem=self.system, use_dictionary=False)
+                pq.write_table(table, self.part(number), filesystem=self.system, use_dictionary=False)
                 return int(table.num_rows)
             new = Path(self.path) / f".part-{number:05}.new"
             try:
-                pq.write_table(described, new, use_dictionary=False)  # thousands of columns take 80 MB less
+                pq.write_table(table, new, use_dictionary=False)  # thousands of columns take 80 MB less
                 with new.open("rb") as stream:
                     os.fsync(stream.fileno())
                 new.replace(self.part(number))
@@ -103,9 +97,8 @@ class Folder:
         try:
             yield
         except (OSError, pa.ArrowException, NotImplementedError) as error:
-            raise WriteError(
-                f"{what} cannot be written: {first_line(error)}; finished parts are kept: make room or choose another --out"
-            ) from None
+            remedy = "finished parts are kept: make room or choose another --out"
+            raise WriteError(f"{what} cannot be written: {first_line(error)}; {remedy}") from None
 
     def load(self) -> Any:
         """The state of a search that was interrupted, or None."""
@@ -114,14 +107,7 @@ class Folder:
         return there.get("passes") if there.get("plan") == self.plan else None
 
     def save(self, searches: dict[str, Any]) -> None:
-        if self.work is not None:
-            with self._writing(self.out):
-                new = self.work / "search.new"
-                new.write_text(json.dumps({"plan": self.plan, "passes": searches}))
-                new.replace(self.work / "search.json")
-
-
-def _difference(old: Any, new: Any) -> str:
-    if not isinstance(old, dict):
-        return ""
-    return next((f" ({key} = {old[key]!r}, now {new[key]!r})" for key in new if old.get(key) != new[key]), "")
+        if self.work:
+            new = self.work / "search.new"
+            new.write_text(json.dumps({"plan": self.plan, "passes": searches}))
+            new.replace(self.work / "search.json")

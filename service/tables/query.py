@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
+
+import pyarrow as pa
 
 from exporter.errors import UserError
 from exporter.problem.quantiles import METHODS
 from service.statistics.statistic import Statistic
+from service.tables.inputs import Source
+from service.tables.types import TableError, dtype_of, is_list, plain_type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +25,7 @@ class TableQuery:
     columns: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    per: Literal["row", "column", "group"] | None = None
+    per: str | None = None
     q: tuple[float, ...] | None = None
     method: str = "linear"
     nan: str = "error"
@@ -28,27 +33,36 @@ class TableQuery:
     memory: int = 1 << 30
     workers: int = 0
 
+    @classmethod
+    def asked(cls, q: Any, memory: int | str, **given: Any) -> TableQuery:
+        """A question as a caller writes it: one name or several, one quantile or several, memory such as 2GB."""
+        for option in ("columns", "by", "keep"):
+            given[option] = (given[option],) if isinstance(given[option], str) else tuple(given[option])
+        quantiles = None if q is None else tuple(map(float, q)) if isinstance(q, Iterable) else (float(q),)
+        size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", str(memory))
+        if not size or not float(size[1]):
+            raise UserError(f"memory = {memory!r} is no size: give bytes, or 500MB, 2GB and the like")
+        return cls(q=quantiles, memory=int(float(size[1]) * 1000 ** " kMGT".index(size[2] or " ")), **given)
+
     def __post_init__(self) -> None:
-        for q in self.q or ():
-            if not 0 <= q <= 1:
-                raise UserError(f"q = {q} (--quantile) is no quantile: give a number from 0 to 1")
-        if len({each.name for each in self.statistics}) < len(self.statistics):
-            raise UserError(f"q = {list(self.q or ())} (--quantile) names a quantile twice")
-        for name, value, known in (
-            ("method", self.method, METHODS), ("nan", self.nan, ("error", "skip")),
-            ("engine", self.engine, ("local", "ray")),
-            ("per", self.per, (None, "row", "column", "group")),
-        ):  # fmt: skip
-            if value not in known:
-                raise UserError(f"{name} = {value!r} is unknown; known: {', '.join(map(str, known))}")
+        if wrong := [q for q in self.q or () if not 0 <= q <= 1]:
+            raise UserError(f"q = {wrong[0]} (--quantile) is no quantile: give a number from 0 to 1")
+        known = {
+            "method": METHODS, "nan": ("error", "skip"), "engine": ("local", "ray"), "per": (None, "row", "column", "group"),
+        }  # fmt: skip
+        for option, values in known.items():
+            if getattr(self, option) not in values:
+                raise UserError(
+                    f"{option} = {getattr(self, option)!r} is unknown; known: {', '.join(map(str, values))}"
+                )
+        for option in ("columns", "by", "keep", "q"):
+            if len(set(getattr(self, option) or ())) < len(getattr(self, option) or ()):
+                raise UserError(f"{option} = {list(getattr(self, option))} names a value twice")
         if self.method != "linear" and self.q is None:
             raise UserError("method (--method) says how a quantile is meant: give q (--quantile) too")
-        for name, given in (("columns", self.columns), ("by", self.by), ("keep", self.keep)):
-            if len(set(given)) < len(given):
-                raise UserError(f"{name} = {list(given)} names a column twice")
-        if bool(self.by) != (self.per == "group") and (self.per or False):
+        if self.per is not None and bool(self.by) != (self.per == "group"):
             raise UserError(
-                f"per = {self.per!r} (--per): only by (--by) makes groups; give by and no per, or per and no by"
+                f"per = {self.per!r} (--per): with by (--by) answers are per group, without by they are not"
             )
 
     @cached_property
@@ -64,10 +78,45 @@ class TableQuery:
         """The options that decide the answer."""
         return {key: each for key, each in asdict(self).items() if key not in ("engine", "memory", "workers")}
 
+    def of(self, source: Source) -> TableQuery:
+        """The question with its columns, and whether answers are per row, column or group; every column checked."""
+        schema = source.schema
+        for name in (*self.columns, *self.by, *self.keep):
+            if (count := schema.names.count(name)) != 1:
+                found = (
+                    f"there is no column {name!r}; it has" if not count else f"several columns are called {name!r} in"
+                )
+                raise TableError(f"{source.name}: {found} {', '.join(schema.names[:20])}")
+        columns = self.columns or tuple(
+            f.name for f in schema if dtype_of(plain_type(f.type)) and f.name not in self.by
+        )
+        if not columns:
+            raise TableError(
+                f"{source.name}: there is no column of numbers; name a column of lists (columns, --column)"
+            )
+        kinds = {name: schema.field(name).type for name in columns}
+        lists = [name for name, kind in kinds.items() if is_list(kind)]
+        per = self.per or ("group" if self.by else "row" if lists else "column")
+        if lists and (len(columns) > 1 or per != "row"):
+            raise TableError(f"{source.name}: column {lists[0]!r} holds lists: ask for it alone, one answer per row")
+        for name, kind in kinds.items():
+            if dtype_of(plain_type(kind.value_type if is_list(kind) else kind)) is None:
+                remedy = "not of numbers: cast it, or name other columns"
+                raise TableError(f"{source.name}: column {name!r} is of type {kind}, {remedy}")
+        for name in self.by:
+            kind = plain_type(schema.field(name).type)
+            if pa.types.is_nested(kind) or pa.types.is_interval(kind):
+                raise TableError(f"{source.name}: column {name!r} is of type {kind}: a key is a plain value")
+        if self.keep and per != "row":
+            raise TableError(f"keep (--keep) copies columns beside the answers of rows: there is none per {per}")
+        full = replace(self, per=per, columns=columns)
+        if taken := set(full.titles).intersection((*self.by, *self.keep)):
+            raise TableError(f"column {min(taken)!r} has the name of a column of the answer: rename it in the input")
+        return full
 
-def in_bytes(size: int | str) -> int:
-    """A size such as 2GB in bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", str(size))
-    if not found or not float(found[1]):
-        raise UserError(f"memory = {size!r} is no size: give bytes, or 500MB, 2GB and the like")
-    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
+    @property
+    def titles(self) -> list[str]:
+        """The names of the answers: with those of their columns where there are several."""
+        own = ["count", *(each.name for each in self.statistics)]
+        several = len(self.columns) > 1 and self.per != "row"
+        return [f"{name}_{each}" for name in self.columns for each in own] if several else own

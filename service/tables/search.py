@@ -1,4 +1,4 @@
-"""The statistics of columns of any length: counted digit by digit, and gathered as soon as the rest fits in memory.
+"""Columns too large for memory: counted digit by digit, and gathered as soon as the rest fits.
 
 The search is radix's (exporter/constructions/radix.py) on words (service/tables/types.py). A pass counts the words in
 2^16 bins of an interval, and those below the interval. The bin where the counts reach the wanted rank is the next
@@ -23,15 +23,15 @@ import onnxruntime as ort
 from exporter.formats.digit import MOST_BITS, digit
 from service.models.sessions import session_options
 from service.statistics.statistic import Statistic
-from service.tables.groups import Found
 from service.tables.inputs import Source
 from service.tables.query import TableQuery
-from service.tables.types import Counts, Numbers, TableError, Words, numbers, plain, ranks_of, to_words, word_of
+from service.tables.types import Counts, TableError, Take, Words, ranks_of, word_of, words_of
 
 BLOCK = 1 << 17  # words in one call: what a digit works on stays in the cache
 SAMPLE, SAMPLED = 1 << 16, 64  # words of a sample, and of how many pieces
 Interval = tuple[int, int]  # low and width: the words from low to low + 2^width - 1
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+Found = tuple[int, int, Any]  # of an interval: how many words there are, how many below, and its bins or its words
 
 
 @cache
@@ -41,19 +41,9 @@ def _session(size: int, whole: bool) -> Any:
     return ort.InferenceSession(model, session_options(1), ["CPUExecutionProvider"])
 
 
-@dataclass
-class Tally:
-    """What a pass found: how many words, and for each interval how many lie below, and its bins or the words inside."""
-
-    below: Counts
-    inside: list[Any]
-    entries: int = 0
-
-    def add(self, part: Tally) -> None:
-        self.entries += part.entries
-        self.below += part.below
-        for i, each in enumerate(part.inside):
-            self.inside[i] += each
+def _shift(width: int) -> int:
+    """A bin of an interval has 2^shift words."""
+    return max(0, width - MOST_BITS)
 
 
 @dataclass(frozen=True)
@@ -64,34 +54,27 @@ class Pass:
     intervals: tuple[Interval, ...]
     gather: bool = False
 
-    def blank(self) -> Tally:
-        inside: list[Any] = [[] if self.gather else np.zeros(2**MOST_BITS, np.int64) for _ in self.intervals]
-        return Tally(np.zeros(len(inside), np.int64), inside)
+    def blank(self) -> list[Found]:
+        return [(0, 0, [] if self.gather else np.zeros(2**MOST_BITS, np.int64)) for _ in self.intervals]
 
-    def take(self, values: Numbers, tally: Tally) -> None:
-        """Add some numbers to a tally."""
-        for start in range(0, len(values), BLOCK):
-            words = to_words(values[start : start + BLOCK])
-            tally.entries += len(words)
-            for i, (low, width) in enumerate(self.intervals):
-                if low:
-                    tally.below[i] += np.count_nonzero(words < words.dtype.type(low))
-                if self.gather:
-                    apart = words - words.dtype.type(low)
-                    tally.inside[i].append(words[apart < words.dtype.type(1 << width)])
-                else:
-                    tally.inside[i] += self._counted(words, low, width)
-
-    def _counted(self, words: Words, low: int, width: int) -> Any:
-        fed = {"x": words, "shift": np.array(_shift(width), words.dtype)}
-        if width < self.size:
-            fed |= {"low": np.array(low, words.dtype), "span": np.array(1 << width, words.dtype)}
-        return _session(self.size, width == self.size).run(None, fed)[0]
+    def found(self, words: Words) -> list[Found]:
+        """What is found in some words."""
+        word, made = words.dtype.type, list[Found]()
+        for low, width in self.intervals:
+            below = int(np.count_nonzero(words < word(low))) if low else 0
+            if self.gather:
+                apart = words - word(low)
+                made.append((len(words), below, [words[apart < word(1 << width)]]))
+                continue
+            fed = {"x": words, "shift": np.array(_shift(width), words.dtype)}
+            if width < self.size:
+                fed |= {"low": np.array(low, words.dtype), "span": np.array(1 << width, words.dtype)}
+            made.append((len(words), below, _session(self.size, width == self.size).run(None, fed)[0]))
+        return made
 
 
-def _shift(width: int) -> int:
-    """A bin of an interval has 2^shift words."""
-    return max(0, width - MOST_BITS)
+def added(one: list[Found], other: list[Found]) -> list[Found]:
+    return [(n + m, b + c, inside + more) for (n, b, inside), (m, c, more) in zip(one, other, strict=True)]
 
 
 @dataclass
@@ -114,46 +97,36 @@ class Search:
         if self.entries is None:
             return Pass(self.size, ((0, self.size), *guesses))
         inside = {(low, width): count for rank, (low, width, count) in self.near.items() if rank not in self.found}
-        if not inside:
-            return None
-        return Pass(self.size, tuple(sorted(inside)), sum(inside.values()) * self.size // 8 <= room)
+        fits = sum(inside.values()) * self.size // 8 <= room
+        return Pass(self.size, tuple(sorted(inside)), fits) if inside else None
 
-    def learn(self, asked: Pass, tally: Tally, statistics: Sequence[Statistic]) -> None:
+    def learn(self, asked: Pass, parts: list[Found], statistics: Sequence[Statistic]) -> None:
         """Take the result of a pass over all parts."""
+        entries = parts[0][0]
         if self.entries is None:
-            self.entries = tally.entries
-            ends = [ranks_of(each, np.array([tally.entries])) for each in statistics] if tally.entries else []
-            self.near = {int(rank[0]): (0, self.size, tally.entries) for each in ends for rank in each[:2]}
-        if tally.entries != self.entries:
-            raise _changed()
-        inside = [np.sort(np.concatenate(each)) if asked.gather else np.cumsum(each) for each in tally.inside]
+            self.entries = entries
+            ends = [ranks_of(each, np.array([entries])) for each in statistics] if entries else []
+            self.near = {int(rank[0]): (0, self.size, entries) for each in ends for rank in each[:2]}
+        inside = [np.sort(np.concatenate(each)) if asked.gather else np.cumsum(each) for _, _, each in parts]
         for rank in set(self.near) - set(self.found):
-            there = []
-            for (low, width), below, own in zip(asked.intervals, tally.below.tolist(), inside, strict=True):
-                if below < rank <= below + (len(own) if asked.gather else int(own[-1])):
-                    there.append((width, low, rank - below, own))
-            if not there:
-                raise _changed()
+            there = [
+                (width, low, rank - below, own)
+                for (low, width), (_, below, _), own in zip(asked.intervals, parts, inside, strict=True)
+                if below < rank <= below + (len(own) if asked.gather else int(own[-1]))
+            ]
+            if not there or entries != self.entries:
+                raise TableError(
+                    "the counts of two passes differ: the data changed meanwhile; run it again on data at rest"
+                )
             width, low, place, own = min(there, key=lambda each: each[0])
             if asked.gather:
                 self.found[rank] = int(own[place - 1])
                 continue
-            bin_ = int(np.searchsorted(own, place))
-            count = int(own[bin_] - (own[bin_ - 1] if bin_ else 0))
-            self.near[rank] = (low + (bin_ << _shift(width)), _shift(width), count)
-            if not _shift(width):
-                self.found[rank] = self.near[rank][0]
-
-    def picked(self, statistics: Sequence[Statistic]) -> Found:
-        """The number of entries, and the words of the two ranks of each statistic with the weight of the upper one."""
-        word, lengths = np.dtype(f"u{self.size // 8}"), np.array([self.entries or 0])
-        ends = [ranks_of(each, lengths) for each in statistics]
-        words = [[np.array([self.found.get(int(rank[0]), 0)], word) for rank in each[:2]] for each in ends]
-        return lengths, [(low, high, each[2]) for (low, high), each in zip(words, ends, strict=True)]
-
-
-def _changed() -> TableError:
-    return TableError("the counts of two passes differ: the data changed meanwhile; run it again on data at rest")
+            at = int(np.searchsorted(own, place))
+            shift, count = _shift(width), int(own[at] - (own[at - 1] if at else 0))
+            self.near[rank] = (low + (at << shift), shift, count)
+            if not shift:
+                self.found[rank] = low + at
 
 
 def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: float) -> list[Interval]:
@@ -171,52 +144,61 @@ def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: flo
     return list(dict.fromkeys(found))
 
 
-def _sampled(source: Source, column: str, pieces: Sequence[Any]) -> Words:
+def _sampled(source: Source, column: str) -> Words:
     """Some words of a column, of the beginnings of some pieces."""
-    chosen = pieces[:: -(-len(pieces) // SAMPLED)] if pieces else []
+    chosen = source.pieces[:: -(-len(source.pieces) // SAMPLED) or 1]
     found: list[Words] = [np.empty(0, word_of(source.schema.field(column).type))]
     for piece in chosen:
         for batch in source.batches([column], [piece]):
-            values, present = numbers(plain(batch.column(column)), f"column {column!r}", "skip")
-            values = values if present is None else values[present]
-            found.append(to_words(np.ascontiguousarray(values[:: max(1, len(values) * len(chosen) // SAMPLE)])))
+            words, _ = words_of(batch, column, "skip")
+            found.append(words[:: max(1, len(words) * len(chosen) // SAMPLE)])
             break
     return np.concatenate(found)
 
 
-def tallied(source: Source, passes: dict[str, Pass], nan: str, pieces: Sequence[Any]) -> dict[str, Tally]:
+def tallied(source: Source, passes: dict[str, Pass], nan: str, pieces: Sequence[Any]) -> dict[str, list[Found]]:
     """One pass over some pieces, for every column that is searched."""
-    found = {name: each.blank() for name, each in passes.items()}
+    total = {name: each.blank() for name, each in passes.items()}
     for batch in source.batches(list(passes), pieces):
         for name, each in passes.items():
-            values, present = numbers(plain(batch.column(name)), f"column {name!r}", nan)
-            each.take(values if present is None else values[present], found[name])
-    return found
+            words, _ = words_of(batch, name, nan)
+            for at in range(0, len(words), BLOCK):
+                total[name] = added(total[name], each.found(words[at : at + BLOCK]))
+    return total
 
 
-def searched(source: Source, question: TableQuery, room: int, spread: Map, folder: Any) -> list[Found]:
-    """The words of all columns of a question; every pass serves all of them. A folder keeps the search between passes."""
-    columns, statistics = question.columns, question.statistics
-    saved = (folder.load() if folder else None) or {}
-    sizes = {name: 8 * word_of(source.schema.field(name).type).itemsize for name in columns}
-    searches = {name: Search.saved(saved[name]) if name in saved else Search(sizes[name]) for name in columns}
-    pieces, room = source.pieces(), room // len(columns)
-    guesses = {
-        name: guessed(_sampled(source, name, pieces), statistics, sizes[name], room / (8 * max(1, source.rows)))
-        for name in columns
-        if sizes[name] == 64 and name not in saved
+def searched(source: Source, question: TableQuery, room: int, spread: Map, folder: Any) -> list[tuple[Counts, Take]]:
+    """The lengths and words of all columns of a question; every pass serves all of them, and a folder keeps the state."""
+    columns, statistics, saved = question.columns, question.statistics, (folder.load() if folder else None) or {}
+    words = [word_of(source.schema.field(name).type) for name in columns]
+    searches = {
+        name: Search.saved(saved[name]) if name in saved else Search(8 * word.itemsize)
+        for name, word in zip(columns, words, strict=True)
     }
-    size = max(1, len(pieces) // 32)
-    chunks = [pieces[i : i + size] for i in range(0, len(pieces), size)]
+    room //= len(columns)
+    most = room / (8 * max(1, source.rows))
+    guesses = {
+        name: guessed(_sampled(source, name), statistics, each.size, most)
+        for name, each in searches.items()
+        if each.size == 64 and name not in saved
+    }
+    size = max(1, len(source.pieces) // 32)
+    chunks = [source.pieces[i : i + size] for i in range(0, len(source.pieces), size)]
     while passes := {
-        name: each for name in columns if (each := searches[name].next(room, guesses.get(name, ()))) is not None
+        name: step for name, each in searches.items() if (step := each.next(room, guesses.get(name, ()))) is not None
     }:
         totals = {name: each.blank() for name, each in passes.items()}
         for part in spread(partial(tallied, source, passes, question.nan), chunks):
-            for name, tally in part.items():
-                totals[name].add(tally)
+            totals = {name: added(totals[name], part[name]) for name in totals}
         for name, each in passes.items():
             searches[name].learn(each, totals[name], statistics)
         if folder:
             folder.save({name: asdict(each) for name, each in searches.items()})
-    return [searches[name].picked(statistics) for name in columns]
+
+    def take(search: Search, word: Any, ranks: Counts) -> Words:
+        return np.array([[search.found.get(rank, 0) for rank in row] for row in ranks.tolist()], word)
+
+    return [
+        (np.array([each.entries or 0]), partial(take, each, word))
+        for each, word in zip(searches.values(), words, strict=True)
+    ]

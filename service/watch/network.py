@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from exporter.ir.graph import TRIMS
 from service.errors import ProblemError
 from service.models.sessions import session_options
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 
 MOST = 1 << 22  # numbers in all tensors of a network that is shown
 NEURONS = frozenset({"Relu", "ReduceMax", *TRIMS})

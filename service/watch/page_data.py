@@ -23,8 +23,7 @@ from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.formats.manifest import replace_file
 from exporter.library import catalogue
-from exporter.options import Options
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.theory.atlas import read_table
 from exporter.theory.atlas_plots import forbidden
@@ -45,7 +44,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever they are written
 
 def specimen(construction: str, d: int) -> tuple[bytes, dict[str, Any]]:
     """A network as the structured file that any runtime loads, and its description."""
-    model = build(median(d), Options(construction, grid=Grid(bits=BITS), profile="structured"))
+    model = build(Spec(median(d), construction, bits=BITS, profile="structured"))
     return to_onnx(model).SerializeToString(), model.description()
 
 

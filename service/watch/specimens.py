@@ -12,8 +12,8 @@ from pathlib import Path
 from service.errors import BadInputError, ProblemError
 from service.models.entries import Description, contract
 from service.models.registry import LoadedModel
+from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target, median_target
-from service.statistics.scaling import FedGrid
 
 PAGE = Path(__file__).resolve().parents[1] / "page"
 SPECIMENS = PAGE / "specimens.zip"

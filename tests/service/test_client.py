@@ -43,7 +43,7 @@ def test_the_command_prints_a_table_and_writes_report_and_picture(
 ) -> None:
     out, picture = tmp_path / "report.json", tmp_path / "report.png"
     np.save(tmp_path / "normal.npy", np.random.default_rng(0).normal(size=(40, 64)))
-    data = ["--in", str(tmp_path / "normal.npy"), "--compare"]
+    data = ["--in", str(tmp_path / "normal.npy")]
     arguments = ["--url", server.url, "--concurrency", "4", "--format", format]
     files = ["--out", str(out), "--plot", str(picture)]
     assert main([*arguments, *data, "--model", "median-batcher-d64", *files]) == 0
@@ -59,42 +59,6 @@ def test_the_command_prints_a_table_and_writes_report_and_picture(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_users_own_vectors(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = tmp_path / "data.csv"
-    table.write_text("1, 2, 3\n\n4;5\n1e300 -2.5 7 8\n")
-    matrix = tmp_path / "data.npy"
-    np.save(matrix, np.arange(12).reshape(3, 4))
-    for path, count in ((table, 3), (matrix, 3)):
-        assert main(["--url", server.url, "--in", str(path), "--compare"]) == 0
-        assert f"{count} of length" in capsys.readouterr().out
-
-
-def printed(server: Server, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    assert main(["--url", server.url, *arguments]) == 0
-    return capsys.readouterr().out.splitlines()
-
-
-def test_a_file_is_answered_line_by_line(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "numbers.csv"
-    path.write_text("1, 2, 4\n\n4;5\n1e300 -2.5 7 8\n")
-    assert printed(server, capsys, "--in", str(path)) == ["2.0", "4.5", "7.5"]
-    path.write_text("3\n1\n2\n")
-    assert printed(server, capsys, "--in", str(path)) == ["2.0"], "a single column"
-    assert printed(server, capsys, "--in", str(path), "--by", "rows") == ["3.0", "1.0", "2.0"]
-    path.write_text('price,"a, b"\n3,1\n1,\n2,5\n')
-    assert main(["--url", server.url, "--in", str(path)]) == 2
-    assert "not a number" in capsys.readouterr().err
-    told = printed(server, capsys, "--in", str(path), "--nan", "omit")
-    assert told == ["price\t2.0", "a, b\t3.0"]
-    told = printed(
-        server, capsys, "--in", str(path), "--columns", "price", "--quantiles", "0,0.25", "--method", "hazen"
-    )
-    assert told == ["price\t1.0\t" + repr(float(np.quantile([3, 1, 2], 0.25, method="hazen")))]
-    assert printed(server, capsys, "--in", str(path), "--columns", "price", "--ranks", "3") == ["price\t3.0"]
-    np.save(tmp_path / "m.npy", np.arange(3000.0).reshape(1500, 2))
-    assert len(printed(server, capsys, "--in", str(tmp_path / "m.npy"))) == 1500
-
-
 @pytest.mark.parametrize("format", ["json", "npy", "raw", "csv", "arrow", "feather"])
 def test_quantiles_agree_with_numpy(server: Server, format: str) -> None:
     values = np.random.default_rng(0).normal(size=(6, 30))
@@ -104,17 +68,6 @@ def test_quantiles_agree_with_numpy(server: Server, format: str) -> None:
         assert client.quantile(values, ranks=[1], format=format).quantiles.shape == (6, 1)
         values[0, 0] = np.nan
         assert np.isnan(client.median(values, format=format, nan="propagate").medians).tolist() == [True] + [False] * 5
-
-
-@pytest.mark.parametrize("content", ["1,x\n", None])
-def test_a_bad_file_is_one_line(content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "data.csv"
-    if content is not None:
-        path.write_text(content)
-    assert main(["--in", str(path)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("service.client: ")
-    assert error.count("\n") == 1
 
 
 def test_errors_of_the_service_and_of_the_network_are_one_line(

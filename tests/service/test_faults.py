@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service.models.registry import LoadedModel
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 from tests.service import toy_models
 from tests.service.conftest import InProcess
 

@@ -235,9 +235,9 @@ def test_a_key_that_cannot_be_sent_is_refused(key: str) -> None:
         ["--plot", "{}/missing/report.png"],
         ["--plot", "{}/report.unknown"],
         ["--in", "{}/empty.npy"],
-        ["--in", "{}/empty.csv"],
         ["--in", "{}/packed.npy"],
         ["--in", "{}/none.npy"],
+        ["--in", "{}/absent.npy"],
     ],
     ids=lambda arguments: " ".join(arguments)[:30].replace("\x01", "SOH"),
 )
@@ -245,7 +245,6 @@ def test_mistakes_of_the_caller_are_one_line(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     (tmp_path / "empty.npy").touch()
-    (tmp_path / "empty.csv").touch()
     np.savez(tmp_path / "packed.npz", np.ones(3))
     (tmp_path / "packed.npz").rename(tmp_path / "packed.npy")
     np.save(tmp_path / "none.npy", np.ones((0, 5)))

@@ -15,7 +15,7 @@ from service.process import logs
 
 def test_a_request_leaves_one_line_of_json(capfd: pytest.CaptureFixture[str]) -> None:
     odd = 'é"\n\\ \udc80'
-    logs.write_requests([logs.RequestLine(odd, "GET", "/" + odd, 404, 0.0123456)])
+    logs.write_requests([(odd, "GET", "/" + odd, 404, 0.0123456)])
     logs.flush()
     line = json.loads(capfd.readouterr().err)
     assert {**line, "time": None} == {

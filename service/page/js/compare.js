@@ -53,7 +53,7 @@ function redraw() {
       const proven = bound.proven ? `, with every constant ${count(Math.floor(bound.proven))}` : ''
       const words = bound.width == null ? `${bound.theorem}: no network of depth ${bound.depth} is accurate, however wide.` : `${bound.theorem}: no network of depth ${bound.depth} up to width ${count(Math.floor(bound.width))} is ${bound.exact ? `exact${proven}` : 'accurate'}.`
       parts.push(zone(x(d), y(bound.depth) - thick, right - x(d), 2 * thick, bound.exact ? 'hatched' : 'forbidden', words))
-      if (!bound.exact) parts.push(text(x(d) + 8, y(bound.depth) + 4, bound.theorem, { class: 'soft' }))
+      if (!bound.exact) parts.push(text(x(d) + 8, y(bound.depth) + 4, narrow ? bound.theorem.replace(/^\w+ /, '') : bound.theorem, { class: 'soft' }))
     }
   }
   parts.push(text(W - RIGHT, H - 8, narrow ? 'width' : 'width (neurons of the widest layer)', { 'text-anchor': 'end', class: 'soft' }), text(2, TOP - 6, 'depth', { class: 'soft' }))
@@ -66,7 +66,7 @@ function redraw() {
     for (const kind of ['pointerenter', 'focus', 'click']) point.addEventListener(kind, () => select(row, built))
     parts.push(point)
     const words = narrow ? row.construction : `${row.construction} ${short(row.width / d, 3)} d`, free = place(words, px, py, taken, W)
-    if (free) { taken.push(free); parts.push(coloured(row, text(free.x, free.y + 13, words, { 'font-weight': 600 }))) }
+    if (free) { taken.push(free); parts.push(coloured(row, text(free.x, free.y + 13, words, { class: 'over' }))) }
   }
   $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
   const again = built.find((row) => row.construction === shown)

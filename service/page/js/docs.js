@@ -68,8 +68,9 @@ function folded(responses) {
   const rows = new Map()
   for (const [status, given] of Object.entries(responses)) {
     const each = resolve(given), form = status < 400 ? status : JSON.stringify(each.content ?? {})
-    const before = rows.get(form)
-    rows.set(form, before ? [`${before[0]}, ${status}`, { ...each, description: `${before[1].description}; ${each.description}` }] : [status, each])
+    const [statuses, before] = rows.get(form) ?? []
+    const words = [...new Set([...(before?.description.split('; ') ?? []), each.description])].join('; ')
+    rows.set(form, [statuses ? `${statuses}, ${status}` : status, { ...each, description: words }])
   }
   return [...rows.values()]
 }

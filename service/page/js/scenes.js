@@ -150,9 +150,9 @@ function exchanges(told, width) {
 // ---- all pairs at once
 
 function pairs(told, width) {
-  const W = Math.max(LEAST, width)
   const { matrix, wins, layer: when } = told.story.scenes[0], d = told.d, back = data(told)
-  const LEFT = 62, TOP = 34, BARS = 170, SIDE = Math.min(560, W - LEFT - BARS - 90), cell = SIDE / d, H = TOP + SIDE + 12
+  const W = d <= 24 ? width : Math.max(LEAST, width), narrow = W < 600
+  const LEFT = 62, TOP = 34, BARS = narrow ? 50 : 170, WORDS = narrow ? 58 : 84, SIDE = Math.min(560, W - LEFT - BARS - WORDS - 6), cell = SIDE / d, H = TOP + SIDE + 12
   const middle = d % 2 ? [(d + 1) / 2] : [d / 2, d / 2 + 1]
   const name = (i) => (told.entries[i] === -1 ? 'low' : told.entries[i] === -2 ? 'high' : short(back(told.input[i]), 4))
   const draw = (layer, tip) => {
@@ -165,7 +165,7 @@ function pairs(told, width) {
     }
     wins.forEach((won, i) => {
       const picked = chosen && middle.includes(won + 1), yy = TOP + (i + 0.5) * cell
-      if (picked) parts.push(s('rect', { x: LEFT - 4, y: TOP + i * cell, width: SIDE + BARS + 84, height: cell, class: 'mark-line', rx: 2 }))
+      if (picked) parts.push(s('rect', { x: LEFT - 4, y: TOP + i * cell, width: SIDE + BARS + WORDS, height: cell, class: 'mark-line', rx: 2 }))
       if (d <= 24 || picked) {
         parts.push(text(LEFT - 8, yy + 4, name(i), { 'text-anchor': 'end', class: picked ? 'answer-text' : 'soft' }))
         if (cell > 28) parts.push(text(LEFT + (i + 0.5) * cell, TOP - 8, name(i), { 'text-anchor': 'middle', class: 'soft tiny' }))

@@ -20,7 +20,7 @@ from service.models.registry import LoadedModel
 from service.process.metrics import settle
 from service.process.settings import Settings
 from service.serving.batching import Gate, Job, Lane
-from service.statistics.scaling import Floats
+from service.statistics.fed_grid import Floats
 from tests.service import toy_models
 
 D = 5

@@ -96,7 +96,8 @@ def test_the_page_has_exactly_these_formats() -> None:
 def test_the_answer_in_the_document_is_the_one_of_its_schema(connect: Callable[..., Any], models: Path) -> None:
     document = connect(models).get("/openapi.json").json()
     content = document["paths"]["/median"]["post"]["responses"]["200"]["content"]
+    question = Question.matrix(np.ones((1, 1)), MedianOptions(details=True))
     assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/MedianAnswer"}
     assert set(document["components"]["schemas"]["MedianAnswer"]["properties"]) == set(
-        json.loads(FORMATS["json"].write(Answer(np.ones(1), np.zeros(1), Answers([], {"m"}), details=True)))
+        json.loads(FORMATS["json"].write(Answer(np.ones(1), np.zeros(1), Answers([]), question)))
     )

@@ -219,7 +219,7 @@ def test_a_shutdown_is_told_and_counted_alike(play: Play) -> None:
         assert last.wire.closed
         idle = Connection(gateway)
         idle.protocol.shutdown()
-        assert idle.wire.closed
+        await idle.wire.ended()
         gateway.engine.draining = True
         for pieces in ((request(vector(1)),), (request(vector(1))[:9], request(vector(1))[9:])):
             connection = Connection(gateway)
@@ -227,6 +227,18 @@ def test_a_shutdown_is_told_and_counted_alike(play: Play) -> None:
             await connection.wire.ended()
         assert all(right(answer, 1) for answer in answers)
         assert [answer.count(b"connection: close\r\n") for answer in answers] == [1, 1, 1]
+
+    play(scenario, **PLENTY)
+
+
+def test_a_connection_that_was_just_made_has_a_request_answered_while_the_service_ends(play: Play) -> None:
+    """A client connects, and the worker is replaced before the client has sent anything."""
+
+    async def scenario(gateway: Gateway) -> None:
+        fresh = Connection(gateway)
+        fresh.protocol.shutdown()
+        assert right(await fresh.ask(request(vector(1))), 1)
+        assert fresh.wire.closed
 
     play(scenario, **PLENTY)
 

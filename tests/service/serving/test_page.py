@@ -102,3 +102,11 @@ def test_the_files_of_the_page_are_installed() -> None:
     """The pattern of package-data takes every file below service/page."""
     text = (PAGE.parents[1] / "pyproject.toml").read_text()
     assert 'service = ["page/**/*"]' in text
+
+
+def test_the_line_for_readers_without_scripts_works(client: Any) -> None:
+    """As curl sends it: a form by its Content-Type, JSON by its first byte."""
+    (line,) = re.findall(r"<noscript>.*?<code>(curl .*?)</code>", (PAGE / "index.html").read_text(), re.DOTALL)
+    path, body = re.fullmatch(r"curl -s localhost:8000(\S+) -d '(.*)'", line).groups()  # type: ignore[union-attr]
+    answer = client.post(path, content=body, headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert (answer.status_code, answer.json()) == (200, {"medians": [2.0]})

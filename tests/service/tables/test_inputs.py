@@ -70,6 +70,15 @@ def test_types_that_differ_between_files_are_unified(tmp_path: Path, ending: str
     assert row["i_q0.5"] == np.sort(np.concatenate([i[:150], i[150:] * 2**20]))[150]
 
 
+def test_a_column_that_some_files_lack_is_null_there(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": [1, 2], "x": [5.0, 7.0]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"k": [1, 3]}), tmp_path / "1.parquet")
+    found = medians(tmp_path, by="k", columns="x", nan="skip").to_pydict()
+    assert found == {"k": [1, 2, 3], "count": [1, 1, 0], "median": [5.0, 7.0, None]}
+    with pytest.raises(TableError, match="column 'x': 2 values are null"):
+        medians(tmp_path, columns="x")
+
+
 def test_integers_of_a_csv_are_not_rounded(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("i\n" + "\n".join(str(2**53 + n) for n in (1, 3, 5)))

@@ -38,7 +38,7 @@ def test_the_examples_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert command.startswith("python -m service.tables ")
                 assert main([*shlex.split(command)[3:], "--quiet"]) == 0
         ran += kind in ("python", "sh")
-    assert ran == 7
+    assert ran == 4
     (command,) = re.findall(r"^    python -m service\.tables (.*)$", README, re.MULTILINE)
     assert main([*shlex.split(command), "--quiet"]) == 0
     assert pq.read_table("medians").equals(pq.read_table("cities"))
