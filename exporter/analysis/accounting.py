@@ -1,32 +1,21 @@
 """What a network costs, counted on its merged affine maps.
 
-Rows that differ only by a permutation of the input entries have equally many weights of equal size, so one of them is
-merged and counted for all. `_symmetry` finds the axes along which a node's rows are such copies:
-
-    ALIKE    all rows along the axis are the same (the axis was spread)
-    ENTRIES  permuting the input entries permutes the rows along the axis
-    None     nothing is known
-
-Several ENTRIES axes move together (the pairs (i, i) are not like the pairs (i, j)), so only one of them is left out.
-Whatever treats entries differently (gathers, blocks, hashes) ends the symmetry for all that depends on it, and from
-there on every row is merged, but over as few columns as the map can tell apart: see `_atoms`.
+Every row of a map is merged, over as few columns as the map can tell apart (`_atoms`). Terms that share no neurons and axes
+along which all rows are alike are counted without merging.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from exporter.ir.linear import Along, Linear, Reorder, Reshape, Spread, Take, Weigh, apply, dense
-from exporter.ir.network import CHUNK, Index, Network, Neurons, merged_rows
-from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, apply, dense
+from exporter.ir.network import CHUNK, Network, Neurons, merged_rows
+from exporter.ir.trace import Apply, Node, Stack, Sum, topological
 
-ALIKE: Literal["alike"] = "alike"
-ENTRIES: Literal["entries"] = "entries"
-Axes = tuple[Literal["alike", "entries"] | None, ...]
 ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once, as long as their weights are not known
 WEIGHTS_AT_ONCE = 1 << 22
 
@@ -44,7 +33,6 @@ class Accounting:
 
 def accounting(net: Network) -> Accounting:
     """Depth, width, size, non-zeros and largest weight of the network that was built."""
-    symmetry = _symmetry(net)
     nnz, largest = 0, 0.0
     for level in range(len(net.layers) + 1):
         groups = net.state(level).find()
@@ -52,7 +40,7 @@ def accounting(net: Network) -> Accounting:
         for root, _ in net.roots(level):
             node, scale = _bare(root, groups)
             if node not in counted:
-                counted[node] = _count(node, groups, symmetry)
+                counted[node] = _count(node, groups)
             weights, heaviest = counted[node]
             nnz += weights
             largest = max(largest, scale * heaviest)
@@ -75,7 +63,7 @@ def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
     return node, scale
 
 
-def _count(node: Node, groups: dict[Node, Neurons], symmetry: dict[Node, Axes]) -> tuple[int, float]:
+def _count(node: Node, groups: dict[Node, Neurons]) -> tuple[int, float]:
     """(non-zeros, largest weight) of all rows of a node over the neurons of a layer.
 
     Terms that share no neurons are counted one by one; what is left is merged.
@@ -86,17 +74,17 @@ def _count(node: Node, groups: dict[Node, Neurons], symmetry: dict[Node, Axes]) 
         return groups[node].neurons, 1.0
     match node:
         case Apply(linear=Spread(_, n), arg=arg):
-            nnz, largest = _count(arg, groups, symmetry)
+            nnz, largest = _count(arg, groups)
             return n * nnz, largest
-        case Apply(linear=Reshape() | Reorder(), arg=arg) | Largest(arg=arg) | Variant(arg=arg):
-            return _count(arg, groups, symmetry)
+        case Apply(linear=Reshape() | Reorder(), arg=arg):
+            return _count(arg, groups)
         case Stack(parts=parts):
-            several = [_count(part, groups, symmetry) for part in parts]
+            several = [_count(part, groups) for part in parts]
             return sum(nnz for nnz, _ in several), max(largest for _, largest in several)
         case Sum(terms=terms) if _disjoint([_reads(arg, groups) for _, arg in terms]):
-            scaled = [(abs(float(c)), *_count(arg, groups, symmetry)) for c, arg in terms if c != 0]
+            scaled = [(abs(float(c)), *_count(arg, groups)) for c, arg in terms if c != 0]
             return sum(nnz for _, nnz, _ in scaled), max((c * size for c, _, size in scaled), default=0.0)
-    return _merge_and_count(node, groups, symmetry[node])
+    return _merge_and_count(node, groups)
 
 
 def _disjoint(several: list[set[Node]]) -> bool:
@@ -108,19 +96,18 @@ def _reads(node: Node, groups: dict[Node, Neurons]) -> set[Node]:
     return {n for n in _region(node, groups) if n in groups}
 
 
-def _merge_and_count(node: Node, groups: dict[Node, Neurons], axes: Axes) -> tuple[int, float]:
+def _merge_and_count(node: Node, groups: dict[Node, Neurons]) -> tuple[int, float]:
     leaves, columns = _atoms(node, groups)
-    rows, copies = _representatives(node, axes)
     width = columns.number.size
     chunk = max(1, min(CHUNK, ENTRIES_AT_ONCE // max(1, width)))
     nnz, largest, start = 0, 0.0, 0
-    while start < len(rows):
-        some = rows[start : start + chunk]
+    while start < node.size:
+        some = np.arange(start, min(start + chunk, node.size), dtype=np.int64)
         matrix, _ = merged_rows(node, some, leaves, width)
         start += chunk  # and where rows have few weights, more of them are merged at a time
         chunk = max(chunk, min(CHUNK, WEIGHTS_AT_ONCE * len(some) // max(1, matrix.nnz)))
         matrix.eliminate_zeros()
-        nnz += int(columns.number[matrix.indices].sum()) * copies
+        nnz += int(columns.number[matrix.indices].sum())
         largest = max(largest, float((np.abs(matrix.data) * columns.size[matrix.indices]).max(initial=0.0)))
     return nnz, largest
 
@@ -197,8 +184,6 @@ def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns 
             return None
         args.append(found)
     match node:
-        case Largest() | Variant():
-            return args[0]
         case Sum(terms=terms):
             used = [(abs(float(c)), columns) for (c, _), columns in zip(terms, args, strict=True) if c != 0]
             number, size = np.zeros(flat, np.int64), np.zeros(flat)
@@ -228,96 +213,3 @@ def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns 
 
 def _whole(columns: Columns, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     return np.broadcast_to(columns.number, shape), np.broadcast_to(columns.size, shape)
-
-
-def _representatives(node: Node, axes: Axes) -> tuple[Index, int]:
-    """Flat rows with index 0 on every ALIKE axis and on one ENTRIES axis, and how many rows each stands for."""
-    skipped = {a for a, kind in enumerate(axes) if kind == ALIKE}
-    skipped |= set([a for a, kind in enumerate(axes) if kind == ENTRIES][:1])
-    if not node.shape:
-        return np.zeros(1, dtype=np.int64), 1
-    ranges = [np.arange(1 if a in skipped else n) for a, n in enumerate(node.shape)]
-    grid = np.meshgrid(*ranges, indexing="ij")
-    copies = int(np.prod([node.shape[a] for a in skipped], dtype=np.int64))
-    return np.ravel_multi_index([g.ravel() for g in grid], node.shape).astype(np.int64), copies
-
-
-def _symmetry(net: Network) -> dict[Node, Axes]:
-    """For every node what is known of its axes."""
-    known: dict[Node, Axes] = {}
-    broken: set[Node] = set()
-    for node in topological(net.output):
-        axes, breaks = _axes(node, known)
-        if breaks or any(a in broken for a in node.args):
-            broken.add(node)
-            axes = tuple(None if kind == ENTRIES else kind for kind in axes)
-        known[node] = axes
-    return known
-
-
-def _axes(node: Node, known: dict[Node, Axes]) -> tuple[Axes, bool]:
-    """(what is known of the node's axes, whether the node itself treats input entries differently)."""
-    match kind(node):
-        case Input():
-            return (ENTRIES,), False
-        case Constant(values=values):
-            v = values.astype(np.float64)
-            return tuple(None if np.ptp(v, axis=a).any() else ALIKE for a in range(v.ndim)), False
-        case Relu(arg=arg) | Largest(arg=arg) | Variant(arg=arg):
-            return known[arg], False
-        case Sum():
-            # constants enter the bias only, and only weights are counted; but equal rows of other bias are other neurons
-            axes = _meet([known[a] for a in node.args if node.is_constant or not a.is_constant])
-            biases = _meet([known[a] for a in node.args if a.is_constant] or [(ALIKE,) * len(axes)])
-            return tuple(
-                k if k == ENTRIES else _meet([(k,), (b,)])[0] for k, b in zip(axes, biases, strict=True)
-            ), False
-        case Stack(parts=parts, axis=axis):
-            axes = _meet([known[p] for p in parts])
-            breaks = any(known[p][axis] == ENTRIES for p in parts)
-            return (*axes[:axis], None, *axes[axis + 1 :]), breaks
-        case Apply(linear=linear, arg=arg):
-            return _through(linear, arg.shape, known[arg])
-        case never:
-            assert_never(never)
-
-
-def _meet(several: list[Axes]) -> Axes:
-    return tuple(
-        None if None in kinds else ENTRIES if ENTRIES in kinds else ALIKE for kinds in zip(*several, strict=True)
-    )
-
-
-def _through(linear: Linear, source: tuple[int, ...], axes: Axes) -> tuple[Axes, bool]:
-    match linear:
-        case Along(axis, matrix):
-            # a plain sum weighs all entries alike
-            plain = axes[axis] != ENTRIES or not np.ptp(dense(matrix).astype(np.float64), axis=1).any()
-            kind = ALIKE if matrix.shape[0] == 1 else None
-            return (*axes[:axis], kind, *axes[axis + 1 :]), not plain
-        case Take(axis, _):
-            return (*axes[:axis], None, *axes[axis + 1 :]), axes[axis] == ENTRIES
-        case Spread(axis, _):
-            return (*axes[:axis], ALIKE, *axes[axis:]), False
-        case Reorder(perm):
-            return tuple(axes[a] for a in perm), False
-        case Reshape(shape):
-            return _reshaped(source, shape, axes)
-        case Weigh(weights):
-            if not isinstance(weights, np.ndarray):
-                return axes, False
-            uneven = [bool(np.ptp(weights.astype(np.float64), axis=a).any()) for a in range(weights.ndim)]
-            breaks = any(u and kind == ENTRIES for u, kind in zip(uneven, axes, strict=True))
-            return tuple(None if u else kind for u, kind in zip(uneven, axes, strict=True)), breaks
-        case _:
-            assert_never(linear)
-
-
-def _reshaped(source: tuple[int, ...], shape: tuple[int, ...], axes: Axes) -> tuple[Axes, bool]:
-    """Axes survive a reshape that only adds or drops axes of length 1."""
-    old = [a for a, n in enumerate(source) if n > 1]
-    new = [a for a, n in enumerate(shape) if n > 1]
-    if [source[a] for a in old] != [shape[a] for a in new]:
-        return (None,) * len(shape), ENTRIES in axes
-    place = dict(zip(new, old, strict=True))
-    return tuple(axes[place[a]] if a in place else ALIKE for a in range(len(shape))), False

@@ -14,7 +14,6 @@ formula at hand what that proof needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import frexp, isinf
@@ -23,11 +22,11 @@ from typing import Literal, assert_never
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.fused_forms import scaled_total, served, trimmed
+from exporter.ir.fused_forms import scaled_total, trimmed
 from exporter.ir.input_rounding import Guard, guard_of
 from exporter.ir.linear import Along, Array, Scalar, Take, Weigh
 from exporter.ir.network import Network, Neurons
-from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
@@ -62,7 +61,7 @@ def structured_bits(net: Network, quantum: float) -> Step:
 
 def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
     """The same of the formula that the fused profile computes, where Clip forgives what rounds outside its bounds."""
-    return _factored_bits(served(net, cells), quantum, _Fused())
+    return _factored_bits(net.for_files(cells), quantum, _Fused())
 
 
 class _Reading:
@@ -84,14 +83,14 @@ class _Fused(_Reading):
 
     def args(self, node: Node) -> tuple[Node, ...]:
         pair = trimmed(node)
-        return (pair[1],) if pair else (node.of,) if isinstance(node, Largest) else node.args
+        return (pair[1],) if pair else node.args
 
 
 def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
     guard = guard_of(net.output)
     worst = _guard_step(net, guard, quantum)
-    nodes = topological(net.output, args=lambda node: () if guard and node is guard.node else form.args(node))
-    quanta = node_quanta(net, quantum, [n.of for n in nodes if isinstance(n, Largest)])
+    nodes = topological(net.output, args=lambda node: () if guard and node is guard else form.args(node))
+    quanta = node_quanta(net, quantum)
     final = _rounded_once(net.output)
     cut = _cut_at_zero(nodes, form)
     inside = _read_inside(nodes, form)
@@ -204,12 +203,12 @@ def _cut_at_zero(nodes: list[Node], form: _Reading) -> set[Node]:
         for arg in form.args(node):
             readers.setdefault(arg, []).append(node)
 
-    def cuts(node: Node, arg: Node) -> bool:
-        return isinstance(node, Relu) or (isinstance(node, Largest) and node.of is arg and node.lo >= 0)
+    def cuts(node: Node) -> bool:
+        return isinstance(node, Relu) or (isinstance(node, Max) and node.lo >= 0)
 
     cut: set[Node] = set()
     for node in reversed(nodes):
-        if all(cuts(r, node) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
+        if all(cuts(r) or (_lowers(r) and r in cut) for r in readers.get(node, [node])):
             cut.add(node)
     return cut
 
@@ -307,14 +306,12 @@ class _Partials:
                 p = self.known[arg]
                 both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
                 out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node]
-            case Largest(arg=arg) | Variant(arg=arg):
-                out, quantum = self.known[arg], self.quanta[node]
             case Apply(linear=linear, arg=arg):
                 out, quantum = self.known[arg], self.quanta[node]
                 if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
                     # the last axis is another one now, or holds an entry twice
                     out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
-            case Input() | Relu() | Constant():
+            case Input() | Relu() | Constant() | Max():
                 raise AssertionError(f"{node} is not carried to its use")
             case never:
                 assert_never(never)
@@ -364,16 +361,16 @@ class _Partials:
         return _Partial(plus, minus, n * plus, n * minus, 0, p.terms * most)
 
 
-def node_quanta(net: Network, quantum: float, others: Sequence[Node] = ()) -> dict[Node, float]:
-    """For every node of a network, and of others, a power of two that divides all its values, 0 where there is none."""
+def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
+    """For every node of a network a power of two that divides all its values, 0 where there is none."""
     quanta: dict[Node, float] = {}
-    for node in topological(net.output, *others):
+    for node in topological(net.output):
         match kind(node):
             case Input():
                 q = quantum
             case Constant(values=values):
                 q = _low_bit_of(values)
-            case Relu(arg=arg) | Largest(arg=arg) | Variant(arg=arg):
+            case Relu(arg=arg) | Max(of=arg):
                 q = quanta[arg]
             case Sum(terms=terms, offset=offset):
                 q = min([low_bit(c) * quanta[a] for c, a in terms] + [low_bit(offset)])

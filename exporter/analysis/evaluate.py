@@ -11,7 +11,7 @@ import numpy.typing as npt
 from exporter.ir import linear as lin
 from exporter.ir.linear import Array
 from exporter.ir.network import Network, Weights, constant_values
-from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 
 def evaluate(net: Network, x: Array) -> Array:
@@ -56,8 +56,8 @@ def _value(node: Node, values: dict[Node, Any], x: Array) -> Array:
     match kind(node):
         case Input(shape=shape):
             return x.reshape((len(x), *shape))
-        case Largest(arg=arg) | Variant(arg=arg):
-            return np.asarray(values[arg])
+        case Max(of=q):
+            return np.asarray(values[q].max(-1).reshape(-1, *node.shape))
         case Relu(arg=arg):
             return np.asarray(np.maximum(values[arg], 0 if x.dtype.kind == "O" else x.dtype.type(0)))
         case Sum(terms=terms, offset=offset):

@@ -20,12 +20,13 @@ from math import inf, nextafter
 
 import numpy as np
 
-from exporter.check.numbers import Array, exact_product, exact_sum, is_power
+from exporter.check.numbers import Array, exact_product, exact_sum, fitting, is_power
 
 Bound = Array | float
 Bounds = tuple[Bound, Bound]
 LONGEST = 96  # terms of a form
-WORK = 400_000  # terms of forms that are added up in one file; beyond these only intervals are used
+# terms of forms that are added up in one file, first and where these prove nothing; beyond them only intervals are used
+WORK = 5_000, 400_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +51,9 @@ class Atom:
 
 @dataclass
 class Lemmas:
-    """All atoms of one file."""
+    """All atoms of one file, and how many terms may be added up."""
 
+    work: int
     atoms: list[Atom] = field(default_factory=list)
     _index: dict[object, int] = field(default_factory=dict)
     _known: dict[object, Bounds] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Lemmas:
         total: float | None = const
         for factor, form in parts:
             self._work += 1 + len(form.terms)
-            if self._work > WORK:
+            if self._work > self.work:
                 return None
             for atom, c in [(-1, form.const), *form.terms.items()]:
                 product = exact_product(factor, c)
@@ -165,7 +167,7 @@ class Lemmas:
         if len(form.terms) > 1:
             lo, hi = _met(lo, hi, *self._by_differences(form))
             self._work += len(form.terms)
-            if depth > 0 and self._work < WORK:
+            if depth > 0 and self._work < self.work:
                 lo, hi = _met(lo, hi, *self._by_maxima(form, depth))
         elif depth == 0:
             return lo, hi
@@ -209,6 +211,7 @@ class Lemmas:
         if along is None:
             return -inf, inf
         (lo0, hi0), (lo1, hi1) = self.bounds(without, depth - 1), self.bounds(along, depth - 1)
+        lo0, hi0, lo1, hi1 = fitting(lo0, hi0, lo1, hi1)
         fold = _largest if c > 0 else _smallest
         return fold(lo0, lo1), fold(hi0, hi1)
 
@@ -221,6 +224,7 @@ def _plus(lo: Bound, hi: Bound, more_lo: Bound, more_hi: Bound) -> Bounds:
             a if a - lo == more_lo and a - more_lo == lo else nextafter(a, -inf),
             b if b - hi == more_hi and b - more_hi == hi else nextafter(b, inf),
         )
+    lo, hi, more_lo, more_hi = fitting(lo, hi, more_lo, more_hi)
     with np.errstate(invalid="ignore"):
         low, high = np.asarray(lo + more_lo), np.asarray(hi + more_hi)
         low = np.where((low - lo == more_lo) & (low - more_lo == lo), low, np.nextafter(low, -inf))
@@ -244,6 +248,7 @@ def _times(c: float, lo: Bound, hi: Bound) -> Bounds:
 
 
 def _met(lo: Bound, hi: Bound, other_lo: Bound, other_hi: Bound) -> Bounds:
+    lo, hi, other_lo, other_hi = fitting(lo, hi, other_lo, other_hi)
     return _largest(lo, other_lo), _smallest(hi, other_hi)
 
 

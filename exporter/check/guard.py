@@ -99,9 +99,10 @@ def settled(ctx: Context, node: str, t: Tensor) -> Tensor:
     steps = power(t.q)
     if (t.lo < below).any() or (t.hi > above).any() or (np.maximum(np.abs(t.lo), np.abs(t.hi)) > steps * 2.0**m).any():
         return t
-    on_grid = quantum(t.guard.scale) + ctx.step, quantum(t.guard.shift)
-    if t.guard.moved >= steps.min() or (np.minimum(*on_grid) < t.q).any():
+    grid = np.minimum(quantum(t.guard.scale) + ctx.step, quantum(t.guard.shift))
+    if (t.q < grid).any():
+        return t  # not yet rounded to the grid
+    if t.guard.moved >= steps.min() or (grid < t.q).any():
         raise NotProven(node, "the guard does not leave the numbers of the grid as they are")
     ctx.moved = max(ctx.moved, float((t.guard.moved / np.abs(t.guard.scale)).max()))
-    ctx.guarded = True
     return ctx.tensor(node, t.shape, t.dtype, (t.lo, t.hi, np.broadcast_to(t.q, t.lo.shape)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from exporter.check.guard import affine, clamped
-from exporter.check.numbers import FORMATS, ZERO, Array, is_power, quantum
+from exporter.check.numbers import FORMATS, ZERO, Array, fitting, is_power, quantum
 from exporter.check.products import product
 from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor
 from exporter.check.views import (
@@ -92,8 +92,9 @@ def add(ctx: Context, node: Operands, sign: float = 1.0) -> Tensor:
             factor = np.full_like(np.asarray(t.guard.scale, dtype=np.float64), s)
             const = np.asarray(other.const, dtype=np.float64)
             return affine(ctx, node.name, t, factor, o * (const.reshape(()) if const.size == 1 else const))
-    lo, hi = (a.lo + b.lo, a.hi + b.hi) if sign > 0 else (a.lo - b.hi, a.hi - b.lo)
-    q = np.minimum(a.q, b.q)
+    first, last, low, high = fitting(a.lo, a.hi, b.lo, b.hi)
+    lo, hi = (first + low, last + high) if sign > 0 else (first - high, last - low)
+    q = np.minimum(a.q, b.q) if np.ndim(first) else np.minimum(np.min(a.q), np.min(b.q))
     form = ctx.forms.combined([(1.0, a.form), (sign, b.form)])
     shape = broadcast(a, b, node.name)
     made = ctx.tensor(

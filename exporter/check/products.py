@@ -6,9 +6,9 @@ from math import inf
 
 import numpy as np
 
-from exporter.check.forms import AffineForm
+from exporter.check.forms import LONGEST, AffineForm
 from exporter.check.guard import picked
-from exporter.check.numbers import FORMATS, ZERO, Array, is_power, power, quantum
+from exporter.check.numbers import FORMATS, ZERO, Array, is_power, power, quantum, snapped
 from exporter.check.tensor import BATCH, Context, NotProven, Tensor
 from exporter.check.views import along, by_cells, cells_of, spread
 
@@ -40,12 +40,7 @@ def product(ctx: Context, node: str, t: Tensor, axis: int, weights: Array, c: Te
     count = np.count_nonzero(weights, axis=1)
     quanta = _quanta(weights, q)
     widen = (n + 2) * 2.0**-52 * (plus + minus)
-    low, high, plus, minus = (
-        low - widen,
-        high + widen,
-        plus * (1 + (n + 2) * 2.0**-52),
-        minus * (1 + (n + 2) * 2.0**-52),
-    )
+    low, high, plus, minus = low - widen, high + widen, plus + widen, minus + widen
     largest = np.maximum(np.abs(low), np.abs(high))  # of a row with one weight: the product
     low, high, plus, minus, quanta, largest = (
         np.moveaxis(v, -1, axis) for v in (low, high, plus, minus, quanta, largest)
@@ -62,12 +57,16 @@ def product(ctx: Context, node: str, t: Tensor, axis: int, weights: Array, c: Te
     where = t.where or (c.where if c is not None else None)
     made = ctx.tensor(node, shape, t.dtype, (low, high, quanta), cells=cells, where=where)
     made = by_cells(ctx, made, DEEP)
+    _, plus = snapped(plus, plus, quanta)
+    _, minus = snapped(minus, minus, quanta)
     partial = np.maximum(plus, minus)
     result = np.maximum(np.abs(made.lo), np.abs(made.hi))
     partial = np.where(minus == 0, np.minimum(partial, np.maximum(made.hi, 0.0)), partial)
     partial = np.where(plus == 0, np.minimum(partial, np.maximum(-made.lo, 0.0)), partial)
     partial = np.where((terms <= 2) & single, result, partial)
     limit = power(FORMATS[t.dtype][0] + made.q)
+    if (partial > limit).any() and made.cells:
+        partial = np.minimum(partial, _one_sign(ctx, t, axis, weights, c, shape))
     broken = np.broadcast_to(partial > limit, np.broadcast_shapes(partial.shape, limit.shape, terms.shape))
     most = int(np.broadcast_to(terms, broken.shape)[broken].max(initial=2)) if broken.any() else 2
     window = (np.asarray(inf), np.asarray(-inf)) if slack else None
@@ -101,21 +100,45 @@ def _cells(
     ends: tuple[Array, Array],
 ) -> tuple[int, list[AffineForm]] | None:
     """A form for every row of the product, where the rows are short or the operand has such forms."""
-    if weights.size > MOST or not (t.cells or (weights.min(initial=0) < 0 and weights.max(initial=0) > 0)):
+    count = np.count_nonzero(weights, axis=1)
+    mixed = weights.min(initial=0) < 0 and weights.max(initial=0) > 0
+    if weights.size > MOST or not (t.cells or mixed or count.max(initial=0) <= 1):
         return None
     own = cells_of(ctx, t, axis, t.shape)
     added = cells_of(ctx, c, axis, shape) if c is not None else [AffineForm(0.0, {})] * len(weights)
     if own is None or added is None:
         return None
     forms = []
-    for row, extra in zip(weights, added, strict=True):
-        form = ctx.forms.combined([*((float(row[j]), own[j]) for j in np.flatnonzero(row)), (1.0, extra)])
-        forms.append(form)
+    for row, extra, n in zip(weights, added, count, strict=True):
+        parts = [(float(row[j]), own[j]) for j in np.flatnonzero(row)] if n <= LONGEST else []
+        forms.append(ctx.forms.combined([*parts, (1.0, extra)]) if n <= LONGEST else None)
     if all(f is None for f in forms):
         return None
     flat = [np.moveaxis(v, axis, -1).reshape(-1, v.shape[axis]) for v in ends]
     each = [np.broadcast_to(fold(v, axis=0), (len(weights),)) for v, fold in zip(flat, (np.min, np.max), strict=True)]
     return axis, [ctx.forms.leaf(float(each[0][j]), float(each[1][j])) if f is None else f for j, f in enumerate(forms)]
+
+
+def _one_sign(ctx: Context, t: Tensor, axis: int, weights: Array, c: Tensor | None, shape: tuple[int, ...]) -> Array:
+    """Bounds of the partial sums of every row: no part of its terms of one sign exceeds all of them."""
+    own = cells_of(ctx, t, axis, t.shape)
+    added = cells_of(ctx, c, axis, shape) if c is not None else [AffineForm(0.0, {})] * len(weights)
+    out = np.full(len(weights), inf)
+    for row, extra in enumerate(added or ()):
+        parts = [(float(weights[row, j]), own[j]) for j in np.flatnonzero(weights[row])] if own else []
+        signs: dict[bool, list[tuple[float, AffineForm]]] = {True: [], False: []}
+        for factor, form in [*parts, (1.0, extra)]:
+            lo, hi = (factor * float(fold(b)) for fold, b in zip((np.min, np.max), ctx.forms.bounds(form), strict=True))
+            if min(lo, hi) >= 0 or max(lo, hi) <= 0:
+                signs[max(lo, hi) > 0].append((factor, form))
+            else:
+                break
+        else:
+            sums = [ctx.forms.combined(side) for side in signs.values()]
+            ends = [ctx.forms.bounds(s, DEEP) for s in sums if s is not None]
+            if len(ends) == 2:
+                out[row] = max(float(np.max(ends[0][1])), -float(np.min(ends[1][0])))
+    return along(out, axis, len(shape))
 
 
 def _guarded(ctx: Context, node: str, t: Tensor, axis: int, weights: Array, c: Tensor | None) -> Tensor:

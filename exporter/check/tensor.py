@@ -1,6 +1,7 @@
 """What is known of one tensor: the real numbers that it stands for, and how far the computed floats are from them.
 
-`lo`, `hi` and `q` bound the real numbers, entry by entry or for all entries at once. The floats equal them within the
+`lo`, `hi` and `q` bound the real numbers, entry by entry or for all entries at once; along an axis that
+lists k numbers of vector after vector they are those of one vector. The floats equal them within the
 window [first, last]; beyond an end of the window both lie beyond it. Everywhere they differ by `slack` at most. A slack of
 0 means that nothing has rounded; `where` names the node that rounded first.
 """
@@ -14,7 +15,19 @@ from typing import Any
 import numpy as np
 
 from exporter.check.forms import AffineForm, Lemmas
-from exporter.check.numbers import ANY, CELLS, FORMATS, ZERO, Array, compressed, half_ulp, power, quantum, snapped
+from exporter.check.numbers import (
+    ANY,
+    CELLS,
+    FORMATS,
+    ZERO,
+    Array,
+    compressed,
+    fitting,
+    half_ulp,
+    power,
+    quantum,
+    snapped,
+)
 
 BATCH = 1_000_003  # a prime: the size of an axis that holds vectors of a batch is a multiple of it
 Shape = tuple[int, ...]
@@ -84,7 +97,7 @@ class Context:
     high: float
     step: int  # its exponent
     moved: float = 0.0
-    guarded: bool = False
+    entry_first: dict[int, bool] = field(default_factory=dict)  # see views.reshape
 
     def tensor(
         self,
@@ -101,8 +114,8 @@ class Context:
         """
         lo, hi, q = bounds
         if form is not None:
-            low, high = self.forms.bounds(form)
-            lo, hi = np.maximum(lo, low), np.minimum(hi, high)
+            lo, hi, low, high = fitting(lo, hi, *self.forms.bounds(form))
+            lo, hi = np.asarray(np.maximum(lo, low)), np.asarray(np.minimum(hi, high))
         lo, hi = snapped(lo, hi, q)
         lo, hi, q = (
             compressed(*np.broadcast_arrays(lo, hi, q)) if lo.size > 1 or hi.size > 1 or q.size > 1 else (lo, hi, q)
@@ -122,19 +135,19 @@ class Context:
 
     def constant(self, name: str, values: Array) -> Tensor:
         """A stored tensor: one form for equal tensors."""
-        dtype, whole = str(values.dtype), values.astype(np.float64)
-        lo = hi = whole
-        q = quantum(whole)
-        if whole.size:
-            lo, hi, q = compressed(lo, hi, q)
-        if lo.size > CELLS:
-            lo, hi, q = (np.asarray(v).reshape((1,) * lo.ndim) for v in (lo.min(), hi.max(), q.min()))
+        (kept,) = compressed(values) if values.size else (values,)
+        if kept.size > CELLS:
+            least = min(int(quantum(row).min()) for row in kept.reshape(-1, kept.shape[-1]))
+            lo, hi, q = (np.full((1,) * kept.ndim, v) for v in (float(kept.min()), float(kept.max()), least))
+        else:
+            lo = hi = kept.astype(np.float64)
+            q = quantum(lo)
         form = (
-            AffineForm(float(whole.flat[0]), {})
+            AffineForm(float(lo.reshape(-1)[0]), {})
             if lo.size == 1 and lo.max() == hi.max()
             else self.forms.leaf(lo, hi, ("constant", name))
         )
-        return Tensor(shape=values.shape, dtype=dtype, lo=lo, hi=hi, q=q, form=form, const=values)
+        return Tensor(shape=values.shape, dtype=str(values.dtype), lo=lo, hi=hi, q=q, form=form, const=values)
 
     def rounded(
         self, node: str, made: Tensor, partial: Array, terms: int, slack: float, window: tuple[Array, Array] | None
@@ -146,7 +159,7 @@ class Context:
         """
         m = FORMATS[made.dtype][0]
         limit = power(m + made.q)
-        unbroken = bool((partial <= limit).all())
+        unbroken = bool((partial + slack <= limit).all())  # operands that are off may reach further
         first, last = window or (np.asarray(-np.inf), np.asarray(np.inf))
         if unbroken and slack == 0:
             return made

@@ -18,6 +18,7 @@ TYPES = {
     TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", TensorProto.UINT8: "uint8",
     TensorProto.INT8: "int8", TensorProto.INT32: "int32", TensorProto.INT64: "int64",
 }  # fmt: skip
+LARGEST = 1 << 20  # bounds of a tensor that is reshaped
 SHORT = 8  # entries on an axis that are looked at one by one
 Moved = Callable[[Array, Callable[..., Array]], Array]  # bounds, and how bounds of several entries are joined
 
@@ -137,25 +138,39 @@ def reshape(ctx: Context, node: str, t: Tensor, dims: Array | None) -> Tensor:
     if prod(new) != size:
         raise NotProven(node, "the shapes do not fit every batch")
     shape = tuple(new)
+    if t.const is not None:
+        return ctx.constant(node, t.const.reshape(shape))
+    mixed = _merged(ctx, node, old, shape)
+    one, out = (tuple(n // BATCH if n % BATCH == 0 and n else n for n in dims) for dims in (old, shape))
 
     def move(v: Array, fold: Callable[..., Array]) -> Array:
-        if v.size == 1:
-            return v.reshape((1,) * len(shape))
-        if size % BATCH:
-            return np.broadcast_to(v, old).reshape(shape)
-        for lead in (0, -1):  # the batch is the first axis of both, or the last
-            if old[lead] % BATCH == 0 and shape[lead] % BATCH == 0:
-                k, m = old[lead] // BATCH, shape[lead] // BATCH
-                inner = (k, *old[1:]) if lead == 0 else (*old[:-1], k)
-                outer = (m, *shape[1:]) if lead == 0 else (*shape[:-1], m)
-                return fold(np.broadcast_to(v, inner).reshape(outer), axis=lead, keepdims=True)
-        return fold(v).reshape((1,) * len(shape))
+        if v.size == 1 or prod(one) > LARGEST:
+            return fold(v).reshape((1,) * len(shape))
+        new = np.broadcast_to(v, one).reshape(out)
+        return new if mixed is None else fold(new, axis=mixed, keepdims=True)
 
     made = seen(ctx, node, t, shape, ("reshape", shape), move)
     kept = [a for a in range(min(len(old), len(shape))) if t.cells and a == t.cells[0]]
     if t.cells and kept and prod(old[: kept[0]]) == prod(shape[: kept[0]]) and old[kept[0]] == shape[kept[0]]:
         return replace(made, cells=t.cells)
     return made
+
+
+def _merged(ctx: Context, node: str, old: Shape, new: Shape) -> int | None:
+    """The axis of the new shape whose entries come before the vectors, if there is one.
+
+    A tensor lists P entries, for each the vectors of the batch, and for each of these the other entries. A reshape keeps P.
+    An axis of k numbers a vector has either vector after vector or entry after entry: one order for each k in a file.
+    """
+    found = [[(a, n // BATCH) for a, n in enumerate(shape) if n and n % BATCH == 0] for shape in (old, new)]
+    if not found[0] and not found[1]:
+        return None
+    ((a, k),), ((b, m),) = found
+    entries = prod(old[:a]) * (k if ctx.entry_first.get(k) else 1)
+    first = prod(new[:b]) * m == entries and m > 1
+    if (prod(new[:b]) != entries and not first) or (m > 1 and ctx.entry_first.setdefault(m, first) != first):
+        raise NotProven(node, "vectors of a batch are mixed")
+    return b if first else None
 
 
 def _axis(node: str, t: Tensor, axis: int) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 
 from exporter.prove.forms import Forms
 from exporter.prove.graph import Array, Codes, NotProvedError
+from exporter.prove.pairs import ByRank, Function, Pairs
 from exporter.prove.piecewise import Piecewise
 from exporter.prove.scalars import End, Near, Number, Order, Scalar, Scenario
 
@@ -29,9 +30,6 @@ SEARCH, FORM, RANK = 1 << 20, (1 << BITS) - 2, (1 << BITS) - 1  # kinds of j: se
 START = End()
 MARGIN = 64  # grid steps
 SLOW = 200_000  # sums that are read one by one
-
-RankFunction = tuple[tuple[Fraction, ...], tuple[Fraction, ...]]  # slope in n, and offset, for ranks 1..d
-Function = Piecewise | RankFunction
 
 
 def _pack(f: Array | int, i: Array | int, j: Array | int) -> Codes:
@@ -62,7 +60,7 @@ class Counting:
         self.scalars: list[Scalar] = []
         self.ends: list[End] = []
         self.forms = Forms()
-        self._tie: bool | None = None  # whether the lower index comes first among equal entries
+        self._pairs = Pairs(scenario)
         self._memo: dict[Any, Any] = {}
 
     # codes
@@ -154,7 +152,7 @@ class Counting:
             factor = Fraction(value)
             out[which == n] = self._map(
                 a[which == n],
-                lambda f, j, c=factor: _scaled(f, c),  # type: ignore[misc]
+                lambda f, j, c=factor: f.scaled(c),  # type: ignore[misc]
                 lambda s, c=factor: self.at.scaled(s, c),  # type: ignore[misc]
                 lambda s, c=factor: self.forms.scaled(s, c),  # type: ignore[misc]
                 ("scale", factor),
@@ -167,14 +165,7 @@ class Counting:
     def _relu(self, f: Function, j: int) -> Function:
         if isinstance(f, Piecewise):
             return f.relu().between(*self._range(j))
-        slopes, offsets = [], []
-        for a, b in zip(*f, strict=True):
-            ends = b, a * self.at.cells + b
-            if min(ends) < 0 < max(ends):
-                raise NotProvedError("the selection of a rank is not decided on every grid value")
-            slopes.append(a if max(ends) > 0 else Fraction(0))
-            offsets.append(b if max(ends) > 0 else Fraction(0))
-        return tuple(slopes), tuple(offsets)
+        return f.relu(self.at.cells)
 
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
         def wire_of(x: int, y: int) -> int:
@@ -242,15 +233,14 @@ class Counting:
                 opposite = f.is_affine and g.is_affine and f.left == -g.left
                 return Piecewise.affine(f.left, f.offset + g.offset) if opposite else None
             return f + g
-        (a, b), (c, e) = self._by_rank(f), self._by_rank(g)
-        return tuple(x + y for x, y in zip(a, c, strict=True)), tuple(x + y for x, y in zip(b, e, strict=True))
+        return self._by_rank(f) + self._by_rank(g)
 
-    def _by_rank(self, f: Function) -> RankFunction:
-        if not isinstance(f, Piecewise):
+    def _by_rank(self, f: Function) -> ByRank:
+        if isinstance(f, ByRank):
             return f
         if not f.is_affine:
             raise NotProvedError("a function of an entry is added to its rank, and is not affine")
-        return (f.left,) * self.at.d, (f.offset,) * self.at.d
+        return ByRank.of(*(np.full(self.at.d, self.at.whole(v)) for v in (f.left, f.offset)))
 
     def _searched(self, f: int, j: int, s: int) -> tuple[int, int]:
         """s (n - E) + b plus a number of the search, as a function of n minus a new end."""
@@ -380,7 +370,10 @@ class Counting:
         parts: list[int] = []
         pairs = (i > 0) & (j > 0) & (j < SEARCH)
         if pairs.any():
-            parts.append(self._rank(f[pairs], i[pairs], j[pairs], factors[pairs]))
+            center, other, function = self._pairs.total(self.functions, f[pairs], i[pairs], j[pairs], factors[pairs])
+            constant = function.constant if isinstance(function, Piecewise) else None
+            code = int(_pack(self._f(function), center, RANK if other is None else other))
+            parts.append(code if constant is None else self._constant(constant))
         rest = np.flatnonzero(~pairs)
         single = rest[i[rest] > 0]
         for end in np.unique(j[single]).tolist():
@@ -388,8 +381,13 @@ class Counting:
             used, sums = self._over_entries(f[here], i[here], end, factors[here])
             parts += sums
             rest = np.setdiff1d(rest, here[used])
-        for n in rest.tolist():
-            parts.append(int(self.scale(codes[n : n + 1], factors[n : n + 1])[0]))
+        # numbers first, then what belongs to entries: relu(v) - relu(-v) is v, and two ramps of counts are one decision
+        for of_entries in (False, True):
+            here = rest[(i[rest] > 0) == of_entries]
+            parts.append(self._added(self.scale(codes[here], factors[here]).tolist()))
+        return self._added(parts)
+
+    def _added(self, parts: list[int]) -> int:
         total = np.array([self._constant(Fraction(0))], np.int64)
         for part in parts:
             total = self.add(total, np.array([part], np.int64))
@@ -409,7 +407,7 @@ class Counting:
                 ):
                     continue
                 used |= here
-                scaled = _scaled(self.functions[function], Fraction(factor))
+                scaled = self.functions[function].scaled(Fraction(factor))
                 if isinstance(scaled, Piecewise) and scaled.between(*self._range(j)).step(*self._range(j)) is None:
                     full.append(scaled)
                 else:
@@ -427,8 +425,9 @@ class Counting:
         """The sum over all entries of a function."""
         d = self.at.d
         if not isinstance(function, Piecewise):
-            weights = {k: a for k, a in enumerate(function[0], 1) if a}
-            return self._scalar(Order(weights, sum(function[1], Fraction(0))))
+            slopes, offsets = function.arrays
+            weights = {k: a * self.at.unit for k, a in enumerate(slopes.tolist(), 1) if a}
+            return self._scalar(Order(weights, sum(offsets.tolist()) * self.at.unit))
         if function.constant is not None:
             return self._constant(function.constant * d)
         step = function.step(*self._range(j))
@@ -437,50 +436,3 @@ class Counting:
         a, b, threshold = step
         table = np.array([self.at.whole(a * d + b * c) for c in range(d + 1)], np.int64)
         return self._scalar(self.at.count(self.ends[j - SEARCH] if j else START, threshold, table))
-
-    def _rank(self, f: Codes, i: Codes, j: Codes, factors: Array) -> int:
-        """The sum of comparisons of one entry with all others, as a function of its rank."""
-        d = self.at.d
-        center = next((c for c in (int(i[0]), int(j[0])) if ((i == c) | (j == c)).all()), None)
-        if center is None:
-            raise NotProvedError("comparisons of several entries are added up")
-        other = np.where(i == center, j, i)
-        turned = i != center
-        total: dict[int, Piecewise] = {}
-        functions: dict[tuple[int, bool, float], Piecewise] = {}
-        for g, o, t, w in zip(f.tolist(), other.tolist(), turned.tolist(), factors.tolist(), strict=True):
-            if (g, t, w) not in functions:
-                function = self.functions[g]
-                assert isinstance(function, Piecewise)
-                functions[g, t, w] = (function.turned() if t else function).scaled(Fraction(w))
-            term = functions[g, t, w]
-            total[o] = total[o] + term if o in total else term
-        if len(total) == 1 and d > 2:  # one comparison, in the making
-            o, function = total.popitem()
-            constant = function.constant
-            return int(_pack(self._f(function), center, o)) if constant is None else self._constant(constant)
-        if len(total) != d - 1:
-            raise NotProvedError(f"entry {center - 1} is compared with {len(total)} of {d - 1} others")
-        steps = {g: g.step(-self.at.cells, self.at.cells) for g in set(total.values())}
-        sizes, offset = set(), Fraction(0)
-        for o, g in total.items():
-            step = steps[g]
-            if step is None or step[2] not in (0, -1):
-                raise NotProvedError("two entries are not compared exactly on every pair of grid values")
-            lower_first = (o < center) == (step[2] == -1)
-            self._tie = lower_first if self._tie is None else self._tie
-            if lower_first != self._tie:
-                raise NotProvedError("equal entries are not ordered by their index alone")
-            sizes.add(step[1])
-            offset += step[0]
-        if len(sizes) != 1:
-            raise NotProvedError("comparisons have different weights")
-        size = sizes.pop()
-        ranks = tuple(offset + size * (d - rank) for rank in range(1, d + 1))
-        return int(_pack(self._f(((Fraction(0),) * d, ranks)), center, RANK))
-
-
-def _scaled(f: Function, factor: Fraction) -> Function:
-    if isinstance(f, Piecewise):
-        return f.scaled(factor)
-    return tuple(a * factor for a in f[0]), tuple(b * factor for b in f[1])

@@ -17,6 +17,7 @@ import numpy as np
 
 from exporter.prove.graph import Array, Codes, NotProvedError
 
+MOST = 64  # entries of a tensor for every number of the input: sorting networks have few
 Terms = dict[int, Fraction]
 Form = tuple[tuple[tuple[int, Fraction], ...], Fraction]
 
@@ -126,8 +127,10 @@ class Comparators:
     def __init__(self, low: Fraction | float = -inf, high: Fraction | float = inf) -> None:
         self.forms, self._bounds = Forms(), (low, high)
         self._memo: dict[tuple[object, ...], int] = {}
+        self._most = 0
 
     def entries(self, d: int) -> Codes:
+        self._most = MOST * d
         leaves = [self.forms.leaf(i, *self._bounds) for i in range(d)]
         return np.array([self.forms.form({w: Fraction(1)}, Fraction(0)) for w in leaves], np.int64)
 
@@ -137,6 +140,8 @@ class Comparators:
 
     def _each(self, function: Callable[..., int], *args: Array) -> Codes:
         spread = np.broadcast_arrays(*args)
+        if spread[0].size > self._most:
+            raise NotProvedError(f"a tensor has {spread[0].size} entries, more than {MOST} for every number")
         out, memo = [], self._memo
         for values in zip(*(s.ravel().tolist() for s in spread), strict=True):
             key = (function.__name__, *values)

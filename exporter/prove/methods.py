@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ import onnx
 from exporter.analysis.promise import without_grid
 from exporter.check import check
 from exporter.errors import UserError
+from exporter.formats.description import grid_of, task_of
 from exporter.formats.model_file import decode, load
 from exporter.formats.session import Session
 from exporter.problem.grid import Grid, at_most
@@ -33,9 +33,8 @@ from exporter.prove.counting import Counting
 from exporter.prove.exhaustive import FEW, MOST, exhaust, search, wrong_row
 from exporter.prove.forms import Comparators, Form, Forms
 from exporter.prove.graph import NotProvedError, input_length, run
-from exporter.prove.scalars import Order, Residues, Scenario
+from exporter.prove.scalars import Order, Scenario
 from exporter.prove.zero_one import zero_one
-from exporter.tools.verify import task_of
 
 PART = 1 << 18  # grid values that are evaluated at once
 Parts = Callable[[str, int], Iterable[int]]  # (method, how many parts) -> those still to do
@@ -125,7 +124,7 @@ class _Claim:
             raise NotProvedError(
                 f"the file gives {columns} numbers, and {len(task.outputs)} are claimed (certificates are not read)"
             )
-        grid = Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
+        grid = grid_of(about)
         return _Claim(task, grid, float(about.get("grid_error") or 0), without_grid(about))
 
     @property
@@ -243,11 +242,9 @@ def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
     cells, low = claim.grid.cells, Fraction(claim.grid.low)
     n = -(-(cells + 1) // PART)
     bounds = [(cells + 1) * i // n for i in range(n + 1)]
-    residues, ranks_only = Residues(), False
-    for part in chain(
-        [n - 1], (p for p in parts("counting", n) if p < n - 1)
-    ):  # the last part has every end of a search
-        at = Scenario(session.d, cells, Fraction(claim.grid.step), bounds[part], bounds[part + 1], residues)
+    ranks_only = False
+    for part in parts("counting", n):
+        at = Scenario(session.d, cells, Fraction(claim.grid.step), bounds[part], bounds[part + 1])
         domain = Counting(at, low)
         found = [domain.scalar_of(int(code)) for code in run(model, domain)]
         for scalar, weights in zip(found, claim.wanted, strict=True):

@@ -81,10 +81,12 @@ class Piecewise:
 
     def between(self, low: int, high: int) -> Piecewise:
         """The same on [low, high], without corners outside."""
+        if low >= high:
+            return Piecewise.affine(Fraction(0), self(low))
         inside = [(x, y) for x, y in self.corners if low < x < high]
         points = [(Fraction(low), self(low)), *inside, (Fraction(high), self(high))]
         slopes = [(yb - ya) / (xb - xa) for (xa, ya), (xb, yb) in pairwise(points)]
-        return _simple(slopes[0], points, slopes[-1]) if low < high else Piecewise.affine(Fraction(0), self(low))
+        return _simple(slopes[0], points, slopes[-1])
 
     def points(self, low: int, high: int) -> list[int]:
         """Integers of [low, high] between which the function is affine."""
@@ -100,19 +102,17 @@ class Piecewise:
             return None
         return values[-1], values[0] - values[-1], points[jumps[0] - 1]
 
-    def evaluate(self, x: Ints, unit: Fraction) -> Ints | None:
-        """The values at integers, in units; None where a value is no whole number of them."""
-        if not len(x):
-            return np.zeros(0, np.int64)
-        points = self.points(int(x.min()), int(x.max()))
-        out = np.empty(len(x), np.int64)
-        for a, b in zip(points, points[1:] or points, strict=False):
-            inside = (a <= x) & (x <= b)
-            start, slope = self(a) / unit, (self(b) - self(a)) / (b - a) / unit if b > a else Fraction(0)
-            if start.denominator != 1 or slope.denominator != 1:
-                return None
-            out[inside] = int(start) + int(slope) * (x[inside] - a)
-        return out
+    def suprema(self, low: int, high: int) -> Piecewise:
+        """t -> the largest value at integers of [t, high], for low <= t <= high."""
+        most = self(high)
+        kept = [(Fraction(high), most)]
+        for b, a in pairwise(reversed(self.points(low, high))):
+            at_a, at_b = self(a), self(b)
+            if at_a > most:
+                kept.append((a + (b - a) * (at_a - most) / (at_a - at_b), most))  # where it falls to the largest so far
+                most = at_a
+            kept.append((Fraction(a), most))
+        return _simple(Fraction(0), kept[::-1], Fraction(0))
 
     def largest(self, low: int, high: int) -> Fraction:
         return max(self(x) for x in self.points(low, high))

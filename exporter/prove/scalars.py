@@ -5,8 +5,8 @@ search for rank k is a function of v, the entry of that rank, and is evaluated a
 
     Count    a function of #{j: n_j <= E + t}, as a table over 0..d; E is a number of the search for the same rank
     Number   a whole number of units for every v
-    Near     slope * E + a whole number of units, known up to an interval, for every r = v - E and every s = w - E, where w
-             is the entry of rank k + 1: what depends on both neighbours, whatever E is
+    Near     slope * E + a function of s = w - E for every r = v - E, known up to an interval, where w is the entry of
+             rank k + 1: what depends on both neighbours, whatever E is
     Order    a linear form over entries by rank
     Mix      a sum of such
 
@@ -15,7 +15,7 @@ Entries are numbered by grid steps n = 0..cells.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -23,8 +23,26 @@ import numpy as np
 from exporter.prove.graph import NotProvedError
 from exporter.prove.piecewise import Ints, Piecewise
 
+LARGEST = 1 << 60  # units: sums of two such numbers fit into int64
 JUMPS = 3  # ranks that one count may decide about
-TOP = 64  # grid steps below the top where a search may end in a way of its own
+RESTS = 64  # values of r that a search may leave
+
+
+def bounded(values: Ints) -> Ints:
+    """The values, if sums of two of them cannot overflow."""
+    if len(values) and max(-int(values.min()), int(values.max())) > LARGEST:
+        raise NotProvedError("a number is too large for 64 bits")
+    return values
+
+
+def times(values: Ints, by: Fraction) -> Ints:
+    """The values, whole numbers of units, times a factor."""
+    if len(values) and max(-int(values.min()), int(values.max())) * abs(by.numerator) > LARGEST:
+        raise NotProvedError("a number is too large for 64 bits")
+    product = values * by.numerator
+    if (product % by.denominator).any():
+        raise NotProvedError("a number is finer than a 64th of the grid step")
+    return np.asarray(product // by.denominator)
 
 
 @dataclass(eq=False)
@@ -52,8 +70,8 @@ class Number:
 class Near:
     rank: int
     slope: Fraction
-    low: Ints
-    high: Ints
+    low: dict[int, Piecewise]
+    high: dict[int, Piecewise]
 
 
 @dataclass(eq=False)
@@ -70,57 +88,19 @@ class Mix:
 Scalar = Count | Number | Near | Order | Mix
 
 
-@dataclass
-class Residues:
-    """What holds for every part of the grid: how far v lies above E, for every rank with a neighbour."""
-
-    offset: dict[int, int] = field(default_factory=dict)
-    distances: dict[int, Ints] = field(default_factory=dict)
-    lowest: dict[tuple[int, int], int] = field(
-        default_factory=dict
-    )  # the lowest base with a distance, near the top alone
-    trace: list[object] = field(default_factory=list)
-    place: int = 0
-
-    def by_distance(self, rank: int, slope: Fraction, facts: dict[int, int]) -> dict[int, int]:
-        """What a number is for every r: those of the first part, which other parts must agree with."""
-        if self.place == len(self.trace):
-            self.trace.append((rank, slope, facts))
-        first = self.trace[self.place]
-        self.place += 1
-        if (
-            not isinstance(first, tuple)
-            or first[:2] != (rank, slope)
-            or any(first[2].get(r) != v for r, v in facts.items())
-        ):
-            raise NotProvedError("two parts of the grid are treated differently")
-        found: dict[int, int] = first[2]
-        return found
-
-    def same(self, fact: object) -> None:
-        """Note a fact in the first part of the grid; in other parts it must be the same, as v and w may lie in two parts."""
-        if self.place == len(self.trace):
-            self.trace.append(fact)
-        elif self.trace[self.place] != fact:
-            raise NotProvedError("two parts of the grid are treated differently")
-        self.place += 1
-
-
 class Scenario:
     """All v from `first` to `stop`, on a grid of so many cells."""
 
-    def __init__(self, d: int, cells: int, step: Fraction, first: int, stop: int, residues: Residues) -> None:
+    def __init__(self, d: int, cells: int, step: Fraction, first: int, stop: int) -> None:
         self.d, self.cells, self.step = d, cells, step
         self.unit = min(step, Fraction(1, 1 << cells.bit_length())) / 64  # of all numbers: networks work on [0, 1]
         self.v = np.arange(first, stop, dtype=np.int64)
-        self._residues = residues
-        residues.place = 0
         self._bases: dict[int, Ints] = {}
-        self._grids: dict[int, tuple[Ints, Ints]] = {}
+        self._most: dict[int, dict[int, int]] = {}
 
     def whole(self, value: Fraction) -> int:
         found = value / self.unit
-        if found.denominator != 1 or abs(found) > 1 << 60:
+        if found.denominator != 1 or abs(found) > LARGEST:
             raise NotProvedError(f"{float(value)} is finer than a 64th of the grid step, or too large")
         return int(found)
 
@@ -161,102 +141,66 @@ class Scenario:
             at = threshold if end.values is None else end.values + threshold
             return Number(rank, np.where(self.v > at, 0, value))
         if rank == end.rank + 1:
-            _, s = self.near_grid(end)
-            at = threshold + self._shift(end)
-            self._residues.same(("count", end.rank, at, value))
-            values = np.where(s > at, 0, value)
-            return Near(end.rank, Fraction(0), values, values)
+            at, jump = threshold + self._shift(end), Fraction(value) * self.unit
+            step = Piecewise(Fraction(0), ((Fraction(at), jump), (Fraction(at + 1), Fraction(0))), Fraction(0))
+            found = {r: step.between(r, most) for r, most in self._most[end.rank].items()}
+            return Near(end.rank, Fraction(0), found, found)
         raise NotProvedError(f"a search for rank {end.rank} asks for rank {rank}")
 
-    def near_grid(self, end: End) -> tuple[Ints, Ints]:
-        """All (r, s) above the base of a search: E + offset, at most v; ends that differ by a constant share it."""
-        rank = end.rank
-        assert rank is not None
-        assert end.values is not None
-        if rank not in self._bases:
-            away = self.v - end.values
-            offset = self._residues.offset.setdefault(rank, int(away.min()))
-            found = np.unique(away - offset)
-            known = self._residues.distances.setdefault(rank, found)
-            if len(known) > 64 or not np.isin(found, known).all():
-                raise NotProvedError("the search ends at no fixed distances from the entry")
-            base = end.values + offset
-            if base.min() < 0:
-                raise NotProvedError("the search ends below the grid")
-            self._bases[rank] = base
-            r, s = (g.ravel() for g in np.meshgrid(known, self.v, indexing="ij"))
-            most = np.full(int(known[-1]) + 1, self.cells)
-            for distance in found.tolist():
-                lowest = int(base[away - offset == distance].min())
-                first = self._residues.lowest.setdefault((rank, distance), lowest if lowest > self.cells - TOP else 0)
-                if lowest < first:
-                    raise NotProvedError("two parts of the grid are treated differently")
-            for distance in known.tolist():
-                most[distance] = self.cells - self._residues.lowest[rank, distance]
-            possible = (s >= r) & (s <= most[r])  # base + s is on the grid
-            self._grids[rank] = (r[possible], s[possible])
-        self._shift(end)
-        return self._grids[rank]
-
     def _shift(self, end: End) -> int:
-        """E minus the base."""
-        assert end.rank is not None
-        assert end.values is not None
-        away = end.values - self._bases[end.rank]
+        """E minus the base of its search: ends of one search differ by a constant, and r = v - base."""
+        rank, values = end.rank, end.values
+        assert rank is not None
+        assert values is not None
+        if rank not in self._bases:
+            base = values + int((self.v - values).min())
+            rests = np.unique(self.v - base).tolist()
+            if len(rests) > RESTS or base.min() < 0:
+                raise NotProvedError("the search ends at no fixed distances from the entry, or below the grid")
+            self._bases[rank] = base  # base + s is on the grid
+            self._most[rank] = {r: self.cells - int(base[self.v - base == r].min()) for r in rests}
+        away = values - self._bases[rank]
         if (away != away[0]).any():
             raise NotProvedError("two searches for one rank end at different places")
         return int(away[0])
 
     def near(self, number: Number) -> Near:
-        """A number as slope * E + what depends on r alone, the same in every part of the grid."""
+        """A number as slope * E + what depends on r alone."""
         if number.rank not in self._bases:
             raise NotProvedError("a neighbour is asked for before the search")
-        base, (r, _) = self._bases[number.rank], self._grids[number.rank]
-        away = self.v - base
+        base = self._bases[number.rank]
         for slope in (Fraction(0), Fraction(1), Fraction(1, 2)):
             rest = number.values - base * self.whole(slope * self.step)
-            known = np.unique(away)
-            values = np.zeros(int(known[-1]) + 1, np.int64)
-            values[away] = rest
-            if (values[away] == rest).all():
-                facts = dict(zip(known.tolist(), values[known].tolist(), strict=True))
-                facts = self._residues.by_distance(number.rank, slope, facts)
-                if not set(self._residues.distances[number.rank].tolist()) <= facts.keys():
-                    raise NotProvedError("the first part of the grid does not show every end of the search")
-                table = np.array([facts.get(k, 0) for k in range(max(facts) + 1)], np.int64)
-                return Near(number.rank, slope, table[r], table[r])
+            of = {r: rest[self.v - base == r] for r in self._most[number.rank]}
+            if all((values == values[0]).all() for values in of.values()):
+                found = {r: Piecewise.affine(Fraction(0), int(values[0]) * self.unit) for r, values in of.items()}
+                return Near(number.rank, slope, found, found)
         raise NotProvedError("a number beside the search depends on more than the search found")
 
     def largest(self, end: End, function: Piecewise) -> Near:
         """The largest of f(n_j - E) over all entries, between bounds: those up to rank k, and those from rank k + 1 on."""
-        r, s = self.near_grid(end)
-        rank, shift = end.rank, self._shift(end)
-        assert rank is not None
-        self._residues.same(("largest", rank, shift, function))
-        z = np.concatenate([r - shift, s - shift])
-        at = function.evaluate(z, self.unit)
-        if at is None:
-            raise NotProvedError("a function of an entry is finer than a 64th of the grid step")
-        of_r, of_s = at[: len(r)], at[len(r) :]
-        # w = base + s is on the grid, so no entry lies below s - cells, counted from the base
-        floor = s - self.cells - shift
-        edge = function.evaluate(np.minimum(floor, r - shift), self.unit)
-        assert edge is not None
-        below, above = np.maximum(of_r, edge), of_s
-        for point in function.points(-3 * self.cells - 128, 3 * self.cells + 128):
-            top = self.whole(function(point))
-            below = np.where((floor <= point) & (point <= r - shift), np.maximum(below, top), below)
-            above = np.where(s - shift <= point, np.maximum(above, top), above)
-        return Near(rank, Fraction(0), np.maximum(of_r, of_s), np.maximum(below, above))
+        shift, cells = self._shift(end), self.cells
+        assert end.rank is not None
+        low, high = {}, {}
+        for r, most in self._most[end.rank].items():
+            at_v = Piecewise.affine(Fraction(0), function(r - shift))
+            at_w = function.moved(Fraction(-shift))
+            # w = base + s is on the grid, so no entry lies below s - cells, counted from the base
+            below = function.suprema(-cells - shift, r - shift).moved(Fraction(-cells - shift))
+            above = function.suprema(-cells - shift, cells - shift).moved(Fraction(-shift))
+            low[r] = (at_v + (at_w + at_v.scaled(Fraction(-1))).relu()).between(r, most)
+            high[r] = (below + (above + below.scaled(Fraction(-1))).relu()).between(r, most)
+        return Near(end.rank, Fraction(0), low, high)
 
     def shifted(self, x: Scalar, by: Fraction) -> Scalar | Fraction:
         match x:
             case Count(end, threshold, table):
-                return self.count(end, threshold, table + self.whole(by))
+                return self.count(end, threshold, bounded(table + self.whole(by)))
             case Number(rank, values):
-                return Number(rank, values + self.whole(by))
+                return Number(rank, bounded(values + self.whole(by)))
             case Near(rank, slope, low, high):
-                return Near(rank, slope, low + self.whole(by), high + self.whole(by))
+                constant = Piecewise.affine(Fraction(0), by)
+                return Near(rank, slope, *({r: f[r] + constant for r in f} for f in (low, high)))
             case Order(weights, constant):
                 return Order(weights, constant + by)
             case Mix(parts):
@@ -268,20 +212,14 @@ class Scenario:
         if by == 0:
             return Fraction(0)
 
-        def times(values: Ints) -> Ints:
-            product = values * by.numerator
-            if (product % by.denominator).any():
-                raise NotProvedError("a number is finer than a 64th of the grid step")
-            return np.asarray(product // by.denominator)
-
         match x:
             case Count(end, threshold, table):
-                return self.count(end, threshold, times(table))
+                return self.count(end, threshold, times(table, by))
             case Number(rank, values):
-                return Number(rank, times(values))
+                return Number(rank, times(values, by))
             case Near(rank, slope, low, high):
-                ends = times(low), times(high)
-                return Near(rank, slope * by, *(ends if by > 0 else ends[::-1]))
+                ends = (low, high) if by > 0 else (high, low)
+                return Near(rank, slope * by, *({r: f[r].scaled(by) for r in f} for f in ends))
             case Order(weights, constant):
                 return Order({k: w * by for k, w in weights.items()}, constant * by)
             case Mix(parts):
@@ -290,15 +228,16 @@ class Scenario:
     def added(self, x: Scalar, y: Scalar) -> Scalar | Fraction:
         match x, y:
             case Count(end, t, table), Count(other, u, second) if end is other and t == u:
-                return self.count(end, t, table + second)
+                return self.count(end, t, bounded(table + second))
             case Number(rank, values), Number(other, second) if rank == other:
-                return Number(rank, values + second)
+                return Number(rank, bounded(values + second))
             case Near(), Number() if x.rank == y.rank:
                 return self.added(x, self.near(y))
             case Number(), Near() if x.rank == y.rank:
                 return self.added(self.near(x), y)
             case Near(rank, slope, low, high), Near(other, second, lower, higher) if rank == other:
-                return Near(rank, slope + second, low + lower, high + higher)
+                ends = (low, lower), (high, higher)
+                return Near(rank, slope + second, *({r: f[r] + g[r] for r in f} for f, g in ends))
             case Order(), Order():
                 weights = {
                     k: x.weights.get(k, Fraction(0)) + y.weights.get(k, Fraction(0)) for k in x.weights | y.weights
@@ -343,9 +282,11 @@ class Scenario:
             case Number(rank, values):
                 return Number(rank, np.maximum(values, 0))
             case Near(rank, slope, low, high) if slope == 0:
-                return Near(rank, slope, np.maximum(low, 0), np.maximum(high, 0))
-            case Near(rank, slope, low, _) if slope > 0 and (low >= 0).all():
-                return found  # E is not negative
+                most = self._most[rank]
+                return Near(rank, slope, *({r: f[r].relu().between(r, most[r]) for r in f} for f in (low, high)))
+            case Near(rank, slope, low, _) if slope > 0:
+                if all(low[r](s) >= 0 for r, most in self._most[rank].items() for s in low[r].points(r, most)):
+                    return found  # E is not negative
         raise NotProvedError("a Relu of what depends on several ranks is not read")
 
     def holds(self, x: Scalar, weights: dict[int, Fraction], low: Fraction) -> str | None:
@@ -359,11 +300,16 @@ class Scenario:
                 case Number(rank, values):
                     rest = values - self.v * self.whole(left.pop(rank, Fraction(0)) * self.step)
                 case Near(rank, slope, lower, upper):
-                    r, s = self._grids[rank]
                     one, two = left.pop(rank, Fraction(0)), left.pop(rank + 1, Fraction(0))
-                    if slope != one + two or (lower != upper).any():
+                    over = set()
+                    for r, most in self._most[rank].items():
+                        entries = Piecewise.affine(-two * self.step, -one * self.step * r)
+                        for f in (lower[r] + entries, upper[r] + entries):
+                            over |= {f(s) for s in f.points(r, most)}
+                    if slope != one + two or len(over) != 1:
                         return f"the entries of ranks {rank} and {rank + 1} are not read off on every input"
-                    rest = lower - r * self.whole(one * self.step) - s * self.whole(two * self.step)
+                    constant += over.pop()
+                    continue
                 case Order(by_rank, rest_):
                     for rank, weight in by_rank.items():
                         if weight and weight != left.pop(rank, Fraction(0)) * self.step:
@@ -372,8 +318,6 @@ class Scenario:
                     continue
                 case _:
                     return "a count is given out where an entry is wanted"
-            if not len(rest):
-                continue
             if (rest != rest[0]).any():
                 return f"the search for rank {part.rank} ends elsewhere for some entry"
             constant += int(rest[0]) * self.unit

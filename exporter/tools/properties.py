@@ -30,6 +30,7 @@ from onnx import numpy_helper
 
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
+from exporter.formats.description import grid_of, task_of
 from exporter.formats.manifest import replace_files, writable
 from exporter.formats.model_file import assemble, decode, load
 from exporter.formats.session import Session
@@ -37,7 +38,6 @@ from exporter.ir.network import Weights
 from exporter.passes.dense import dense_graph
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task
-from exporter.tools.verify import task_of
 
 SMALL = 5  # d up to which `swap` and `error` are written: verifiers do not get far beyond
 ATTACKS = 500  # random inputs that a property which holds is tried on
@@ -54,12 +54,18 @@ class DenseFile:
     task: Task
     grid: Grid
     construction: str
+    _: KW_ONLY
     dtype: str
+    stem: str  # of its file name
+    name: str  # in the first line of a property
 
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """No input of the box satisfies a case, or `counterexample` does; `chain` is the network if it is not the file."""
+    """No input of the box satisfies a case, or `counterexample` does.
+
+    `chain` is the network if it is not the file. With `other` it is the difference of two files, and version 2 names both.
+    """
 
     name: str
     text: str
@@ -68,6 +74,7 @@ class Property:
     cases: list[Case]
     _: KW_ONLY
     chain: tuple[str, list[Weights]] | None = None
+    other: DenseFile | None = None
     counterexample: Floats | None = None
 
     @property
@@ -77,7 +84,11 @@ class Property:
 
 def source(path: Path) -> DenseFile:
     """A file as properties need it; UserError says what else to export."""
-    proto = load(path)
+    return dense_file(load(path), path)
+
+
+def dense_file(proto: onnx.ModelProto, path: Path) -> DenseFile:
+    """The same of a network that was read or made; `path` is its place in messages, and names its files."""
     about = decode(proto)
     remedy = "export with --profile dense --inputs grid --construction " + " or ".join(_able())
     if not about or about["construction"] not in _able() or about.get("epsilon"):
@@ -88,20 +99,23 @@ def source(path: Path) -> DenseFile:
     task = task_of(about, session.d)
     if len(task.outputs) != 1 or about["certificate"]:
         raise UserError(f"{path} has several outputs, and a property speaks of one: export one statistic")
-    grid = Grid(about["domain"][0], about["domain"][1], about["bits"])
-    return DenseFile(proto, _layers(path, proto), task, grid, about["construction"], about["dtype"])
+    grid = grid_of(about)
+    name = f"{task.label} of {task.d} numbers by {about['construction']}"
+    dtype, layers = about["dtype"], layers_of(proto)
+    return DenseFile(proto, layers, task, grid, about["construction"], dtype=dtype, stem=path.stem, name=name)
 
 
 def _able() -> list[str]:
     return [name for name, c in CONSTRUCTIONS.items() if c.dense_bits]
 
 
-def _layers(path: Path, proto: onnx.ModelProto) -> list[Weights]:
+def layers_of(proto: onnx.ModelProto) -> list[Weights]:
+    """The affine maps of a bare chain of Gemm and Relu."""
     stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     found = []
     for i, node in enumerate(proto.graph.node):
         if node.op_type != ("Relu" if i % 2 else "Gemm") or node.attribute:
-            raise UserError(f"{path} is not a bare chain of Gemm and Relu: export it again")
+            raise UserError(f"{proto.graph.name} is not a bare chain of Gemm and Relu: export it again")
         if not i % 2:
             matrix, bias = (stored[name].astype(np.float64) for name in node.input[1:])
             found.append(Weights(sp.csr_array(matrix.T), bias))
@@ -161,7 +175,7 @@ def _swap(of: DenseFile, i: int, j: int) -> Iterator[Property]:
     order = np.arange(d)
     order[[i, j]] = j, i
     text = f"swapping {names} changes nothing"
-    yield Property("swap", text, *box, cases, chain=("swap", difference_chain(of.layers, order)))
+    yield Property("swap", text, *box, cases, chain=("swap", minus(of.layers, reordered(of.layers, order), grid.lo)))
     order = np.arange(d)
     order[i] = j
     # one entry more or less at the low end moves the entry of this rank from one end to the other
@@ -171,7 +185,7 @@ def _swap(of: DenseFile, i: int, j: int) -> Iterator[Property]:
     least = (grid.high - grid.low) * float(of.task.outputs[0].weights[-1]) / 2
     cases = [[(0, "<=", -least)], [(0, ">=", least)]]
     text = f"overwriting entry {i} by entry {j} changes the output by less than {least:g}"
-    chain = ("overwrite", difference_chain(of.layers, order))
+    chain = ("overwrite", minus(of.layers, reordered(of.layers, order), grid.lo))
     yield Property("swap-violated", text, *box, cases, chain=chain, counterexample=x)
 
 
@@ -181,25 +195,59 @@ def _error(of: DenseFile, rank: int) -> Iterator[Property]:
     box = np.full(d, grid.lo), np.full(d, grid.hi)
     chain = ("error", error_chain(of.layers, grid.low))
 
-    def cases(high: int, low: int) -> list[Case]:
-        over = [[(k, ">=", grid.step) for k in some] for some in combinations(range(d), high) if high]
-        return over + [[(k, "<=", -grid.step) for k in some] for some in combinations(range(d), low) if low]
-
     name = "median" if 2 * rank == d + 1 else f"entry of rank {rank}"
-    yield Property("error", f"the output is the {name}", *box, cases(rank, d - rank + 1), chain=chain)
+    yield Property("error", f"the output is the {name}", *box, ranked(d, rank, d - rank + 1, grid.step), chain=chain)
     text = f"fewer than {rank - 1} entries lie below the output, and fewer than {d - rank} above"
     x = np.where(np.arange(d) < max(rank - 1, 1), grid.low, grid.high)
-    yield Property("error-violated", text, *box, cases(rank - 1, d - rank), chain=chain, counterexample=x)
+    cases = ranked(d, rank - 1, d - rank, grid.step)
+    yield Property("error-violated", text, *box, cases, chain=chain, counterexample=x)
 
 
-def difference_chain(layers: list[Weights], order: npt.NDArray[np.intp]) -> list[Weights]:
-    """y(x) - y(x[order]): the chain twice, side by side."""
-    first, last = layers[0], layers[-1]
-    d = first.matrix.shape[1]
-    moved = first.matrix @ sp.csr_array((np.ones(d), (np.arange(d), order)), shape=(d, d))
-    chain = [Weights(_csr(sp.vstack([first.matrix, moved])), np.tile(first.bias, 2))]
-    chain += [Weights(_csr(sp.block_diag([m.matrix, m.matrix])), np.tile(m.bias, 2)) for m in layers[1:-1]]
-    return [*chain, Weights(_csr(sp.hstack([last.matrix, -last.matrix])), np.zeros_like(last.bias))]
+def ranked(d: int, high: int, low: int, step: float) -> list[Case]:
+    """`high` of d differences are a step or more above zero, or `low` of them below."""
+    over: list[Case] = [[(k, ">=", step) for k in some] for some in combinations(range(d), high) if high]
+    return over + [[(k, "<=", -step) for k in some] for some in combinations(range(d), low) if low]
+
+
+def equal(of: DenseFile, other: DenseFile, beyond: DenseFile) -> Iterator[Property]:
+    """Two networks of different shape give the same order statistic; `beyond` gives the entry of the next rank."""
+    grid, d, rank = of.grid, of.task.d, of.task.ranks[0]
+    box = np.full(d, grid.lo), np.full(d, grid.hi)
+    cases: list[Case] = [[(0, ">=", 2 * grid.step)], [(0, "<=", -2 * grid.step)]]
+    low = np.where(np.arange(d) < rank, grid.low, grid.high)
+    for name, second, x in (("equal", other, None), ("equal-violated", beyond, low)):
+        chain = (
+            "minus-next" if second is beyond else f"minus-{second.construction}",
+            minus(of.layers, second.layers, grid.lo),
+        )
+        text = f"the output is that of the {second.name}"
+        yield Property(name, text, *box, cases, chain=chain, other=second, counterexample=x)
+
+
+def reordered(layers: list[Weights], order: npt.NDArray[np.intp]) -> list[Weights]:
+    """y(x[order])."""
+    d = len(order)
+    moved = layers[0].matrix @ sp.csr_array((np.ones(d), (np.arange(d), order)), shape=(d, d))
+    return [Weights(_csr(moved), layers[0].bias), *layers[1:]]
+
+
+def minus(a: list[Weights], b: list[Weights], low: float) -> list[Weights]:
+    """The difference of two chains, side by side. Their outputs are at least `low`: one neuron carries the shorter one's."""
+    n = max(len(a), len(b))
+    a, b = (_lengthened(chain, n, low) for chain in (a, b))
+    chain = [Weights(_csr(sp.vstack([a[0].matrix, b[0].matrix])), np.concatenate([a[0].bias, b[0].bias]))]
+    for one, two in zip(a[1:-1], b[1:-1], strict=True):
+        chain.append(Weights(_csr(sp.block_diag([one.matrix, two.matrix])), np.concatenate([one.bias, two.bias])))
+    return [*chain, Weights(_csr(sp.hstack([a[-1].matrix, -b[-1].matrix])), a[-1].bias - b[-1].bias)]
+
+
+def _lengthened(chain: list[Weights], n: int, low: float) -> list[Weights]:
+    if len(chain) == n:
+        return chain
+    last, keep = chain[-1], sp.identity(chain[-1].matrix.shape[0], format="csr")
+    zero = np.zeros_like(last.bias)
+    more = [Weights(_csr(keep), zero)] * (n - len(chain) - 1)
+    return [*chain[:-1], Weights(last.matrix, last.bias - low), *more, Weights(_csr(keep), zero + low)]
 
 
 def error_chain(layers: list[Weights], low: float) -> list[Weights]:
@@ -225,25 +273,29 @@ def network(of: DenseFile, p: Property) -> onnx.ModelProto:
         return of.proto
     name, layers = p.chain
     graph = dense_graph(layers, of.dtype)
-    x, y = (("batch_size", of.task.d), ("batch_size", p.outputs))
+    x, y = (("batch_size", len(p.lower)), ("batch_size", p.outputs))
     return assemble(graph, f"{of.task.label}-{name}", {"x": (of.dtype, x)}, {"y": (of.dtype, y)})
 
 
 def checked(of: DenseFile, p: Property) -> Floats | None:
     """The outputs for the counterexample in onnxruntime, None for a property that holds; UserError if the file is wrong."""
-    session = Session(network(of, p))
-    if p.counterexample is not None:
-        y = session.run(p.counterexample[None])
-        if not _satisfied(p, y).all():
-            raise UserError(f"{p.name}: the counterexample gives {y[0].tolist()}: run `prove`, the file may be wrong")
-        return np.asarray(y[0], np.float64)
+    runs = [Session(network(of, p)).run]
+    if p.other:
+        one, two = Session(of.proto), Session(p.other.proto)
+        runs.append(lambda x: one.run(x) - two.run(x))
     rng = np.random.default_rng(0)
     spread = rng.random((ATTACKS, len(p.lower)))
     x = p.lower + (p.upper - p.lower) * np.concatenate([spread, np.round(spread), np.round(spread * 8) / 8])
-    bad = np.flatnonzero(_satisfied(p, session.run(x)))
-    if len(bad):
-        raise UserError(f"{p.name} is violated by {x[bad[0]].tolist()}: run `prove`, the file may be wrong")
-    return None
+    for run in runs:
+        if p.counterexample is None:
+            bad = np.flatnonzero(_satisfied(p, run(x)))
+            if len(bad):
+                raise UserError(f"{p.name} is violated by {x[bad[0]].tolist()}: run `prove`, the file may be wrong")
+            continue
+        y = run(p.counterexample[None])
+        if not _satisfied(p, y).all():
+            raise UserError(f"{p.name}: the counterexample gives {y[0].tolist()}: run `prove`, the file may be wrong")
+    return None if p.counterexample is None else np.asarray(y[0], np.float64)
 
 
 def _satisfied(p: Property, y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -256,31 +308,42 @@ def _satisfied(p: Property, y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def vnnlib(of: DenseFile, p: Property, version: int = 1) -> str:
     """The property in VNN-LIB 1.0, or 2.0."""
-    d = of.task.d
+    d = len(p.lower)
     answer = "unsat: it does, on all real inputs of the domain" if p.counterexample is None else "sat: it does not"
     step = f", up to the grid step {of.grid.step:g}" if p.counterexample is None else ""
-    lines = [f"; {of.task.label} of {d} numbers by {of.construction}: {p.text}{step}", f"; {answer}"]
-    if version == 1:
-        lines += [f"(declare-const X_{i} Real)" for i in range(d)]
-        lines += [f"(declare-const Y_{i} Real)" for i in range(p.outputs)]
-        x, y = "X_{}".format, "Y_{}".format
-    else:
-        lines += ["(vnnlib-version <2.0>)", "(declare-network f"]
-        lines += [
-            f"    (declare-input X {of.dtype} [1, {d}])",
-            f"    (declare-output Y {of.dtype} [1, {p.outputs}])",
-            ")",
+    lines = [f"; {of.name}: {p.text}{step}", f"; {answer}"]
+    ends = list(zip(map(_number, p.lower), map(_number, p.upper), strict=True))
+    if version == 2 and p.other:
+        lines += ["(vnnlib-version <2.0>)", *_declared(of, "f", "_f", d, 1), *_declared(of, "g", "_g", d, 1)]
+        for i, (low, high) in enumerate(ends):
+            lines.append(f"(assert (and (<= X_f[0,{i}] {high}) (>= X_f[0,{i}] {low})))")
+            lines.append(f"(assert (== X_g[0,{i}] X_f[0,{i}]))")
+        atoms = [
+            [f"({sign} Y_f[0,0] ({'+' if sign == '>=' else '-'} Y_g[0,0] {_number(abs(limit))}))"]
+            for ((_, sign, limit),) in p.cases
         ]
-        x, y = "X[0,{}]".format, "Y[0,{}]".format
-    for i in range(d):
-        lines += [f"(assert (>= {x(i)} {_number(p.lower[i])}))", f"(assert (<= {x(i)} {_number(p.upper[i])}))"]
-    atoms = [[f"({sign} {y(k)} {_number(limit)})" for k, sign, limit in case] for case in p.cases]
+    else:
+        if version == 1:
+            lines += [f"(declare-const X_{i} Real)" for i in range(d)]
+            lines += [f"(declare-const Y_{i} Real)" for i in range(p.outputs)]
+            x, y = "X_{}".format, "Y_{}".format
+        else:
+            lines += ["(vnnlib-version <2.0>)", *_declared(of, "f", "", d, p.outputs)]
+            x, y = "X[0,{}]".format, "Y[0,{}]".format
+        for i, (low, high) in enumerate(ends):
+            lines += [f"(assert (>= {x(i)} {low}))", f"(assert (<= {x(i)} {high}))"]
+        atoms = [[f"({sign} {y(k)} {_number(limit)})" for k, sign, limit in case] for case in p.cases]
     if version == 1 or len(atoms) > 1:
         joined = [f"(and {' '.join(a)})" if version == 1 or len(a) > 1 else a[0] for a in atoms]
         lines += ["(assert (or", *(f"    {text}" for text in joined), "))"]
     else:
         lines += [f"(assert {atom})" for atom in atoms[0]]
     return "\n".join(lines) + "\n"
+
+
+def _declared(of: DenseFile, name: str, suffix: str, d: int, outputs: int) -> list[str]:
+    x, y = f"X{suffix} {of.dtype} [1, {d}]", f"Y{suffix} {of.dtype} [1, {outputs}]"
+    return [f"(declare-network {name}", f"    (declare-input {x})", f"    (declare-output {y})", ")"]
 
 
 def counterexample(p: Property, y: Sequence[float]) -> str:

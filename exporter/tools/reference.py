@@ -17,13 +17,12 @@ from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.formats.manifest import replace_file, write
-from exporter.library import file_name
-from exporter.options import Options
-from exporter.problem.grid import Grid
-from exporter.problem.task import Task, extremum, median
+from exporter.problem.spec import Spec
+from exporter.problem.task import extremum, median
 from exporter.progress import Progress
 from exporter.prove.certificate import certify
 from exporter.prove.exhaustive import MOST
+from exporter.specs import file_name
 from exporter.tools.properties import network, properties, serialized, source, vnnlib
 
 BITS = 16
@@ -33,7 +32,7 @@ COMPARED_SIZES = (9, 25)
 LARGEST = 80_000  # bytes
 
 
-def reference_models() -> Iterator[tuple[Task, Options]]:
+def reference_models() -> Iterator[Spec]:
     """What is asked for; a construction that cannot be built at a size is left out."""
     for name, construction in CONSTRUCTIONS.items():
         if construction.uniform:
@@ -41,11 +40,11 @@ def reference_models() -> Iterator[tuple[Task, Options]]:
         bits = construction.dense_bits
         for d in SIZES:
             task = extremum(d, "max") if construction.op == "max" else median(d)
-            yield task, Options(name, grid=Grid(bits=BITS), dtype="float32" if bits else "auto", profile="structured")
+            yield Spec(task, name, bits=BITS, dtype="float32" if bits else "auto", profile="structured")
         for d in COMPARED_SIZES if construction.comparators else ():
-            yield extremum(d, "max") if construction.op == "max" else median(d), Options(name, profile="minmax")
+            yield Spec(extremum(d, "max") if construction.op == "max" else median(d), name, profile="minmax")
         for d in DENSE_SIZES if bits else ():
-            yield median(d), Options(name, grid=Grid(bits=bits or 0), dtype="float32", profile="dense", inputs="grid")
+            yield Spec(median(d), name, bits=bits, dtype="float32", profile="dense", inputs="grid")
 
 
 def write_reference(out: Path) -> list[str]:
@@ -54,10 +53,10 @@ def write_reference(out: Path) -> list[str]:
     Files so small that `prove` would run all their inputs have no certificate: it would speak of one machine.
     """
     skipped = []
-    for task, options in Progress(reference_models(), "writing reference models", "model"):
-        name = file_name(task, options)
+    for spec in Progress(reference_models(), "writing reference models", "model"):
+        name = file_name(spec)
         try:
-            model = build(task, options)
+            model = build(spec)
         except UserError as error:
             skipped.append(f"{name}: {error}")
             continue
@@ -66,11 +65,11 @@ def write_reference(out: Path) -> list[str]:
             skipped.append(f"{name}: {proto.ByteSize()} bytes")
             continue
         write(proto, out / name, model.description())
-        if (options.grid.cells + 1) ** task.d > MOST:
+        if (spec.grid.cells + 1) ** spec.task.d > MOST:
             certify(
                 out / name, (out / name).with_suffix(".proof.json")
             )  # nothing is written for a file that is not proved
-        if model.profile == "dense" and CONSTRUCTIONS[options.construction].everywhere:
+        if model.profile == "dense" and CONSTRUCTIONS[spec.construction].everywhere:
             _write_properties(out / name)
     return skipped
 

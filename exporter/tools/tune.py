@@ -28,10 +28,10 @@ from exporter.formats.model_file import assemble
 from exporter.formats.session import open_session
 from exporter.formats.speed_table import SPEED_TABLE, SpeedRow, SpeedTable, Timed
 from exporter.ir.graph import Graph
-from exporter.library import file_name
-from exporter.options import Options, Tune
 from exporter.passes.profiles import PROFILES
+from exporter.problem.spec import Spec, Tune
 from exporter.problem.task import median
+from exporter.specs import file_name
 
 Array = npt.NDArray[Any]
 Run = Callable[[Array], Array]
@@ -83,7 +83,7 @@ def seconds(call: Run, inputs: Sequence[Array], least: float) -> float:
             return spent / calls
 
 
-def contenders(d: int) -> Iterator[tuple[str, Options, onnx.ModelProto]]:
+def contenders(d: int) -> Iterator[tuple[str, Spec, onnx.ModelProto]]:
     """Every exact file for the median of d numbers, those that are the same graph once."""
     seen: set[bytes] = set()
     for c in CONSTRUCTIONS.values():
@@ -93,18 +93,18 @@ def contenders(d: int) -> Iterator[tuple[str, Options, onnx.ModelProto]]:
             if profile.name not in ("dense", "fused", "minmax") or (profile.merged and d > CHAIN):
                 continue
             for tune in TUNES if profile.batches or "tune" in c.takes else TUNES[:1]:
-                options = Options(c.name, profile=profile.name, tune=tune)
+                spec = Spec(median(d), c.name, profile=profile.name, tune=tune)
                 try:
-                    proto = to_onnx(build(median(d), options))
+                    proto = to_onnx(build(spec))
                 except UserError:  # it cannot be built so
                     continue
                 graph = proto.graph.SerializeToString()
                 if graph not in seen:
                     seen.add(graph)
-                    yield Path(file_name(median(d), options)).stem, options, proto
+                    yield Path(file_name(spec)).stem, spec, proto
 
 
-def measured_row(d: int, batch: int, runs: dict[str, tuple[Options, Run]], limit: float) -> SpeedRow:
+def measured_row(d: int, batch: int, runs: dict[str, tuple[Spec, Run]], limit: float) -> SpeedRow:
     """The medians of as many rounds as the limit of seconds allows, three at least."""
     inputs, topk, started = grid_inputs(d, batch), session(topk_mean(d)), time.thread_time()
     truth = np.median(inputs[0].astype(np.float64), axis=1, keepdims=True)
@@ -139,7 +139,7 @@ def tune(
     rows = []
     with writable(out):
         for d in progress(lengths):
-            runs = {name: (options, session(proto)) for name, options, proto in contenders(d)}
+            runs = {name: (spec, session(proto)) for name, spec, proto in contenders(d)}
             rows += [measured_row(d, batch, runs, limit / len(pairs)) for same, batch in pairs if same == d]
         table = SpeedTable(tuple(rows))
         about = {"onnxruntime": ort.__version__, "machine": platform.machine(), "threads": 1, "seconds": limit}

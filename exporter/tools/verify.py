@@ -24,13 +24,14 @@ from exporter.analysis.promise import (
 )
 from exporter.check import check
 from exporter.errors import UserError
+from exporter.formats.description import grid_of, task_of
 from exporter.formats.model_file import decode, load
 from exporter.formats.session import Session
 from exporter.frontends.images.running import ImageSession
 from exporter.passes.profiles import takes_images
 from exporter.problem.families import FLOATS, OFF_GRID, UNITS
 from exporter.problem.grid import Grid, at_most
-from exporter.problem.task import Output, Task, median
+from exporter.problem.task import Task
 
 # Families in random order, for which a failure bound holds. The others repeat one order, which always fails or never does.
 RANDOM = {
@@ -104,17 +105,6 @@ class Verification:
         return asdict(self) | {"families": rows, "kept": self.kept, "conclusion": self.conclusion}
 
 
-def task_of(description: dict[str, Any], d: int) -> Task:
-    """The task in a file's description; a file without a description is treated as a median."""
-    if not description:
-        return median(d)
-    outputs = tuple(
-        Output(o["name"], tuple(o["ranks"]), tuple(Fraction(w) for w in o["weights"])) for o in description["outputs"]
-    )
-    how = description.get("interpolation", "sum")
-    return Task(description["op"], d, outputs, description["op"], description["even"], how)
-
-
 def verify(
     path: Path, trials: int = 100, seed: int = 0, progress: Callable[[Iterator[str]], Iterator[str]] = iter
 ) -> Verification:
@@ -124,7 +114,7 @@ def verify(
     session = ImageSession(path) if _of_images(path) else Session(path)
     about = session.description
     task = task_of(about, session.d)
-    grid = Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
+    grid = grid_of(about)
     rng = np.random.default_rng(seed)
     results, breaches = [], []
     # the family `outside` needs a description with a domain

@@ -19,10 +19,10 @@ from exporter.constructions import CONSTRUCTIONS
 from exporter.frontends.images.running import windows
 from exporter.frontends.rewriting.rewrite import rewrite
 from exporter.library import export, export_model
-from exporter.options import Options
 from exporter.passes.profiles import IMAGE_PROFILES
 from exporter.problem.families import UNITS
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from tests.exporter.frontends.rewriting.patterns import model
 from tests.runtimes.report import title
@@ -54,12 +54,12 @@ class Case:
         return title(self.about)
 
     def export(self, out: Path) -> Path:
-        return export(median(self.d), self.options, out).path
+        return export(self.spec, out).path
 
     @property
-    def options(self) -> Options:
-        return Options(
-            self.construction, grid=Grid(bits=self.bits), dtype=self.dtype, profile=self.profile, batch=self.batch,
+    def spec(self) -> Spec:
+        return Spec(
+            median(self.d), self.construction, bits=self.bits, dtype=self.dtype, profile=self.profile, batch=self.batch,
             inputs=self.inputs,
         )  # fmt: skip
 
@@ -71,7 +71,7 @@ class Case:
 
     def answers(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.construction in SAMPLED:
-            return evaluate(build(median(self.d), self.options).network, x)
+            return evaluate(build(self.spec).network, x)
         return median(self.d).answers(x)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from exporter.build import build, to_onnx
 from exporter.formats.manifest import write
-from exporter.options import Options
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.tools.properties import write_properties
 from tests.runtimes.report import Result, title
@@ -38,8 +37,8 @@ class Proof:
 
     def export(self, out: Path) -> tuple[Path, Path]:
         """A network and its property."""
-        options = Options(self.construction, grid=Grid(bits=self.bits), dtype="float32", profile="dense", inputs="grid")
-        model = build(median(self.d), options)
+        spec = Spec(median(self.d), self.construction, bits=self.bits, dtype="float32", profile="dense", inputs="grid")
+        model = build(spec)
         path = out / f"{self.construction}-d{self.d}-b{self.bits}.onnx"
         write(to_onnx(model), path, model.description())
         write_properties(path, out)

@@ -12,17 +12,16 @@ import pytest
 from exporter.analysis.contract import DType, Step, dense_bits, fused_bits, structured_bits
 from exporter.analysis.evaluate import evaluate
 from exporter.build import Built, build, trace
-from exporter.constructions import lookup
 from exporter.errors import ContractError, UserError
 from exporter.ir.network import Network, Weights, network, weights
 from exporter.ir.primitives import compare, compare_saturating
 from exporter.ir.trace import vector
-from exporter.options import Options
 from exporter.passes.batch_last import CELLS, ROWS
 from exporter.passes.lowering import ONE_VECTOR
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from tests.catalogue import Case, each_case
 from tests.running import DTYPES, exact_dtypes, proto_of, run
 
@@ -84,8 +83,7 @@ def test_accepted_chains_are_exact_in_any_order(case: Case) -> None:
 
 
 def accepted(construction: str, d: int, bits: int, profile: str, dtype: str, **more: Any) -> Built:
-    options = Options(construction=construction, grid=Grid(bits=bits), profile=profile, dtype=dtype, **more)  # type: ignore[arg-type]
-    return build(tasks.median(d), options)
+    return build(Spec(tasks.median(d), construction, bits=bits, profile=profile, dtype=dtype, **more))  # type: ignore[arg-type]
 
 
 REFUSED = [
@@ -111,7 +109,7 @@ def test_a_refusal_names_the_largest_bits_that_work(
     assert most < bits
     model = accepted(construction, d, most, profile, dtype)
     assert model.exact_on_grid
-    grid = model.options.grid
+    grid = model.spec.grid
     x = np.concatenate([grid.values(f(np.random.default_rng(1), 40, d, grid.cells)) for f in UNITS.values()])
     got = run(proto_of(model.network, profile, model.dtype), x)
     assert np.array_equal(got[:, 0], np.median(x.astype(model.dtype), axis=1))
@@ -121,9 +119,9 @@ def test_a_refusal_names_the_largest_bits_that_work(
 
 def wrong_somewhere(construction: str, d: int, bits: int, profile: str, dtype: DType) -> bool:
     """Whether the network, written all the same, is wrong on some input of the families."""
-    options = Options(construction=construction, grid=Grid(bits=bits))
-    net, _ = trace(lookup(construction), tasks.rank(d, [(d + 1) // 2]), options)
-    grid = options.grid
+    spec = Spec(tasks.rank(d, [(d + 1) // 2]), construction, bits=bits)
+    net, _ = trace(spec)
+    grid = spec.grid
     x = np.concatenate([grid.values(f(np.random.default_rng(2), 300, d, grid.cells)) for f in UNITS.values()])
     x = x.astype(dtype)
     truth = np.sort(x, axis=1)[:, (d - 1) // 2]
@@ -146,9 +144,9 @@ def test_just_beyond_the_contract_answers_are_wrong(construction: str, d: int, p
 
 
 def _fits(construction: str, d: int, bits: int, profile: str, dtype: DType) -> bool:
-    options = Options(construction=construction, grid=Grid(bits=bits))
-    net, _ = trace(lookup(construction), tasks.rank(d, [(d + 1) // 2]), options)
-    return _needs(net, profile, options.grid.step).exact_in(dtype)
+    spec = Spec(tasks.rank(d, [(d + 1) // 2]), construction, bits=bits)
+    net, _ = trace(spec)
+    return _needs(net, profile, spec.grid.step).exact_in(dtype)
 
 
 def _needs(net: Network, profile: str, step: float) -> Step:
@@ -156,10 +154,10 @@ def _needs(net: Network, profile: str, step: float) -> Step:
 
 
 def test_auto_takes_the_smallest_dtype_that_is_exact() -> None:
-    assert build(tasks.median(25), Options("depth3", grid=Grid(bits=8))).dtype == "float32"
-    assert build(tasks.median(25), Options("depth3", grid=Grid(bits=24))).dtype == "float64"
-    assert build(tasks.median(25), Options("batcher", grid=Grid(bits=24))).dtype == "float32"
-    assert build(tasks.median(25), Options("batcher", grid=Grid(bits=30))).dtype == "float64"
+    assert build(Spec(tasks.median(25), "depth3", bits=8)).dtype == "float32"
+    assert build(Spec(tasks.median(25), "depth3", bits=24)).dtype == "float64"
+    assert build(Spec(tasks.median(25), "batcher", bits=24)).dtype == "float32"
+    assert build(Spec(tasks.median(25), "batcher", bits=30)).dtype == "float64"
 
 
 @pytest.mark.parametrize("cells", [CELLS, ROWS, ONE_VECTOR])
@@ -168,7 +166,7 @@ def test_auto_takes_the_smallest_dtype_that_is_exact() -> None:
 def test_blocks_of_every_size_need_no_more_bits(name: str, d: int, bits: int, cells: int) -> None:
     """Those of the files, beside those that the contract is proven with; with data of one bit counts are what needs most."""
     grid = Grid(bits=bits)
-    net, _ = trace(lookup(name), tasks.median(d), Options(name, grid=grid), rounded="float32")
+    net, _ = trace(Spec(tasks.median(d), name).on(grid), rounded="float32")
     assert fused_bits(net, grid.step, cells).bits <= fused_bits(net, grid.step).bits
 
 
@@ -177,7 +175,7 @@ def test_more_bits_never_need_less() -> None:
         for profile in ("dense", "structured"):
             needs = []
             for bits in range(1, 40, 3):
-                net, _ = trace(lookup(construction), tasks.median(6), Options(construction, grid=Grid(bits=bits)))
+                net, _ = trace(Spec(tasks.median(6), construction, bits=bits))
                 needs.append(_needs(net, profile, 2.0**-bits).bits)
             assert needs == sorted(needs)
 
@@ -209,5 +207,5 @@ def test_bits_that_no_float_carries(bits: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_options_are_kept(dtype: DType) -> None:
-    model = build(tasks.median(5), Options("depth3", grid=Grid(bits=8), dtype=dtype))
+    model = build(Spec(tasks.median(5), "depth3", bits=8, dtype=dtype))
     assert model.dtype == dtype

@@ -6,6 +6,7 @@ float64, in a type with 29 bits more: where the two answers differ on grid data,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,14 +16,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from exporter.build import build, to_onnx
 from exporter.check import check
-from exporter.frontends.images.build import ImageOptions, build_filter, filter_to_onnx
-from exporter.options import Options
+from exporter.frontends.images.build import build_filter, filter_to_onnx
+from exporter.library import export
 from exporter.problem import task as tasks
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
+from tests.exporter.check.rational import RATIONAL, exact
 
 REFERENCE = Path(__file__).resolve().parents[3] / "models" / "reference"
 PROVEN = [
@@ -37,8 +40,7 @@ PROFILES = ("dense", "matmul", "structured", "fused")
 @cache
 def small(construction: str, profile: str, inputs: str = "grid", bits: int = 14) -> bytes:
     options: Any = {"profile": profile, "inputs": inputs, "dtype": "float32"}
-    chosen = Options(construction=construction, grid=Grid(0.0, 1.0, bits), **options)
-    return to_onnx(build(tasks.median(5), chosen)).SerializeToString()
+    return to_onnx(build(Spec(tasks.median(5), construction, bits=bits, **options))).SerializeToString()
 
 
 @pytest.mark.parametrize("name", PROVEN)
@@ -57,7 +59,7 @@ def test_a_small_file_is_proven(construction: str, profile: str, inputs: str) ->
     "options", [{"profile": "structured"}, {"profile": "minmax"}, {"dtype": "int8", "quantized": (0.1, 3)}]
 )
 def test_an_image_filter_is_proven(options: Any) -> None:
-    assert check(filter_to_onnx(build_filter(tasks.median(9), ImageOptions(window=(3, 3), **options)))).proven
+    assert check(filter_to_onnx(build_filter(Spec(tasks.median(9), window=(3, 3), **options)))).proven
 
 
 def described(proto: onnx.ModelProto, **changes: str) -> onnx.ModelProto:
@@ -92,6 +94,32 @@ def test_a_clip_off_the_grid_and_a_foreign_operator_are_not_proven() -> None:
     next(node for node in proto.graph.node if node.op_type == "Relu").op_type = "Sigmoid"
     assert "Sigmoid" in check(proto).reason
     assert check(onnx.ModelProto()).reason
+
+
+def test_an_interpolation_off_the_grid_is_off_by_both_roundings() -> None:
+    """Data moves by half a step and the last sum rounds; only a mean of two never pays both."""
+    spec = Spec(tasks.quantile(5, [0.3]), "batcher", bits=16, dtype="float32", profile="structured")
+    proto = to_onnx(build(spec))
+    bound, half = check(proto).bound, Grid(0.0, 1.0, 16).step / 2
+    assert bound
+    assert check(described(proto, off_grid_error=repr(half + 1.01 * bound))).proven
+    assert check(described(proto, off_grid_error=repr(half + 0.25 * bound))).node == "the guard"
+
+
+def test_a_reshape_that_mixes_the_vectors_of_a_batch_is_not_proven() -> None:
+    proto = to_onnx(build(Spec(tasks.rank(5, [2, 3]), "batcher", bits=8, profile="structured")))
+    assert check(proto).proven
+    proto.graph.node[-1].output[0] = "pairs"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([-1, 2]), "dims"))
+    proto.graph.node.append(helper.make_node("Transpose", ["pairs"], ["turned"], perm=[1, 0]))
+    proto.graph.node.append(helper.make_node("Reshape", ["turned", "dims"], ["y"], name="mixed"))
+    assert str(check(proto)) == "not proven at mixed: vectors of a batch are mixed"
+
+
+def test_the_manifest_has_the_verdict_on_the_bytes(tmp_path: Path) -> None:
+    made = export(Spec(tasks.median(5), "batcher", bits=8, profile="structured"), tmp_path)
+    entry = json.loads((tmp_path / "manifest.json").read_text())["models"][0]
+    assert entry["rounding"] == made.entry["rounding"] == "proven"
 
 
 def mutants(data: bytes, rng: np.random.Generator, n: int) -> Iterator[onnx.ModelProto]:
@@ -147,6 +175,20 @@ def test_no_mutant_that_rounds_is_proven(construction: str, profile: str) -> Non
     rounding, wrong = counted(construction, profile, 30)
     assert rounding > 3
     assert wrong == 0
+
+
+def test_rational_numbers_show_which_mutants_round() -> None:
+    """Every file that is proven gives its formula exactly: on data of the grid, in rational numbers."""
+    rng = np.random.default_rng(5)
+    rounding = 0
+    for proto in mutants(small("batcher", "dense"), rng, 25):
+        x = rng.integers(2**14 - 9, 2**14 + 1, (8, 5)).astype(np.float32) / np.float32(2**14)
+        with np.errstate(all="ignore"):
+            floats = answers(proto, x)
+        if not (np.isfinite(floats).all() and (RATIONAL(floats) == exact(proto, x)).all()):
+            rounding += 1
+            assert not check(proto).proven
+    assert rounding > 2
 
 
 @pytest.mark.slow

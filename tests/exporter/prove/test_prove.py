@@ -45,6 +45,13 @@ def test_files_are_proved_by_reading_them(name: str, d: int, tmp_path: Path) -> 
         assert verdict.arithmetic == "float32: it is proven that no operation rounds on grid inputs"
 
 
+@pytest.mark.slow
+def test_all_pairs_of_many_numbers_are_proved(tmp_path: Path) -> None:
+    verdict = prove(_file("depth3", tmp_path, 400, 24))
+    assert verdict.status == "proved", verdict.text
+    assert verdict.method.startswith("counting: each entry is compared once with every other")
+
+
 def test_a_grid_in_several_parts_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "PART", 20_000)
     for name in ("radix", "radix-fused"):
@@ -181,7 +188,7 @@ def test_an_interrupted_proof_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(methods, "Scenario", stopped)
     with pytest.raises(KeyboardInterrupt):
         certify(path, cert)
-    assert json.loads(cert.with_name("c.json.part").read_text())["done"] == 3
+    assert json.loads(cert.with_name("c.json.part").read_text())["done"] == 4
     assert certify(path, cert).status == "proved"
-    assert len(seen) == 5 + 6  # nine parts, of which three were done
+    assert len(seen) == 5 + 5  # nine parts, of which four were done
     assert not cert.with_name("c.json.part").exists()

@@ -16,8 +16,8 @@ import pytest
 from exporter.build import build, to_onnx
 from exporter.cli.console import main
 from exporter.errors import UserError
-from exporter.options import Options
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import Task, extremum, median, rank
 from exporter.tools.benchmark import write_benchmark
 from exporter.tools.properties import checked, properties, source, vnnlib, write_properties
@@ -32,9 +32,9 @@ def _file(
     grid: Grid | None = None,
     inputs: Literal["any", "grid"] = "grid",
 ) -> Path:
-    options = Options(construction, grid=grid or Grid(bits=6), dtype="float32", profile="dense", inputs=inputs)
+    spec = Spec(task or median(5), construction, dtype="float32", profile="dense", inputs=inputs)
     path = folder / "m.onnx"
-    onnx.save(to_onnx(build(task or median(5), options)), path)
+    onnx.save(to_onnx(build(spec.on(grid or Grid(bits=6)))), path)
     return path
 
 

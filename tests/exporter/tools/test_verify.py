@@ -14,17 +14,23 @@ from onnx import helper, numpy_helper
 from exporter.analysis.promise import promise_sentence
 from exporter.cli.parser import main
 from exporter.library import export, export_model
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import OFF_GRID, UNITS
 from exporter.problem.grid import Grid, at_most
+from exporter.problem.spec import Spec
 from exporter.theory.reduce import reduce_file
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.verify import FamilyResult, Verification, _false_certificates, verify
 
 
-def written(tmp_path: Path, task: tasks.Task, construction: str, grid: Grid = Options.grid, **options: Any) -> Path:
-    return export(task, Options(construction, grid=grid, **options), tmp_path).path
+def written(
+    tmp_path: Path,
+    task: tasks.Task,
+    construction: str,
+    grid: Grid = Grid(),  # noqa: B008
+    **options: Any,
+) -> Path:
+    return export(Spec(task, construction, **options).on(grid), tmp_path).path
 
 
 def row(promise: str, kept: bool | None, exact: float = 1.0) -> FamilyResult:
@@ -79,8 +85,8 @@ def test_reduced_files(tmp_path: Path, inputs: Any, capsys: pytest.CaptureFixtur
 
 
 def test_a_reduced_file_that_fails_at_times_promises_a_mean_squared_error(tmp_path: Path) -> None:
-    options = Options("compact", grid=Grid(bits=12), failure=0.01, depth=7, inputs="grid")
-    source = export(tasks.rank(32, [16]), options, tmp_path).path
+    spec = Spec(tasks.rank(32, [16]), "compact", bits=12, failure=0.01, depth=7, inputs="grid")
+    source = export(spec, tmp_path).path
     l2, entry = reduce_file(source, tmp_path, "l2", 1)
     found = verify(l2, 200)
     assert found.contract.startswith(f"Mean squared error at most {at_most(entry['description']['epsilon'])}")
