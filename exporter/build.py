@@ -15,22 +15,23 @@ import onnx
 
 from exporter.analysis.accounting import Accounting, accounting
 from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
-from exporter.constructions import CONSTRUCTIONS, Construction, Form, Statistics, default, lookup, refuse_unread
+from exporter.constructions import CONSTRUCTIONS, Form, Statistics, default, lookup, refuse_unread
 from exporter.errors import ContractError, UserError, spelled
+from exporter.formats.description import written
 from exporter.formats.model_file import assemble
 from exporter.ir.input_rounding import GUARD, guard_of, guarded, normalised
 from exporter.ir.network import Network, network
 from exporter.ir.primitives import compare, compare_saturating, like
 from exporter.ir.trace import Node, stack, total, vector
-from exporter.options import Options
+from exporter.options import NOT_WITHOUT_GRID, checked, needs_quantisation
 from exporter.passes.comparators import comparator_graph, interpolated, made_of_comparators
 from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
 from exporter.passes.profiles import PROFILES
 from exporter.planning.schedule import Failure
 from exporter.planning.search import NoScheduleError, edge
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import Task
-from exporter.version import __version__
 
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
@@ -41,8 +42,7 @@ Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, cou
 class Built:
     """A built network with everything that is written into its file."""
 
-    task: Task
-    options: Options
+    spec: Spec
     network: Network
     failure: Failure
     dtype: DType
@@ -51,9 +51,13 @@ class Built:
     ties: Ties
 
     @property
+    def task(self) -> Task:
+        return self.spec.task
+
+    @property
     def quantised(self) -> Quantisation | None:
         """What the integers of an int8 or uint8 file stand for."""
-        return quantisation(self.options.dtype, self.options.quantized) if self.options.quantized else None
+        return quantisation(self.spec.dtype, self.spec.quantized) if self.spec.quantized else None
 
     @cached_property
     def accounting(self) -> Accounting:
@@ -65,15 +69,18 @@ class Built:
         return PROFILES[self.profile].floats
 
     @property
+    def inputs(self) -> str:
+        """Which data the file takes: all floats, uniform data, any data (rounded first) or data on the grid."""
+        if self.takes_floats:
+            return "floats"
+        return "uniform" if self.spec.epsilon is not None else "any" if self.spec.rounds else "grid"
+
+    @property
     def exact_on_grid(self) -> bool:
         right = self.ties == "exact" and not self.failure.bound and self.step.exact_in(self.dtype)
         return right and (
-            self.takes_floats or not self.task.may_round or output_error(self.task, self.options.grid, self.dtype) == 0
+            self.takes_floats or not self.task.may_round or output_error(self.task, self.spec.grid, self.dtype) == 0
         )
-
-    @property
-    def failure_bound(self) -> float:
-        return self.failure.bound
 
     @property
     def grid_error(self) -> float | None:
@@ -83,16 +90,16 @@ class Built:
         """
         if self.takes_floats:
             return 0.0
-        return None if self.options.epsilon is not None else output_error(self.task, self.options.grid, self.dtype)
+        return None if self.spec.epsilon is not None else output_error(self.task, self.spec.grid, self.dtype)
 
     @property
     def off_grid_error(self) -> float | None:
         """The same on any finite data, clamped to the domain: ranks move no further than the entries do."""
         if self.takes_floats:
             return 0.0
-        if self.options.inputs == "grid" or self.grid_error is None:
+        if not self.spec.rounds or self.grid_error is None:
             return None
-        moved = self.options.grid.rounding_error(MANTISSA[self.dtype])
+        moved = self.spec.grid.rounding_error(MANTISSA[self.dtype])
         if all(w.denominator <= 2 for out in self.task.outputs for w in out.weights):
             # a mean rounds only beyond 2^(m - 1) steps, where floats are grid values: one of its two entries did not move
             return max(moved, moved / 2 + self.grid_error)
@@ -100,108 +107,82 @@ class Built:
 
     def description(self, counted: bool = True) -> dict[str, Any]:
         """What is written into the file; without `counted` the weights are not counted, which takes long at large d."""
-        net, quantised = self.network, self.quantised
-        grid = GRIDS[quantised.dtype] if quantised else self.options.grid
+        net, quantised, spec = self.network, self.quantised, self.spec
+        widths = [layer.width for layer in net.layers]
+        grid = GRIDS[quantised.dtype] if quantised else spec.grid
         guard = guard_of(self.network.output)
-        construction = CONSTRUCTIONS[self.options.construction]
-        return {
-            "construction": construction.name,
-            "theorem": construction.theorem,
-            "op": self.task.op,
-            "d": self.task.d,
-            "even": self.task.even,
-            "outputs": [
-                {"name": o.name, "ranks": list(o.ranks), "weights": [float(w) for w in o.weights]}
-                for o in self.task.outputs
-            ],
-            "ranks": list(self.task.ranks),
-            "bits": grid.bits,
-            "step": grid.step,
-            "domain": [grid.lo, grid.hi],
-            "dtype": quantised.dtype if quantised else self.dtype,
-            **({"quantized": [quantised.scale, quantised.zero_point]} if quantised else {}),
-            "needs_precision": self.dtype,
-            "batch": self.options.batch,
-            "inputs": "floats"
-            if self.takes_floats
-            else "uniform"
-            if self.options.epsilon is not None
-            else self.options.inputs,
-            "exact_on_grid": self.exact_on_grid,
-            "grid_error": self.grid_error,
-            "off_grid_error": self.off_grid_error,
-            "mantissa_bits": None if self.step.bits == float("inf") else self.step.bits,
-            "epsilon": self.options.epsilon,
-            "certificate": self.options.certificate,
-            "failure_bound": self.failure.bound,
-            "failure_law": self.failure.law,
-            **({"mse_bound": self.failure.mse} if self.failure.mse < self.failure.bound else {}),
-            "ties": self.ties,
-            "depth": net.depth,
-            "guard_layers": guard.layers if guard else 0,
-            "width": net.width,
-            "run_width": -(-net.width // PROFILES[self.profile].pair),
-            "size": net.size,
-            "nnz": self.accounting.nnz if counted else None,
-            "max_weight": self.accounting.max_weight if counted else None,
-            "widths": [layer.width for layer in net.layers],
-            "profile": self.profile,
-            "seed": self.options.seed,
-            "modules": [layer.name for layer in net.layers],
-            "tune": self.options.tune,
-            "producer": "onnx-median",
-            "version": __version__,
-            **({} if self.task.interpolation == "sum" else {"interpolation": self.task.interpolation}),
-        }
+        construction = CONSTRUCTIONS[spec.construction]
+        more: dict[str, Any] = {}
+        if quantised:
+            more["quantized"] = [quantised.scale, quantised.zero_point]
+        if self.failure.mse < self.failure.bound:
+            more["mse_bound"] = self.failure.mse
+        if self.task.interpolation != "sum":
+            more["interpolation"] = self.task.interpolation
+        return written(
+            self.task, grid, construction=construction.name, theorem=construction.theorem,
+            dtype=quantised.dtype if quantised else self.dtype, needs_precision=self.dtype, batch=spec.batch,
+            inputs=self.inputs, exact_on_grid=self.exact_on_grid, grid_error=self.grid_error,
+            off_grid_error=self.off_grid_error,
+            mantissa_bits=None if self.step.bits == float("inf") else self.step.bits, epsilon=spec.epsilon,
+            certificate=spec.certificate, failure_bound=self.failure.bound, failure_law=self.failure.law, ties=self.ties,
+            depth=net.depth, guard_layers=guard.layers if guard else 0, width=max(widths, default=0),
+            run_width=-(-max(widths, default=0) // PROFILES[self.profile].pair), size=sum(widths),
+            nnz=self.accounting.nnz if counted else None, max_weight=self.accounting.max_weight if counted else None,
+            widths=widths, profile=self.profile, seed=spec.seed,
+            modules=[layer.name for layer in net.layers], tune=spec.tune, **more,
+        )  # fmt: skip
 
 
-def build(task: Task, options: Options) -> Built:
+def build(spec: Spec) -> Built:
     """Build the network and settle profile and dtype, or raise UserError with the reason and the nearest that works."""
-    construction = lookup(options.construction)
-    refuse_unread(construction, options.given())
-    if reason := construction.cannot(task.d, task.ranks):
+    construction = lookup(spec.construction)
+    for option, value in (given := spec.given()).items():
+        checked(option, value)
+    refuse_unread(construction, given)
+    if reason := construction.cannot(spec.task.d, spec.task.ranks):
         raise UserError(f"{construction.name}: {reason}")
-    if options.dtype in INTEGERS or options.quantized:
-        return _of_comparators(construction, task, _in_integers(task, options))
-    if options.profile != "auto" and PROFILES[options.profile].floats:
-        return _of_comparators(construction, task, options)
-    if options.epsilon is not None:
-        return _with_epsilon(construction, task, options)
-    found = _settle(construction, task, options)
+    if spec.dtype in INTEGERS or spec.quantized:
+        return _of_comparators(_in_integers(spec))
+    if spec.profile != "auto" and PROFILES[spec.profile].floats:
+        return _of_comparators(spec)
+    if spec.epsilon is not None:
+        return _with_epsilon(spec)
+    found = _settle(spec)
     if found is None:
-        raise ContractError(_refusal(construction, task, options))
+        raise ContractError(_refusal(spec))
     return found
 
 
 def trace(
-    construction: Construction,
-    task: Task,
-    options: Options,
-    form: Form = "pair",
-    *,
-    rounded: DType | None = None,
-    offsets: bool = True,
-    floats: bool = False,
+    spec: Spec, form: Form = "pair", *, rounded: DType | None = None, offsets: bool = True, floats: bool = False
 ) -> tuple[Network, Failure]:
     """The network that answers a task, from data values to data values, and how often it may fail.
 
     `rounded` rounds data to the grid in that floating-point type first, and clamps it (exporter.ir.input_rounding). `floats`
     computes the outputs by numpy's operations, for a profile without a grid.
     """
-    grid = options.grid
+    task, grid = spec.task, spec.grid
     x = vector(task.d, grid.low, grid.high)
     u = guarded(grid, x, MANTISSA[rounded]) if rounded else normalised(grid, x)
+
+    def formula() -> tuple[Node, Statistics]:
+        stats = lookup(spec.construction).build(u, task.ranks, spec, form, offsets)
+        if floats:
+            columns = _columns_as_numpy(stats, task)
+        else:
+            columns = [_column(stats, task, i, grid) for i in range(len(task.outputs))]
+        if spec.certificate:
+            test = compare if form != "bounded" else compare_saturating
+            columns += _certificate(u, stats, spec.delta, test)
+        return stack(columns), stats
+
     try:
-        stats = construction.build(u, task.ranks, options, form, offsets)
+        output, stats = formula()
     except NoScheduleError as error:
         raise UserError(f"{error}; {default(task.op)} is exact") from None
-    columns = (
-        _columns_as_numpy(stats, task) if floats else [_column(stats, task, i, grid) for i in range(len(task.outputs))]
-    )
-    if options.certificate:
-        columns += _certificate(u, stats, options.delta(task.d), compare if form != "bounded" else compare_saturating)
     stats.names.span(GUARD, x, u)
-    return network(x, stack(columns), stats.names), stats.failure
+    return network(x, output, stats.names, again=lambda: formula()[0]), stats.failure
 
 
 def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
@@ -238,24 +219,28 @@ def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[...
     return columns
 
 
-def _settle(construction: Construction, task: Task, options: Options) -> Built | None:
+def _settle(spec: Spec) -> Built | None:
     """The first combination of profile, dtype and form that is exact, cheapest first."""
-    traced = cache(partial(trace, construction, task, options))
-    first = partial(_first, construction, traced, task, options)
-    if options.profile != "auto" and not PROFILES[options.profile].merged:
-        return first(options.profile)
-    smallest = min(dense_weights(traced(form, rounded=None, offsets=True)[0]) for form in construction.forms)
-    if options.profile != "auto":
-        if smallest > DENSE_LIMIT:
+    traced = cache(partial(trace, spec))
+    first = partial(_first, spec, traced)
+    construction = lookup(spec.construction)
+    if spec.profile != "auto" and not PROFILES[spec.profile].merged:
+        return first(spec.profile)
+    types = (t for t in _float_types(spec) if spec.grid.bits <= MANTISSA[t] and not spec.grid.misfit(t))
+    # the networks that `first` reads; with a certificate the rounding layers shorten the ones after them
+    rounded = next(types, None) if spec.rounds and not spec.certificate else None
+    sizes = (_bare_weights(traced(form, rounded=rounded, offsets=True)[0]) for form in construction.forms)
+    if spec.profile != "auto":
+        if (smallest := min(sizes)) > DENSE_LIMIT:
             raise UserError(
-                f"{construction.name} at d = {task.d} as a dense chain would hold {smallest:.3g} weights "
+                f"{construction.name} at d = {spec.task.d} as a dense chain would hold {smallest:.3g} weights "
                 f"({smallest * 4 / 2**30:.1f} GiB as float32): use {spelled('profile', 'structured')}"
             )
-        return first(options.profile)
+        return first(spec.profile)
     structured = first("structured")
-    if smallest <= DENSE_BY_DEFAULT:
-        dense = first("dense")
-        if dense and structured and (dense.dtype, dense.ties) == (structured.dtype, structured.ties):
+    if structured and any(size <= DENSE_BY_DEFAULT for size in sizes):
+        dense = first("dense", structured)
+        if dense and (dense.dtype, dense.ties) == (structured.dtype, structured.ties):
             return dense
     return structured
 
@@ -268,98 +253,89 @@ def between_two(dtype: str) -> UserError:
     )
 
 
-NOT_WITHOUT_GRID = {
-    "bits": "there is no grid",
-    "domain": "data of any range goes in and comes out as it is",
-    "inputs": "there is no grid",
-    "epsilon": "there are no slopes",
-    "certificate": "counting entries below a value needs a grid",
-}
-
-
-def _of_comparators(construction: Construction, task: Task, options: Options) -> Built:
+def _of_comparators(spec: Spec) -> Built:
     """A network whose neurons are all ends of comparators, in a profile that has these as operators and no grid."""
-    name, given = options.profile, options.given()
+    name, given, construction = spec.profile, spec.given(), lookup(spec.construction)
     if unread := [option for option in NOT_WITHOUT_GRID if option in given]:
         raise UserError(
             f"{spelled('profile', name)} takes every float as it is: {NOT_WITHOUT_GRID[unread[0]]}, so leave "
             f"{spelled(unread[0])} out"
         )
-    task = task.as_numpy()
+    spec = replace(spec, task=spec.task.as_numpy())
     able = [c.name for c in CONSTRUCTIONS.values() if c.comparators]
-    net, failure = trace(construction, task, options, floats=True) if construction.comparators else (None, Failure())
+    net, failure = trace(spec, floats=True) if construction.comparators else (None, Failure())
     if net is None or not made_of_comparators(net):
         others = [spelled(o) for o in ("depth", "width") if o in given and construction.comparators]
         remedy = f"leave {' and '.join(others)} out" if others else f"use {' or '.join(able)}, not {construction.name}"
         raise UserError(f"{spelled('profile', name)} needs a network of comparators: {remedy}")
-    dtype: DType = "float64" if options.dtype == "float64" else "float32"
+    dtype: DType = "float64" if spec.dtype == "float64" else "float32"
     step = Step(0.0, "nothing is computed, only compared")
-    return Built(
-        task=task, options=options, network=net, failure=failure, dtype=dtype, profile=name, step=step, ties="exact"
-    )
+    return Built(spec=spec, network=net, failure=failure, dtype=dtype, profile=name, step=step, ties="exact")
 
 
-def _in_integers(task: Task, options: Options) -> Options:
-    """The options of an int8 or uint8 file, in the only profile that has such files."""
-    assert options.quantized  # Options refuses one without the other
-    quantisation(options.dtype, options.quantized)
-    if options.profile not in ("auto", "minmax"):
+def _in_integers(spec: Spec) -> Spec:
+    """The spec of an int8 or uint8 file, in the only profile that has such files."""
+    if spec.quantized is None:
+        raise UserError(needs_quantisation(spec.dtype))
+    quantisation(spec.dtype, spec.quantized)
+    if spec.profile not in ("auto", "minmax"):
         raise UserError(
-            f"{spelled('profile', options.profile)} computes differences, which 8 bits do not hold: "
-            f"{spelled('dtype', options.dtype)} needs {spelled('profile', 'minmax')}"
+            f"{spelled('profile', spec.profile)} computes differences, which 8 bits do not hold: "
+            f"{spelled('dtype', spec.dtype)} needs {spelled('profile', 'minmax')}"
         )
-    if any(len(out.ranks) > 1 for out in task.outputs):
-        raise between_two(options.dtype)
-    return replace(options, profile="minmax")
+    if any(len(out.ranks) > 1 for out in spec.task.outputs):
+        raise between_two(spec.dtype)
+    return replace(spec, profile="minmax")
 
 
 def _first(
-    construction: Construction,
-    traced: Callable[..., tuple[Network, Failure]],
-    task: Task,
-    options: Options,
-    profile: str,
+    spec: Spec, traced: Callable[..., tuple[Network, Failure]], profile: str, like: Built | None = None
 ) -> Built | None:
-    """The first dtype and form that are exact in the given profile; right on ties in any of them before the others."""
-    dtypes = _float_types(options)
-    tried = _preferences(construction, dtypes, options, profile)
-    light = options.objective == "weights"
-    for offsets in ((False,) if light else (True, False)) if construction.offsets else (True,):
+    """The first dtype and form that are exact in the given profile; right on ties in any of them before the others.
+
+    The search ends where nothing of the dtype and ties of `like` can follow.
+    """
+    construction = lookup(spec.construction)
+    tried = _preferences(spec, _float_types(spec), profile)
+    ways = ((False,) if spec.objective == "weights" else (True, False)) if construction.offsets else (True,)
+    if like:
+        tried = tried[: 1 + max((i for i, (dtype, _) in enumerate(tried) if dtype == like.dtype), default=-1)]
+        ways = ways[:1] if like.ties == "exact" else ways
+    for offsets in ways:
         for dtype, form in tried:
-            if options.grid.bits > MANTISSA[dtype] or options.grid.misfit(dtype):
+            if spec.grid.bits > MANTISSA[dtype] or spec.grid.misfit(dtype):
                 continue
-            net, failure = traced(form, rounded=None if options.inputs == "grid" else dtype, offsets=offsets)
+            net, failure = traced(form, rounded=None if not spec.rounds else dtype, offsets=offsets)
             if not PROFILES[profile].merged:
-                step = (fused_bits if PROFILES[profile].clips else structured_bits)(net, options.grid.step)
+                step = (fused_bits if PROFILES[profile].clips else structured_bits)(net, spec.grid.step)
             elif dense_weights(net) <= DENSE_LIMIT:
-                step = dense_bits(net, options.grid.step)
+                step = dense_bits(net, spec.grid.step)
             else:
                 continue
             if step.exact_in(dtype):
                 ties: Ties = "exact" if offsets else "capacity"
                 return Built(
-                    task=task, options=options, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
+                    spec=spec, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
                     ties=ties,
                 )  # fmt: skip
     return None
 
 
-def _float_types(options: Options) -> tuple[DType, ...]:
+def _float_types(spec: Spec) -> tuple[DType, ...]:
     """The floating-point types that the options allow, the smaller one first."""
-    match options.dtype:
+    match spec.dtype:
         case "float32" | "float64" as named:
             return (named,)
         case _:
             return "float32", "float64"
 
 
-def _preferences(
-    construction: Construction, dtypes: tuple[DType, ...], options: Options, profile: str
-) -> list[tuple[DType, Form]]:
+def _preferences(spec: Spec, dtypes: tuple[DType, ...], profile: str) -> list[tuple[DType, Form]]:
+    construction = lookup(spec.construction)
     forms = list(construction.forms)
     if construction.form_first:
         return [(dtype, form) for form in forms for dtype in dtypes]
-    if profile == "structured" and options.tune in ("throughput", "latency"):
+    if profile == "structured" and spec.tune in ("throughput", "latency"):
         # relu(u - relu(v)) passes over the data three times, relu(v) - relu(v - u) four times
         forms.sort(key=lambda form: form != "saturating")
     return [(dtype, form) for dtype in dtypes for form in forms]
@@ -371,23 +347,28 @@ def dense_weights(net: Network) -> int:
     return sum(a * b for a, b in pairwise(widths))
 
 
-def _refusal(construction: Construction, task: Task, options: Options) -> str:
+def _bare_weights(net: Network) -> int:
+    """The same without the layers that round and clamp data, each of which has d neurons."""
+    return dense_weights(net) - sum(layer.name == GUARD for layer in net.layers) * net.d**2
+
+
+def _refusal(spec: Spec) -> str:
     """Why a combination would be silently wrong, and the largest bits that work."""
-    grid = options.grid
-    net, _ = trace(construction, task, options, offsets=False)
-    if reason := grid.misfit(_float_types(options)[-1]):
-        wider = f", or {spelled('dtype', 'float64')}" * (options.dtype == "float32" and grid.misfit("float64") is None)
+    grid, construction = spec.grid, lookup(spec.construction)
+    net, _ = trace(spec, offsets=False)
+    if reason := grid.misfit(_float_types(spec)[-1]):
+        wider = f", or {spelled('dtype', 'float64')}" * (spec.dtype == "float32" and grid.misfit("float64") is None)
         return f"{construction.name}: {reason}; take another {spelled('domain')}{wider}"
-    merged = options.profile != "auto" and PROFILES[options.profile].merged
+    merged = spec.profile != "auto" and PROFILES[spec.profile].merged
     step = dense_bits(net, grid.step) if merged else structured_bits(net, grid.step)
-    asked = _float_types(options)[-1]
-    profile = "" if options.profile == "auto" else f" as {options.profile}"
+    asked = _float_types(spec)[-1]
+    profile = "" if spec.profile == "auto" else f" as {spec.profile}"
     if step.largest >= LARGEST[asked]:
         where = f"{asked} on [{grid.lo:g}, {grid.hi:g}]"
-        return f"{construction.name} at d = {task.d} overflows {where}: take a shorter {spelled('domain')}"
+        return f"{construction.name} at d = {spec.task.d} overflows {where}: take a shorter {spelled('domain')}"
 
     def fits(bits: int) -> bool:
-        return _settle(construction, task, replace(options, grid=replace(grid, bits=bits))) is not None
+        return _settle(replace(spec, bits=bits)) is not None
 
     works = edge(fits, 0, grid.bits)  # what needs more bits of the data never needs fewer of the mantissa
     remedy = f"{spelled('bits', works)} is the most that works" if works else "no number of bits works"
@@ -396,10 +377,10 @@ def _refusal(construction: Construction, task: Task, options: Options) -> str:
         remedy += f"; {spelled('method', 'lower')}, higher, midpoint or nearest has no such weight"
     else:
         need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
-    in_float64 = asked == "float32" and _settle(construction, task, replace(options, dtype="float64")) is not None
+    in_float64 = asked == "float32" and _settle(replace(spec, dtype="float64")) is not None
     other = f", or use {spelled('dtype', 'float64')}" * in_float64
     return (
-        f"{construction.name} at d = {task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
+        f"{construction.name} at d = {spec.task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
         f"{step.where}, {need}; {remedy}{other}"
     )
 
@@ -431,29 +412,29 @@ def least_epsilon(d: int, dtype: DType, merged: bool) -> float:
     return float((fits * 2 * d**2 * (2 * d + 1)) ** (2 / 3)) if merged else fits
 
 
-def _with_epsilon(construction: Construction, task: Task, options: Options) -> Built:
+def _with_epsilon(spec: Spec) -> Built:
     """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
-    assert options.epsilon is not None
-    merged = options.profile != "auto" and PROFILES[options.profile].merged
-    dtypes = _float_types(options)
+    assert spec.epsilon is not None
+    task = spec.task
+    merged = spec.profile != "auto" and PROFILES[spec.profile].merged
+    dtypes = _float_types(spec)
     for dtype in dtypes:
-        if options.epsilon >= (least := least_epsilon(task.d, dtype, merged)):
+        if spec.epsilon >= (least := least_epsilon(task.d, dtype, merged)):
             break
     else:
         remedy = f"the smallest ε that works is {least:.3g}" if least <= 1 else "no ε up to 1 works"
         raise ContractError(
-            f"ε = {options.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {float(1 / options.delta(task.d)):.3g}, "
-            f"beyond the numbers at which {dtype}{f' as {options.profile}' * merged} can still tell v from v - 1: {remedy}; "
+            f"ε = {spec.epsilon:g} at d = {task.d} needs slopes of 12 d^4/ε = {float(1 / spec.delta):.3g}, "
+            f"beyond the numbers at which {dtype}{f' as {spec.profile}' * merged} can still tell v from v - 1: {remedy}; "
             f"without {spelled('epsilon')} the slope comes from the grid"
         )
-    net, failure = trace(construction, task, options)
-    profile = "structured" if options.profile == "auto" else options.profile
-    if options.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
-        profile = "dense" if options.epsilon >= least_epsilon(task.d, dtype, merged=True) else "structured"
-    step = structured_bits(net, options.grid.step)
+    net, failure = trace(spec)
+    profile = "structured" if spec.profile == "auto" else spec.profile
+    if spec.profile == "auto" and dense_weights(net) <= DENSE_BY_DEFAULT:
+        profile = "dense" if spec.epsilon >= least_epsilon(task.d, dtype, merged=True) else "structured"
+    step = structured_bits(net, spec.grid.step)
     return Built(
-        task=task,
-        options=options,
+        spec=spec,
         network=net,
         failure=failure,
         dtype=dtype,
@@ -463,17 +444,17 @@ def _with_epsilon(construction: Construction, task: Task, options: Options) -> B
     )
 
 
-def to_onnx(model: Built, counted: bool = True) -> onnx.ModelProto:
-    """The model in its profile and dtype, with its description in metadata_props."""
-    batch, wide = model.options.batch, model.task.interpolation == "float64"
+def to_onnx(model: Built, about: dict[str, Any] | None = None) -> onnx.ModelProto:
+    """The model in its profile and dtype, with its description in metadata_props; an empty one is left out."""
+    batch, wide = model.spec.batch, model.task.interpolation == "float64"
     if wide and model.dtype != "float64":
         graph = comparator_graph(model.network, model.dtype, wide=True)
     else:
-        graph = PROFILES[model.profile].graph(model.network, model.dtype, model.options.tune, batch)
+        graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.tune, batch)
     source: str = model.dtype
     target: str = "float64" if wide else source
     if quantised := model.quantised:
         graph, source, target = in_integers(graph, quantised), quantised.dtype, quantised.dtype
     n = batch or "batch_size"
     x, y = (source, [n, model.task.d]), (target, [n, model.network.output.size])
-    return assemble(graph, model.task.label, {"x": x}, {"y": y}, model.description(counted))
+    return assemble(graph, model.task.label, {"x": x}, {"y": y}, model.description() if about is None else about)

@@ -133,17 +133,17 @@ class Net:
     @property
     def _follows(self) -> bool:
         """Whether the type of the data is the type of the network, call by call."""
-        return self._model is not None and self._model.takes_floats and self._model.options.dtype == "auto"
+        return self._model is not None and self._model.takes_floats and self._model.spec.dtype == "auto"
 
     def _session(self, dtype: str) -> Session:
         if dtype not in self._sessions:
             proto = self._proto or self._bare(dtype)
-            self._sessions[dtype] = Session(proto, threads=0, name=self._name)
+            self._sessions[dtype] = Session(proto, threads=0, name=self._name, about=self._about)
         return self._sessions[dtype]
 
     def _bare(self, dtype: str) -> onnx.ModelProto:
         assert self._model is not None
-        return to_onnx(replace(self._model, dtype=cast(DType, dtype)), counted=False)
+        return to_onnx(replace(self._model, dtype=cast(DType, dtype)), {})
 
     @cached_property
     def description(self) -> dict[str, Any]:

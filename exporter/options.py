@@ -1,7 +1,7 @@
-"""The options of an export: the table `OPTIONS`, the check of each value, and `Options`, the choices of one export.
+"""The table of options, and the check of each value.
 
-The command line and the library read the same table. The catalogue (`exporter.constructions`) says which construction takes
-which option. `exporter.errors.spelled` writes an option in a message as the reader would write it.
+The command line and the library read this table, and make a `Spec` of the values. The catalogue (`exporter.constructions`)
+says which construction takes which option. `exporter.errors.spelled` writes an option in a message as the reader would.
 """
 
 from __future__ import annotations
@@ -11,22 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
-from fractions import Fraction
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 from exporter.errors import UserError, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
-from exporter.planning.goal import Blocks, Goal, Numbers, Objective
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, Tune
 from exporter.problem.task import OPS, Even, Method
 
-Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
-Tune = Literal["throughput", "latency", "depth", "width"]
-Layout = Literal["files", "triton", "tflite", "huggingface"]
-Border = Literal["edge", "reflect", "zero", "valid"]
-VECTOR_TYPES = ("auto", "float32", "float64", "int8", "uint8")
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
 
@@ -91,7 +84,11 @@ OPTIONS: dict[str, Option] = {
             "valid: none, and the output is smaller", "edge", "RULE", choices=get_args(Border),
         ),
         Option(
-            "channels", "image", "how many channels the images have, for profile conv", "3", "C",
+            "size", "image", "images of H x W pixels, for layout tflite, where every length is fixed", "any size", "HxW",
+            size=True, rule="must have at least one pixel", holds=lambda v: min(v) >= 1,
+        ),
+        Option(
+            "channels", "image", "how many channels the images have, for profile conv or layout tflite", "3; tflite: 1", "C",
             whole=True, rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
         ),
         Option(
@@ -108,7 +105,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "dtype", "data",
             "the type of the numbers, in and out; auto: the smallest that is exact at these bits", "auto", "TYPE",
-            choices=(*VECTOR_TYPES, "float16"),
+            choices=get_args(DType),
         ),
         Option(
             "quantized", "data",
@@ -131,8 +128,9 @@ OPTIONS: dict[str, Option] = {
             "layout", "file",
             "files: NAME.onnx and manifest.json, as python -m service reads them; triton: a model repository of Triton, "
             "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
-            "LiteRT and compilers of NPUs, with profile minmax and batch 1; huggingface: a folder for a model hub, "
-            "NAME/onnx/model.onnx with float16 and int8 forms where they are exact, a model card and config.json", "files",
+            "LiteRT and compilers of NPUs, with profile minmax, and batch 1 or the size of the images; huggingface: a "
+            "folder for a model hub, NAME/onnx/model.onnx with float16 and int8 forms where they are exact, a model card "
+            "and config.json", "files",
             choices=get_args(Layout),
         ),
         Option(
@@ -153,20 +151,12 @@ OPTIONS: dict[str, Option] = {
             rule="must be a probability above 0 and below 1, such as 1e-3", holds=lambda v: 0 < v < 1,
         ),
         Option(
-            "schedule", "research", "the planner's numbers, or the paper's exponents where they fit", "tuned",
-            choices=get_args(Numbers),
-        ),
-        Option(
             "objective", "research",
-            "what the planner keeps small; weights: no index offsets, which tell equal entries apart by slopes d times as "
-            "large", "width", choices=(*get_args(Objective), "weights"),
+            "what is kept small; weights: no index offsets, which tell equal entries apart by slopes d times as large",
+            "width", choices=get_args(Objective),
         ),
         Option(
-            "blocks", "research", "the paper's own building blocks, or lean ones", "as the planner chooses",
-            choices=get_args(Blocks),
-        ),
-        Option(
-            "gamma", "research", "the paper's blocks and window d^(1/3 + G); schedule paper has G = 0.1",
+            "gamma", "research", "the paper's blocks and window d^(1/3 + G), where the paper has G = 0.1",
             "the planner's sizes", "G", rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)",
             holds=lambda v: 0 <= v < 1 / 3,
         ),
@@ -174,59 +164,6 @@ OPTIONS: dict[str, Option] = {
         Option("width", "research", "neurons in a layer, at most", "as the planner chooses", "W", **_ONE_OR_MORE),
     )
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Options:
-    """All that a user may choose beside the question, by the names of the table; the defaults are the exporter's."""
-
-    construction: str
-    _: KW_ONLY
-    grid: Grid = Grid()  # noqa: RUF009, it does not change
-    inputs: Inputs = "any"
-    epsilon: float | None = None
-    certificate: bool = False
-    dtype: Literal["auto", "float32", "float64", "int8", "uint8"] = "auto"
-    quantized: tuple[float, float] | None = None
-    profile: str = "auto"
-    tune: Tune = "throughput"
-    radix: int | None = None
-    batch: int | None = None
-    layout: Layout = "files"
-    seed: int = 0
-    failure: float = Goal.failure
-    schedule: Numbers = Goal.schedule
-    objective: Objective | Literal["weights"] = Goal.objective
-    blocks: Blocks | None = None
-    gamma: float | None = None
-    depth: int | None = None
-    width: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in OPTIONS and value is not None:
-                checked(name, value)
-        refuse_images(vars(self))
-
-    def given(self) -> dict[str, Any]:
-        """The options that are not what they are by default."""
-        mine, usual = (
-            {**vars(o), "bits": o.grid.bits, "domain": (o.grid.lo, o.grid.hi)}
-            for o in (self, Options(self.construction))
-        )
-        return {name: value for name, value in mine.items() if name in OPTIONS and value != usual[name]}
-
-    def delta(self, d: int) -> Fraction:
-        """The least distance of entries that are told apart, in [0, 1]: a step of the grid, or the theorem's ε/(12 d^4)."""
-        return Fraction(1, 2**self.grid.bits) if self.epsilon is None else 1 / Fraction(12 * d**4 / self.epsilon)
-
-    def goal(self, d: int, low: int, high: int, failure: float) -> Goal:
-        """What a planner is asked for."""
-        return Goal(
-            d=d, low=low, high=high, failure=failure, schedule=self.schedule,
-            objective="width" if self.objective == "weights" else self.objective,
-            blocks=self.blocks, gamma=self.gamma, depth=self.depth, width=self.width, construction=self.construction,
-        )  # fmt: skip
 
 
 def needs_quantisation(dtype: str) -> str:
@@ -237,11 +174,21 @@ def needs_quantisation(dtype: str) -> str:
     )
 
 
+# why a profile that only compares numbers does not read an option
+NOT_WITHOUT_GRID = {
+    "bits": "there is no grid",
+    "domain": "data of any range goes in and comes out as it is",
+    "inputs": "there is no grid",
+    "epsilon": "there are no slopes",
+    "certificate": "counting entries below a value needs a grid",
+}
+
+
 def refuse_images(given: Mapping[str, Any]) -> None:
     """Refuse what only image filters have; `given` says nothing of a window or frames."""
-    found = [spelled(name) for name in given if name in OPTIONS and OPTIONS[name].group == "image"]
-    if given.get("dtype", "auto") not in VECTOR_TYPES:
-        found.append(spelled("dtype", given["dtype"]))
+    found = [spelled(name) for name in given if OPTIONS[name].group == "image"]
+    if given.get("dtype") == "float16":
+        found.append(spelled("dtype", "float16"))
     if given.get("dtype") in ("int8", "uint8") and given.get("quantized") is None:
         raise UserError(
             f"{needs_quantisation(given['dtype'])}; a filter for 8-bit images needs {spelled('window')} or "
@@ -346,15 +293,13 @@ class NetOptions(TypedDict, total=False):
     batch: int | None
     seed: int | None
     failure: float | None
-    schedule: Numbers | None
-    objective: Objective | Literal["weights"] | None
-    blocks: Blocks | None
+    objective: Objective | None
     gamma: float | None
     depth: int | None
     width: int | None
 
 
-class ExportOptions(TypedDict, total=False):
+class ExportOptions(NetOptions, total=False):
     """Keyword parameters of `export_model`: the options of the command line. None means that the option is not given."""
 
     op: Literal["median", "max", "min", "sort"] | None
@@ -362,30 +307,13 @@ class ExportOptions(TypedDict, total=False):
     quantile: float | Sequence[float] | None
     method: Method | None
     even: Even | None
-    certificate: bool | None
     window: str | Sequence[int] | None
     border: str | None
     frames: int | None
+    size: str | Sequence[int] | None
     channels: int | None
-    bits: int | None
-    domain: Sequence[float] | None
-    inputs: Inputs | None
-    epsilon: float | None
-    dtype: str | None
     quantized: Sequence[float] | None
-    profile: str | None
-    tune: Tune | None
-    radix: int | None
-    batch: int | None
     layout: Layout | None
-    seed: int | None
-    failure: float | None
-    schedule: Numbers | None
-    objective: Objective | Literal["weights"] | None
-    blocks: Blocks | None
-    gamma: float | None
-    depth: int | None
-    width: int | None
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

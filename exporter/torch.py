@@ -21,10 +21,11 @@ from exporter.analysis.contract import structured_bits
 from exporter.analysis.promise import without_grid
 from exporter.errors import UserError
 from exporter.frontends.rewriting import LONGEST
-from exporter.frontends.rewriting.emit import Policy, emit
+from exporter.frontends.rewriting.emission import Policy
+from exporter.frontends.rewriting.emit import emit
 from exporter.frontends.rewriting.find import TYPES, CannotReplace, Request
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
-from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 from exporter.net import Net
 from exporter.passes.comparators import comparison
 from exporter.passes.profiles import PROFILES
@@ -83,8 +84,8 @@ class Module(torch.nn.Module):  # type: ignore[misc]
                 return x
             case Constant():
                 return getattr(self, f"c{place}_values")[None]
-            case Largest(arg=arg) | Variant(arg=arg):
-                return values[arg]
+            case Max():
+                raise AssertionError("a network has no node for a maximum")
             case Relu(arg=arg):
                 return torch.relu(values[arg])
             case Sum(terms=terms, offset=offset):

@@ -8,25 +8,11 @@ np.float64(7.0)
 from typing import TYPE_CHECKING, Any
 
 import exporter
-from exporter import UserError, __version__
+from exporter import __all__ as __all__
+from exporter import __version__ as __version__
 
 if TYPE_CHECKING:
-    from exporter import Net, catalogue, export_model, load, maximum, median, minimum, quantile, rank, sort
-
-__all__ = [
-    "Net",
-    "UserError",
-    "__version__",
-    "catalogue",
-    "export_model",
-    "load",
-    "maximum",
-    "median",
-    "minimum",
-    "quantile",
-    "rank",
-    "sort",
-]
+    from exporter import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:

@@ -20,14 +20,12 @@ import numpy.typing as npt
 import pytest
 
 from exporter.build import trace
-from exporter.constructions import lookup
 from exporter.ir.linear import Scalar
 from exporter.ir.network import Network, network
 from exporter.ir.trace import Node, assume, vector
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import Task
 from tests import paper_blocks as pr
 from tests.tiers import telling
@@ -155,7 +153,7 @@ def construction_case(
 ) -> Case:
     """A construction as the exporter traces it; its inputs come from every family of exporter.problem.families."""
     form, rounded = options.pop("form", "pair"), options.pop("rounded", None)
-    chosen = Options(construction=construction, grid=Grid(*domain, bits), **options)
+    chosen = Spec(task, construction, domain=domain, bits=bits, **options)
     extras = [f"{k}={v}" for k, v in options.items()] + ([form] if form != "pair" else []) + ["guarded"] * bool(rounded)
     where = [f"{domain[0]:g}..{domain[1]:g}"] if domain != (0, 1) else []
     name = "-".join([task.label, construction, f"d{task.d}", f"b{bits}", *where, *extras])
@@ -165,9 +163,7 @@ def construction_case(
         units = [family(rng, each, task.d, chosen.grid.cells) for family in UNITS.values()]
         return chosen.grid.values(np.concatenate(units))
 
-    return Case(
-        name, lambda: trace(lookup(construction), task, chosen, form, rounded=rounded)[0], chosen.grid.step, inputs
-    )
+    return Case(name, lambda: trace(chosen, form, rounded=rounded)[0], chosen.grid.step, inputs)
 
 
 def _constructions() -> list[Case]:
@@ -208,14 +204,13 @@ def _constructions() -> list[Case]:
 def _planned() -> list[Case]:
     """The constructions with a schedule, at a failure that small d allows: some inputs fail, in every reading alike."""
     loose: dict[str, Any] = {"failure": 0.2}
-    lean: dict[str, Any] = {"failure": 0.2, "blocks": "lean"}
     return [
         construction_case("depth5", tasks.median(30), **loose),
-        construction_case("depth5", tasks.median(17), domain=(0, 255), **lean),
+        construction_case("depth5", tasks.median(17), domain=(0, 255), **loose),
         construction_case("depth5", tasks.rank(16, [2, 3, 14]), bits=4, certificate=True, **loose),
         construction_case("linear46", tasks.median(16), bits=4, **loose),
-        construction_case("linear46", tasks.rank(17, [12]), **lean),
-        construction_case("linear46", tasks.median(24), bits=6, **lean),
+        construction_case("linear46", tasks.rank(17, [12]), **loose),
+        construction_case("linear46", tasks.median(24), bits=6, **loose),
         construction_case("compact", tasks.median(16), failure=0.2, depth=7),
         construction_case("compact", tasks.median(17), domain=(0, 255), failure=0.2, depth=9),
         construction_case("compact", tasks.median(24), failure=0.2, depth=13, certificate=True),
@@ -250,8 +245,8 @@ TELLING = [
     "rank5-2-batcher-d6-b8",
     "median-batcher-d5-b8-0..255",
     "median-batcher-d36-b8-guarded",
-    "median-depth5-d17-b8-0..255-failure=0.2-blocks=lean",
-    "rank12-linear46-d17-b8-failure=0.2-blocks=lean",
+    "median-depth5-d17-b8-0..255-failure=0.2",
+    "rank12-linear46-d17-b8-failure=0.2",
     "median-compact-d16-b8-failure=0.2-depth=7",
     "median-compact-d24-b8-failure=0.2-depth=13-certificate=True",
     "rank9-linear18-d33-b8--1..1-certificate=True-failure=0.2",

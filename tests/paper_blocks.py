@@ -23,7 +23,6 @@ from exporter.ir.primitives import (
     like,
     mask,
     maximum,
-    minimum,
     rank_select,
     ranks,
 )
@@ -54,6 +53,11 @@ __all__ = [
     "scale_by_count",
     "shortlist",
 ]
+
+
+def minimum(x1: Node, x2: Node) -> Node:
+    """min(x1, x2) = x1 - [x1 - x2]+, the mirror image of Definition G.1 on the same neuron."""
+    return assume(x1 - relu(x1 - x2), min(x1.lo, x2.lo), min(x1.hi, x2.hi))
 
 
 def count_nonzero(x: Node, delta: Scalar, axis: int = 0) -> Node:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
 
-from exporter.analysis.promise import promise
-from exporter.constructions import spoken, takers
+from exporter.cli import theory
+from exporter.cli.command import Command, parser_of, with_file
 from exporter.errors import UserError, install
-from exporter.formats.manifest import replace_file, writable
 from exporter.formats.speed_table import SPEED_TABLE
 from exporter.frontends.rewriting import LONGEST, OPERATORS
-from exporter.options import checked, nearest
-from exporter.parsing import Parser, at_least, folder, number
+from exporter.parsing import at_least, folder, number
 from exporter.passes.profiles import PROFILES
 from exporter.progress import Progress
 from exporter.prove import certificate
-from exporter.theory import theorem
-from exporter.theory.atlas import TABLE, atlas, redraw
-from exporter.theory.atlas_plots import can_plot, frontier_picture
-from exporter.theory.audit import audit, audit_lines
-from exporter.theory.frontier import Point, frontier, frontier_lines, points
-from exporter.theory.reduce import reduce_file
 from exporter.tools.benchmark import write_benchmark
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.properties import write_properties
@@ -35,30 +26,15 @@ from exporter.tools.tune import BATCHES, LENGTHS, tune, tune_lines
 from exporter.tools.verify import LABELS, verify
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a command, with its description and its example."""
-    command = COMMANDS[name]
-    more = {"description": command.about, "epilog": f"example:\n{command.example}"}
-    prog = f"python -m exporter theory {name}" if name in THEORY else f"python -m exporter {name}"
-    return Parser(commands=COMMANDS, prog=prog, **more)
-
-
-def _file_parser(name: str) -> argparse.ArgumentParser:
-    parser = _parser(name)
-    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file")
-    parser.add_argument("--json", action="store_true", default=False, help="print JSON")
-    return parser
-
-
 def _describe(args: Sequence[str]) -> int:
-    parsed = _file_parser("describe").parse_args(args)
+    parsed = with_file(parser_of(COMMANDS, "describe")).parse_args(args)
     about = describe(parsed.file)
     print(json.dumps(about, indent=1) if parsed.json else "\n".join(describe_lines(about)))
     return 0
 
 
 def _verify(args: Sequence[str]) -> int:
-    parser = _file_parser("verify")
+    parser = with_file(parser_of(COMMANDS, "verify"))
     parser.add_argument(
         "--trials", type=at_least(1), default=100, metavar="N", help="vectors per family (default: 100)"
     )
@@ -83,7 +59,7 @@ def _verify(args: Sequence[str]) -> int:
 
 
 def _prove(args: Sequence[str]) -> int:
-    parser = _parser("prove")
+    parser = parser_of(COMMANDS, "prove")
     parser.add_argument("file", type=Path, nargs="?", default=None, metavar="FILE", help="an .onnx file")
     parser.add_argument(
         "--out", type=Path, default=None, metavar="CERT", help="write a certificate if the file is proved"
@@ -104,7 +80,7 @@ def _prove(args: Sequence[str]) -> int:
 
 
 def _properties(args: Sequence[str]) -> int:
-    parser = _parser("properties")
+    parser = parser_of(COMMANDS, "properties")
     parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of --profile dense --inputs grid")
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder for the properties")
     parsed = parser.parse_args(args)
@@ -114,7 +90,7 @@ def _properties(args: Sequence[str]) -> int:
 
 
 def _benchmark(args: Sequence[str]) -> int:
-    parser = _parser("benchmark")
+    parser = parser_of(COMMANDS, "benchmark")
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="a folder of its own")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="draws the properties (default: 0)")
     parsed = parser.parse_args(args)
@@ -122,112 +98,8 @@ def _benchmark(args: Sequence[str]) -> int:
     return 0
 
 
-def _audit(args: Sequence[str]) -> int:
-    parser = _file_parser("audit")
-    parser.add_argument(
-        "--op", choices=["median", "max", "min"], default=None, help="what the file claims, when it does not say"
-    )
-    parser.add_argument("--rank", type=at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
-    parsed = parser.parse_args(args)
-    found = audit(parsed.file, parsed.op, parsed.rank)
-    print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
-    return 0
-
-
-def _reduce(args: Sequence[str]) -> int:
-    parser = _parser("reduce")
-    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of ours for one rank")
-    parser.add_argument("--to", choices=["max"], default="max", help="what it becomes (default: max)")
-    parser.add_argument(
-        "--mode", choices=["exact", "l2"], default="exact",
-        help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=at_least(0), metavar="S", help="of what l2 draws (default: 0)")
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the file and manifest.json go")
-    parsed = parser.parse_args(args)
-    if "seed" in parsed and parsed.mode != "l2":
-        raise UserError(f"--seed is of what --mode l2 draws: with --mode {parsed.mode} it changes nothing")
-    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, getattr(parsed, "seed", 0))
-    about = entry["description"]
-    contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
-    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {about['d']} numbers  {contract}")
-    return 0
-
-
-def _atlas(args: Sequence[str]) -> int:
-    parser = _parser("atlas")
-    parser.add_argument("--d", type=at_least(1), nargs="+", metavar="D", help="how many numbers go in")
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the table and the pictures go")
-    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
-    parser.add_argument("--trials", type=at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
-    parser.add_argument(
-        "--failure", type=number, metavar="P",
-        help=f"what the planner must prove (default: 1e-3) [{', '.join(takers('failure'))}]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=number, metavar="S", help="a run ends after S seconds, however far it is (default: 30)"
-    )
-    parser.add_argument("--plots-only", action="store_true", help="draw the pictures of DIR/atlas.csv again")
-    parsed = vars(parser.parse_args(args))
-    out = parsed.pop("out")
-    if parsed.pop("plots_only", False):
-        if parsed:
-            raise UserError(f"--plots-only measures nothing, so --{next(iter(parsed))} changes nothing: leave it out")
-        redraw(out)
-    elif "d" not in parsed:
-        parser.error("the following arguments are required: --d (or --plots-only)")
-    else:
-        atlas(parsed.pop("d"), out, parsed.pop("construction", None), **parsed)
-    print(out / TABLE)
-    return 0
-
-
-def _frontier(args: Sequence[str]) -> int:
-    parser = _parser("frontier")
-    parser.add_argument("--d", type=at_least(1), required=True, metavar="D", help="how many numbers go in")
-    parser.add_argument("--failure", type=number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
-    parser.add_argument(
-        "--inputs", choices=["any", "uniform"], default="any",
-        help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
-    )  # fmt: skip
-    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
-    parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
-    parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw it with the lower bounds, as PNG (extra: plot)"
-    )
-    parsed = parser.parse_args(args)
-    failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
-    if picture and not can_plot():
-        raise UserError(f"--picture needs matplotlib: {install('plot')}")
-    found: list[Point] = []
-    for each in points(
-        parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
-        lambda all_: Progress(all_, "building", "network"),
-    ):  # fmt: skip
-        if isinstance(each, Point):
-            found.append(each)
-        else:
-            print(f"skipped {each[0]}: {each[1]}", file=sys.stderr)
-    if parsed.json:
-        print(json.dumps([asdict(p) for p in found], indent=1))
-    else:
-        print("\n".join(frontier_lines(parsed.d, frontier(found))))
-    if picture and found:
-        networks = [(p.construction, p.depth, p.width, p.failure_law in ("uniform", "uniform-seeds")) for p in found]
-        with writable(picture.parent):
-            replace_file(picture, frontier_picture(parsed.d, failure, networks))
-    return 0
-
-
-def _theorem(args: Sequence[str]) -> int:
-    parser = _parser("theorem")
-    theorem.arguments(parser)
-    print("\n".join(theorem.report(**vars(parser.parse_args(args)))))
-    return 0
-
-
 def _tune(args: Sequence[str]) -> int:
-    parser = _parser("tune")
+    parser = parser_of(COMMANDS, "tune")
     parser.add_argument(
         "--d", type=at_least(1), nargs="+", default=LENGTHS, metavar="D",
         help=f"lengths (default: {' '.join(map(str, LENGTHS))})",
@@ -253,7 +125,7 @@ def _tune(args: Sequence[str]) -> int:
 
 
 def _rewrite(args: Sequence[str]) -> int:
-    parser = _parser("rewrite")
+    parser = parser_of(COMMANDS, "rewrite")
     parser.add_argument("file", type=Path, metavar="MODEL", help="an .onnx file, of any origin")
     parser.add_argument("--out", type=Path, metavar="NEW", help="the .onnx file to write")
     parser.add_argument("--dry-run", action="store_true", help="say what would be replaced, and write nothing")
@@ -277,7 +149,10 @@ def _rewrite(args: Sequence[str]) -> int:
         help="the grid of 2^B steps on that range (default: 24, or all of an int8)",
     )
     parser.add_argument(
-        "--only", action="append", choices=OPERATORS, help="replace only these operators, repeatable (default: TopK)"
+        "--only",
+        action="append",
+        choices=OPERATORS,
+        help="replace only these operators, repeatable (default: TopK, and a Gather by its indices that costs little)",
     )
     parser.add_argument("--also", action="append", choices=OPERATORS, help="replace these operators too, repeatable")
     parser.add_argument(
@@ -306,34 +181,6 @@ def _rewrite(args: Sequence[str]) -> int:
         )
     print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
     return found.status
-
-
-def _theory(args: Sequence[str]) -> int:
-    """Run a research tool: `theory audit FILE`, or `audit FILE` as it was called before."""
-    if args and args[0] in THEORY:
-        return COMMANDS[args[0]].run(args[1:])
-    if args and not args[0].startswith("-"):
-        raise UserError(
-            f"unknown command theory {args[0]!r}{nearest(args[0], THEORY) or '.'} The commands are {spoken(THEORY)}"
-        )
-    parser = _parser("theory")
-    parser.usage = f"{parser.prog} COMMAND ..."
-    parser.parse_args(args)
-    parser.print_help()
-    return 0
-
-
-THEORY = ("audit", "reduce", "frontier", "theorem", "atlas")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command: its function, a line for the list of commands, its description, and examples that run as they stand."""
-
-    run: Callable[[Sequence[str]], int]
-    summary: str
-    about: str
-    example: str
 
 
 COMMANDS = {
@@ -376,35 +223,7 @@ COMMANDS = {
         "properties. d = 2 to 9 on d - 1 bits, by three constructions; half of the instances hold, half are violated.",
         "  python -m exporter benchmark --seed 1 --out benchmark/",
     ),
-    "audit": Command(
-        _audit,
-        "FILE: what the lower bounds of the paper prove about it",
-        "Print which lower bounds of the paper rule out that a Gemm/Relu chain is right, with a witness.",
-        "  python -m exporter --d 9 --construction depth3 --profile dense --out models/\n"
-        "  python -m exporter theory audit models/median-depth3-d9-dense.onnx",
-    ),
-    "reduce": Command(
-        _reduce,
-        "FILE: turn a network for a rank into one for the maximum",
-        "Turn a network for rank k of d numbers into one for the maximum of k numbers, by fixed other inputs (Section 4).",
-        "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
-        "  python -m exporter theory reduce models/rank5-batcher-d9.onnx --to max --out models/",
-    ),
-    "frontier": Command(
-        _frontier,
-        "list the narrowest and the smallest network of every depth",
-        "For every depth the narrowest and the smallest network for the median known, counted as built; * where a depth\n"
-        "gains over all shallower ones. Networks for uniform inputs only with --inputs uniform.",
-        "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
-    ),
-    "theorem": Command(
-        _theorem,
-        "DEPTH: count the networks of the asymptotic theorems, or run them",
-        "Width O(d) and failure exp(-d^Omega(1)) at depth 6 (uniform inputs) and 10 (any order): neurons of every layer\n"
-        "at any d, or the network at a small d, run on random inputs. docs/frontier.md has the proofs.",
-        "  python -m exporter theory theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
-        "  python -m exporter theory theorem 6 --d 256 --run 100",
-    ),
+    **theory.COMMANDS,
     "rewrite": Command(
         _rewrite,
         "MODEL: replace TopK in any ONNX model by networks of ours",
@@ -425,22 +244,5 @@ COMMANDS = {
         "  python -m exporter tune --d 9 25 --batch 1 64 --seconds 2 --out models/\n"
         "  python -m exporter --d 25 --construction fastest --out models/",
     ),
-    "atlas": Command(
-        _atlas,
-        "build, count, measure and plot every construction",
-        "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
-        "  python -m exporter theory atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
-        "  python -m exporter theory atlas --plots-only --out atlas/",
-    ),
-    "theory": Command(
-        _theory,
-        "audit, reduce, frontier, theorem, atlas: lower bounds and theorems",
-        "Research tools around the paper's theorems. Each command has --help of its own.\n\n"
-        "  audit     what the lower bounds of the paper prove about a file\n"
-        "  reduce    turn a network for a rank into one for the maximum\n"
-        "  frontier  list the narrowest and the smallest network of every depth\n"
-        "  theorem   count the networks of the asymptotic theorems, or run them\n"
-        "  atlas     build, count, measure and plot every construction",
-        "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
-    ),
+    "theory": theory.THEORY,
 }

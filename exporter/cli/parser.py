@@ -6,29 +6,21 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
 from exporter.analysis.promise import TIES
-from exporter.cli.commands import COMMANDS, THEORY, Command
+from exporter.cli import theory
+from exporter.cli.command import Command
+from exporter.cli.commands import COMMANDS
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
 from exporter.errors import UserError, WriteError, command_line
-from exporter.frontends.images.build import QUESTION, ImageOptions, asks_for_images
-from exporter.library import (
-    Exported,
-    checked_all,
-    export,
-    export_filter,
-    filter_question,
-    no_vector,
-    question,
-    requests,
-)
+from exporter.library import Exported, export
 from exporter.options import OPTIONS, nearest, whole_number
 from exporter.parsing import Parser, folder, number
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.progress import Progress
+from exporter.specs import IMAGES, asks_for_images, checked_all, image_spec, question, requests
 from exporter.version import __version__
 
 EXAMPLES = """\
@@ -72,7 +64,7 @@ COMMON = {
 }
 ALL = {
     "export": {"d", "out", "construction", "json", *(o.name for o in OPTIONS.values() if o.group != "image")},
-    "filter": {"out", "json", *QUESTION, *(f.name for f in fields(ImageOptions))},
+    "filter": {"out", "json", *IMAGES},
 }
 AUTO = {"export": ("auto", "dense where that is small and as exact, else structured"), "filter": ("auto", "minmax")}
 BRACKETS = "Names in brackets are the constructions that take an option; the other options are for all of them."
@@ -112,7 +104,7 @@ def _parser(verb: Literal["export", "filter"], prog: str, everything: bool = Fal
     """The parser of `export` or `filter`; its help names the common options, or all of them with `everything`."""
     if verb == "export":
         usage = f"{prog} --d D --out DIR [options]"
-        verbs = [(name, command.summary) for name, command in VERBS.items() if name not in THEORY]
+        verbs = [(name, command.summary) for name, command in VERBS.items() if name not in theory.COMMANDS]
         listed = [("commands, each with --help of its own", verbs)]
         examples = MORE_EXAMPLES if everything else EXAMPLES
     else:
@@ -212,14 +204,14 @@ def _export(args: Sequence[str], prog: str = "python -m exporter export") -> int
     wanted = requests(task, named, given, parsed["out"])
     written: list[Exported] = []
     skipped: dict[str, str] = {}
-    for options in (bar := Progress(wanted, "exporting", "model")):
-        name = options.construction
+    for spec in (bar := Progress(wanted, "exporting", "model")):
+        name = spec.construction
 
         def on_stage(stage: str, name: str = name) -> None:
             bar.stage(f"{stage} {name}")
 
         try:
-            written.append(export(task, options, parsed["out"], on_stage))
+            written.append(export(spec, parsed["out"], on_stage))
         except UserError as error:
             if named or isinstance(error, WriteError):
                 raise
@@ -232,7 +224,7 @@ def _export(args: Sequence[str], prog: str = "python -m exporter export") -> int
     if not written:
         raise UserError("; ".join(skipped.values()))
     order = list(CONSTRUCTIONS)
-    written.sort(key=lambda w: order.index(w.model.options.construction))
+    written.sort(key=lambda w: order.index(w.entry["description"]["construction"]))
     _report(written, [skipped[name] for name in order if name in skipped], "json" in parsed)
     return 0
 
@@ -247,21 +239,10 @@ def _filter(args: Sequence[str]) -> int:
 
 
 def _write_filter(parsed: dict[str, Any], given: dict[str, Any]) -> int:
-    for name in ("d", "construction"):
-        if name in parsed:
-            raise UserError(no_vector(given, name))
-    task, options = filter_question(given)
-    for each in (bar := Progress([options], "exporting", "model")):
-        path, entry = export_filter(task, each, parsed["out"], bar.stage)
-    if "json" in parsed:
-        print(json.dumps({"written": [entry], "skipped": []}, indent=1))
-        return 0
-    print(_line(path, entry))
+    spec = image_spec(given, d=parsed.get("d"), construction=parsed.get("construction"))
+    for each in (bar := Progress([spec], "exporting", "model")):
+        _report([export(each, parsed["out"], bar.stage)], [], "json" in parsed)
     return 0
-
-
-def _line(path: Path, entry: dict[str, Any]) -> str:
-    return f"{path} ({entry['bytes'] / 1024:.0f} kB): {entry['summary']}"
 
 
 def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
@@ -271,7 +252,9 @@ def _report(written: list[Exported], skipped: list[str], as_json: bool) -> None:
     for line in skipped:
         print(f"skipped {line}", file=sys.stderr)
     for w in written:
-        print(_line(w.path, w.entry))
+        # where rounding is not proven, `verify` names the node and the reason
+        rounding = f"; rounding: {w.entry['rounding'].partition(' at ')[0]}" if "rounding" in w.entry else ""
+        print(f"{w.path} ({w.entry['bytes'] / 1024:.0f} kB): {w.entry['summary']}{rounding}")
         if w.entry["description"]["ties"] == "capacity":
             print(f"note: {w.entry['file']}: {TIES['capacity']}", file=sys.stderr)
 

@@ -26,16 +26,16 @@ from exporter.constructions.vote import vote_max
 from exporter.constructions.window import window4, window5, window6
 from exporter.errors import UserError, spelled
 from exporter.ir.trace import LayerNames, Node
-from exporter.options import Options, Tune, nearest
+from exporter.options import nearest
 from exporter.passes.profiles import in_batches
 from exporter.planning.cells import window4_nearest, window4_plans, window5_plans
 from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
 from exporter.planning.depth5 import depth5_plans
 from exporter.planning.linear import linear_nearest, linear_plans
-from exporter.planning.linear_max import max_plans
-from exporter.planning.tree_max import tree_plans
+from exporter.planning.linear_max import max_plans, tree_plans
 from exporter.planning.vote import vote_max_nearest, vote_max_plans
 from exporter.planning.window import window6_plans
+from exporter.problem.spec import Spec, Tune
 
 
 def default(op: str) -> str:
@@ -79,13 +79,11 @@ def tuned_radix(d: int, tune: Tune) -> int:
             return 16
 
 
-def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
-    bits, tune = options.grid.bits, options.tune
-    if (options.radix or 2) > 2**bits:
-        raise UserError(
-            f"{spelled('radix', options.radix)}: {bits} bits have {2**bits} values, so no digit has more bins"
-        )
-    each = even_digits(bits, min(options.radix or tuned_radix(x.size, tune), 2**bits))
+def _radix(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool) -> Statistics:
+    bits, tune = spec.grid.bits, spec.tune
+    if (spec.radix or 2) > 2**bits:
+        raise UserError(f"{spelled('radix', spec.radix)}: {bits} bits have {2**bits} values, so no digit has more bins")
+    each = even_digits(bits, min(spec.radix or tuned_radix(x.size, tune), 2**bits))
     digits = Digits(
         2**bits,
         each,
@@ -95,21 +93,21 @@ def _radix(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets:
         rows=tune == "latency" and form != "bounded",
         block=16 if tune == "latency" else 1,
         # after the rounding layers every entry is on the grid, which allows a shorter end
-        served=(*each, Digit(1, 1)) if tune == "throughput" and options.inputs == "any" else (),
+        served=(*each, Digit(1, 1)) if tune == "throughput" and spec.rounds else (),
     )
     names = LayerNames()
     return Statistics(radix(x, ranks, digits, names), names=names)
 
 
-def _depth3(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
-    values, names = depth3(x, ranks, options.delta(x.size), options.epsilon is None, form == "saturating"), LayerNames()
+def _depth3(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool) -> Statistics:
+    values, names = depth3(x, ranks, spec.delta, spec.epsilon is None, form == "saturating"), LayerNames()
     for level in range(x.level + 1, values.level + 1):
         names.add(level, "comparison" if level < values.level else "indicator product")
     return Statistics(values, names=names)
 
 
-def _batcher(x: Node, ranks: Sequence[int], options: Options, form: Form, offsets: bool) -> Statistics:
-    values, names = batcher(x, ranks, single=not in_batches(options.tune, options.batch)), LayerNames()
+def _batcher(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool) -> Statistics:
+    values, names = batcher(x, ranks, single=not in_batches(spec.tune, spec.batch)), LayerNames()
     for stage in range(1, values.level - x.level + 1):
         names.add(x.level + stage, f"stage {stage}")
     return Statistics(values, names=names)
@@ -142,9 +140,6 @@ def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
     return _few_ranks(d, ranks)
 
 
-_PLANNED_ONLY = "the numbers are the paper's, and the failure bound is what they give"
-_NO_OFFSETS = Idle("objective", "weights", ("objective",), "its weights are the slopes of the grid in every plan")
-_FIXED_WIDTH = Idle("width", None, ("objective",), "a width that is given is not searched")
 _GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
 _SMALL = (9, 16, 17, 64, 65)  # with every neuron to be seen
@@ -200,14 +195,13 @@ CONSTRUCTIONS: dict[str, Construction] = {
             Planned(depth5_plans, depth5),
             _no_depth5,
             offsets=True,
-            takes=("failure", "schedule", "objective", "blocks", "gamma", "seed"),
+            takes=("failure", "objective", "gamma", "seed"),
             idle=(
-                Idle("schedule", "paper", ("failure", "objective"), _PLANNED_ONLY),
-                Idle("gamma", None, ("failure", "objective"), _PLANNED_ONLY),
-                Idle("schedule", "tuned", ("gamma",), "the planner chooses the window itself"),
+                Idle(
+                    "gamma", None, ("failure",), "the numbers are the paper's, and the failure bound is what they give"
+                ),
             ),
             claims=Claims(5, 5 / 3, 6),
-            searched={"objective": ("width", "size"), "blocks": ("paper", "lean")},
             counted=True,
             shown=(64, 65),
         ),
@@ -218,10 +212,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             Planned(linear_plans, linear46, linear_nearest),
             _few_ranks,
             offsets=True,
-            takes=("failure", "schedule", "objective", "blocks", "width", "seed"),
-            idle=(Idle("schedule", "paper", ("failure", "objective", "blocks", "width"), _PLANNED_ONLY), _FIXED_WIDTH),
+            takes=("failure", "objective", "width", "seed"),
             claims=Claims(46, 1.0),
-            searched={"objective": ("width", "size"), "blocks": ("paper", "lean")},
         ),
         Construction(
             "compact",
@@ -264,11 +256,9 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "uniform inputs only: depth 5, width d^(1 + o(1)), about 41 d where Theorem 3.2 has d^(5/3)",
             Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
             _few_ranks,
-            takes=("failure", "objective", "width"),
-            idle=(_NO_OFFSETS,),
+            takes=("failure", "width"),
             claims=Claims(5, 1.0),
             uniform=True,
-            searched={"objective": ("width", "size")},
         ),
         Construction(
             "window6",
@@ -276,11 +266,9 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "uniform inputs only: depth 6, about 12 d",
             Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
             _few_ranks,
-            takes=("failure", "objective", "width"),
-            idle=(_NO_OFFSETS,),
+            takes=("failure", "width"),
             claims=Claims(6, 1.0),
             uniform=True,
-            searched={"objective": ("width", "size")},
         ),
         Construction(
             "vote-max",

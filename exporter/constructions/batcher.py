@@ -57,12 +57,12 @@ def known(d: int, wanted: set[int]) -> Iterator[list[Stage]]:
     n = min((n for n in SORTERS if n >= d), default=d)
     for first in range(n - d + 1) if n in SORTERS else ():
         pairs = [(i - first, j - first) for i, j in comparators(SORTERS[n])]
-        yield staged((i, j) for i, j in pairs if i >= 0 and j < d)
+        yield staged([(i, j) for i, j in pairs if i >= 0 and j < d])
     for n in (d, d + 1):
         # a list of n = d + 1 wires without its last: for odd n its one middle wire is the upper of the two of d
         if n in MEDIANS and wanted <= {(n - 1) // 2, d // 2}:
             ordered = [] if n % 2 else [(n // 2 - 1, n // 2)]
-            yield staged((i, j) for i, j in comparators(MEDIANS[n]) + ordered if j < d)
+            yield staged([(i, j) for i, j in comparators(MEDIANS[n]) + ordered if j < d])
 
 
 def shallowest(d: int, ranks: Iterable[int]) -> tuple[list[Stage], list[npt.NDArray[np.bool_]]]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from exporter.constructions.sampling import lean_ranks, lean_select, permutation, prepare, restored
+from exporter.constructions.sampling import permutation, prepare, restored
 from exporter.ir.fused_forms import all_pairs, picked
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product
@@ -36,12 +36,8 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
         mine = order[start:end]
         block, both = e.values.take(mine), (first_held.take(mine), clean.take(mine))
         wanted = list(range(first, last + 1))
-        if plan.blocks == "paper":
-            place = all_ranks(block, e.quantum, ties=True)
-            kept, plain = (_select(x, place, wanted) for x in both)
-        else:
-            place = lean_ranks(block, e.quantum)
-            kept, plain = (lean_select(x, place, wanted, consecutive=True) for x in both)
+        place = all_ranks(block, e.quantum, ties=True)
+        kept, plain = (_select(x, place, wanted) for x in both)
         count: Node = constant(np.arange(first, last + 1))
         # without offsets earlier blocks lose ties, later ones win them: x <= y is y > x - q on the grid
         for part, allowance in ((order[:start], e.quantum), (order[end:], 0)):

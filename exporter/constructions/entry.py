@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from exporter.constructions.radix import Form
 from exporter.ir.trace import LayerNames, Node
-from exporter.options import Options
 from exporter.planning.schedule import Failure
+from exporter.problem.spec import Spec
 
-Build = Callable[[Node, Sequence[int], Options, Form, bool], "Statistics"]
+Build = Callable[[Node, Sequence[int], Spec, Form, bool], "Statistics"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Claims:
 class Construction:
     """One entry of the catalogue: all that is known of a construction stands here.
 
-    `build` makes of the input, the ranks and the options a formula, in a form of comparison, with index offsets or without.
+    `build` makes of the input, the ranks and the spec a formula, in a form of comparison, with index offsets or without.
     `takes` are the options that this construction reads and others may not; `idle` says which of them exclude each other.
     `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
     preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.

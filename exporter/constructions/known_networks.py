@@ -11,6 +11,8 @@ in this way but one: it sorts 17 wires in 10 stages, not 11.
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 # all wires in order: sizes 12, 25, 31, 40, 61, 93, 122, 159, 185; depths 5, 7, 7, 8, 9, 11, 12, 13, 14
 SORTERS = {
     6: "0:5 1:3 2:4 1:2 3:4 0:3 2:5 0:1 2:3 4:5 1:2 3:4",
@@ -151,4 +153,4 @@ MEDIANS = {
 
 def comparators(text: str) -> list[tuple[int, int]]:
     """The pairs of a list."""
-    return [(int(i), int(j)) for i, j in (pair.split(":") for pair in text.split())]
+    return [(int(i), int(j)) for i, _, j in map(methodcaller("partition", ":"), text.split())]

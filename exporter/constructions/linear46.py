@@ -25,22 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.constructions.hashing import buckets, slot_sums
-from exporter.constructions.sampling import (
-    Entries,
-    groups,
-    lean_ranks,
-    lean_select,
-    permutation,
-    prepare,
-    restored,
-    slots_of,
-)
+from exporter.constructions.sampling import Entries, groups, permutation, prepare, restored
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product, like, maximum, rank_select
 from exporter.ir.primitives import mask as between
 from exporter.ir.trace import Node, assume, assume_total, constant, relu, stack, trim
-from exporter.planning.goal import Blocks
-from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.linear import LinearSchedule
 from exporter.planning.schedule import HardRound, SoftRound
 
 Index = npt.NDArray[np.int64]
@@ -65,7 +55,7 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
     order = permutation(e.d, seed, 1)
     sample = e.values.take(order[: plan.sample.size])
     wanted = [r for r in (plan.sample.lower, plan.sample.upper) if 1 <= r <= plan.sample.size]
-    ends = select(sample, wanted, q, plan.style.blocks)
+    ends = select(sample, wanted, q)
     low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
     high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
     x = hold(e.values, u.level + 2)
@@ -79,9 +69,9 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
 
 def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> State:
     """Steps 2(a) to 2(c) of Algorithm 6: ten layers."""
-    at, z, blocks = s.mask.level, taken.size, plan.style.blocks
+    at, z = s.mask.level, taken.size
     y = relu(s.y - (1 - s.mask))
-    slots = shortlist(s, y, blocks, taken, order, quantum)
+    slots = shortlist(s, y, taken, order, quantum)
     x, y, upper = (hold(n, at + 3) for n in (s.x, y, s.upper))
     nonzero = compare(y, 0, quantum)
     n = assume(nonzero.sum(), 0.0, float(x.size))
@@ -94,7 +84,7 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
     ranks = [hold(1 + trim(r - 1, z + 1), at + 7) for r in (first, last)]
     # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
     sample = stack([constant([0.0]), hold(slots, at + 7), hold(upper, at + 7).reshape(1)])
-    ends = select(sample, ranks, quantum, blocks)
+    ends = select(sample, ranks, quantum)
     lower, upper = (ends.take([i]).reshape() for i in (0, 1))
     return filter_between(hold(x, at + 9), hold(y, at + 9), lower, upper, quantum)
 
@@ -108,8 +98,7 @@ def hard_window(n: Node, rank: Node, plan: LinearSchedule, taken: HardRound, d: 
     rank = assume(rank, 0.0, float(d))
     share = rank_scale(n, rank, z, d)
     share_high = rank_scale(n, rank + gap, z, d) if gap else share
-    reach = d if plan.style.blocks == "paper" else z + 1
-    return -ceiling(-share, reach, d) - taken.below + 1, ceiling(share_high, reach, d) + taken.above + 1
+    return -ceiling(-share, d) - taken.below + 1, ceiling(share_high, d) + taken.above + 1
 
 
 def soft_window(
@@ -137,36 +126,32 @@ def hash_survivors(s: State, e: Entries, plan: LinearSchedule, order: Index) -> 
     function with collisions hold more than the 1 that Lemma G.11 asks for, so the integer of the indicator product is scaled
     by the longest bucket.
     """
-    at, quantum, paper = s.mask.level, e.step, plan.style.blocks == "paper"
+    at, quantum = s.mask.level, e.step
     p, functions, capacity = plan.ending.prime, plan.ending.functions, plan.ending.capacity
     where = buckets(e.d, plan.ending, order)
     y = relu(e.plain(s.y) - (1 - s.mask))
     slots = slot_sums(y, where)
     live = compare(y, 0, quantum).sum()
-    if paper:
-        count = compare(slots, 0, quantum).sum(1)
-        chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
-    else:
-        lost = live.spread(0, functions) - p + relu(1 - slots / quantum).sum(1)
-        chosen = relu(1 - assume(lost, 0.0, float(p)))
+    count = compare(slots, 0, quantum).sum(1)
+    chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
     slots = slot_sums(hold(y, at + 3), where)
     first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
     scaled = (first * where.shape[2]).spread(1, p)
-    kept = assume((indicator_product(slots, scaled) if paper else relu(slots + scaled)).sum(0), 0.0, 1.0)
-    return select(kept, range(p - capacity + 1, p + 1), quantum, plan.style.blocks, consecutive=True)
+    kept = assume(indicator_product(slots, scaled).sum(0), 0.0, 1.0)
+    return select(kept, range(p - capacity + 1, p + 1), quantum)
 
 
 def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
     """Steps 3 and 4 of Algorithm 8 without the clip: largest survivor, rank computing, rank selection, five layers."""
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
-    largest = hold(select(survivors, [m], quantum, plan.style.blocks).reshape(), at + 2)
+    largest = hold(select(survivors, [m], quantum).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)
     # the rank in all m places: how many of them are 0 cancels
     wanted = assume(rank_compute(x, y, largest, plan.low, quantum), -float(d), float(d + m))
     # entries equal to all survivors may stand below them: then every survivor is the answer
     wanted = 1 + trim(wanted - 1, m - plan.outputs)
     ranks = [wanted + i for i in range(plan.outputs)]
-    return select(hold(y, at + 3), ranks, quantum, plan.style.blocks, consecutive=True)
+    return select(hold(y, at + 3), ranks, quantum)
 
 
 def hold(node: Node, level: int) -> Node:
@@ -183,10 +168,8 @@ def filter_between(x: Node, y: Node, lower: Node, upper: Node, quantum: Scalar) 
     return State(held, held if y is x else hold(y, mask.level), mask, lower, upper)
 
 
-def select(x: Node, wanted: Sequence[int | Node], quantum: Scalar, blocks: Blocks, consecutive: bool = False) -> Node:
-    """The entries of the wanted ranks in two layers: rank selection (Definition G.12), or its lean form."""
-    if blocks == "lean":
-        return lean_select(x, lean_ranks(x, quantum), list(wanted), consecutive)
+def select(x: Node, wanted: Sequence[int | Node], quantum: Scalar) -> Node:
+    """The entries of the wanted ranks in two layers: rank selection (Definition G.12)."""
     known = [r for r in wanted if not isinstance(r, Node)]
     ranks = known if len(known) == len(wanted) else stack([r.reshape(1) for r in wanted if isinstance(r, Node)])
     return assume(rank_select(x, ranks, quantum, ties=True), 0.0, 1.0)
@@ -201,7 +184,7 @@ def rank_compute(x: Node, y: Node, e: Node, rank: Scalar | Node, quantum: Scalar
     return rank - below
 
 
-def shortlist(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
+def shortlist(s: State, y: Node, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
     """The first `entries` live entries of every block, zeros where there are fewer (Definition G.14).
 
     The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so no filter stands here.
@@ -216,14 +199,10 @@ def shortlist(s: State, y: Node, blocks: Blocks, taken: HardRound | SoftRound, o
         piece = y.take(order[first : first + n]).reshape(count, size)
         live = assume(between(piece, upper, lower, half), 0.0, 1.0)
         f = hold(piece, at + 1)
-        if blocks == "lean":
-            kept, _ = slots_of(f.reshape(n), live.reshape(n), np.arange(n), [(0, count, size)], c)
-            found.append(relu(kept))
-        else:
-            before = assume(live.prefix_sum(1), 0.0, float(size))
-            places = constant(np.arange(1, c + 1)).spread(1, count).spread(2, size)
-            cells = indicator_product(f.spread(0, c), places - before.spread(0, c))
-            found.append(assume(cells.sum(2), 0.0, 1.0).reshape(c * count))
+        before = assume(live.prefix_sum(1), 0.0, float(size))
+        places = constant(np.arange(1, c + 1)).spread(1, count).spread(2, size)
+        cells = indicator_product(f.spread(0, c), places - before.spread(0, c))
+        found.append(assume(cells.sum(2), 0.0, 1.0).reshape(c * count))
     return stack(found)
 
 
@@ -241,12 +220,12 @@ def rank_scale(n: Node, rank: Node, b: int, d: int) -> Node:
     return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
 
 
-def ceiling(x: Node, reach: int, d: int) -> Node:
-    """⌈x⌉ for x in [-reach, reach] within 1/(4D) of a fraction with denominator at most d <= D (Definition G.20).
+def ceiling(x: Node, d: int) -> Node:
+    """⌈x⌉ for x in [-d, d] within 1/(4D) of a fraction with denominator at most d <= D (Definition G.20).
 
     The paper's ramp from i to i + 1/d is moved to the middle half of that gap, so a rounded x does no harm.
     """
     fine = 1 << (d - 1).bit_length()
-    i = constant(np.arange(-reach, reach + 1))
-    steps = trim((x.spread(0, 2 * reach + 1) - i) * (2 * fine) - Fraction(1, 2))
-    return assume(steps.sum() - reach, -float(reach), reach + 1.0)
+    i = constant(np.arange(-d, d + 1))
+    steps = trim((x.spread(0, 2 * d + 1) - i) * (2 * fine) - Fraction(1, 2))
+    return assume(steps.sum() - d, -float(d), d + 1.0)

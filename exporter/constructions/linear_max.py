@@ -12,8 +12,7 @@ from exporter.constructions.sampling import dealt, groups, permutation, slots_of
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, like, maximum
 from exporter.ir.trace import Node, assume, relu, stack
-from exporter.planning.linear_max import MaxSchedule
-from exporter.planning.tree_max import TreeSchedule
+from exporter.planning.linear_max import MaxSchedule, TreeSchedule
 
 
 def best_of(x: Node, quantum: Scalar) -> Node:

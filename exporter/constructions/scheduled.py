@@ -1,4 +1,4 @@
-"""Constructions that need a schedule: from wanted ranks and options to a plan and a formula.
+"""Constructions that need a schedule: from wanted ranks and a spec to a plan and a formula.
 
 Neighbouring ranks (the two middle ones of even d) share one network; ranks further apart get one each, side by side, and
 they share the failure probability evenly.
@@ -18,11 +18,11 @@ from exporter.constructions.radix import Form
 from exporter.ir.linear import Scalar
 from exporter.ir.network import network
 from exporter.ir.trace import LayerNames, Node, stack, vector
-from exporter.options import Options
 from exporter.planning.goal import Goal
 from exporter.planning.mean_square import mse_bound
 from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
+from exporter.problem.spec import Spec
 
 WEAKEST_FIRST: tuple[FailureLaw, ...] = ("seeds", "file", "uniform-seeds", "uniform")
 
@@ -54,18 +54,18 @@ class Planned:
         return self.built_by(u, plan, delta, seed, offsets)
 
     def __call__(
-        self, u: Node, ranks: Sequence[int], options: Options, form: Form = "pair", offsets: bool = True
+        self, u: Node, ranks: Sequence[int], spec: Spec, form: Form = "pair", offsets: bool = True
     ) -> Statistics:
-        d, found, names = u.shape[0], dict[int, Node](), LayerNames()
+        found, names = dict[int, Node](), LayerNames()
         bounds: list[Decimal] = []  # as they are stated, in decimals: their sum has few digits too
         errors: list[Decimal] = []
         laws: set[FailureLaw] = set()
         parts = runs(ranks)
         for low, high in parts:
-            goal = options.goal(d, low, high, options.failure / len(parts))
-            goal = replace(goal, cells=options.grid.cells) if self.gridded else goal
+            goal = _goal(spec, low, high, spec.failure / len(parts))
+            goal = replace(goal, cells=spec.grid.cells) if self.gridded else goal
             plan = self.schedule(goal)
-            values = self.formula(u, plan, options.delta(d), options.seed, offsets)
+            values = self.formula(u, plan, spec.delta, spec.seed, offsets)
             bounds.append(Decimal(repr(plan.failure_bound)))
             errors.append(Decimal(repr(mse_bound(plan, goal))))
             if plan.failure_bound:
@@ -77,6 +77,14 @@ class Planned:
         law = next((law for law in WEAKEST_FIRST if law in laws), None)
         bound, error = (min(1.0, float(sum(parts))) for parts in (bounds, errors))
         return Statistics(stack([found[r] for r in ranks]), Failure(bound, law, error), names)
+
+
+def _goal(spec: Spec, low: int, high: int, failure: float) -> Goal:
+    """What the planner is asked for."""
+    return Goal(
+        d=spec.task.d, low=low, high=high, failure=failure, gamma=spec.gamma, depth=spec.depth, width=spec.width,
+        construction=spec.construction,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

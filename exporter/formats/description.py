@@ -1,19 +1,31 @@
-"""Which descriptions can be read: every field that a reader relies on, and what must be true of it.
+"""The description of a file: its fields, how a description is written, and which descriptions can be read.
 
-A file may come from anywhere, and metadata is text that anybody can edit: what is damaged is refused here, by one check, so
-that no reader has to mistrust a field.
+A file may come from anywhere, and anybody can edit metadata. A damaged description is rejected here, by one check, so that
+no reader has to mistrust a field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from math import isfinite, prod
-from typing import Any
+from typing import Any, Literal
 
 from exporter.errors import UserError
 from exporter.problem.grid import Grid
+from exporter.problem.task import Output, Task, median
+from exporter.version import __version__
 
 Test = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a description: what must be true of its value, and which files must have it."""
+
+    holds: Test = lambda value: True
+    needed: Literal["", "all", "vectors", "images"] = ""
 
 
 def _number(low: float, high: float = float("inf")) -> Test:
@@ -58,57 +70,84 @@ def _origin(v: Any) -> bool:
     return isinstance(v, dict) and {"file", "d", "rank", "mode"} <= set(v)
 
 
-NEEDED: dict[str, Test] = {
-    "construction": _text,
-    "theorem": _text,
-    "op": _text,
-    "d": _whole(1),
-    "even": _text,
-    "outputs": _list(_output),
-    "ranks": _list(_whole(1)),
-    "bits": _whole(1, 52),
-    "step": _number(5e-324),
-    "domain": _domain,
-    "dtype": lambda v: v in ("float32", "float64", "float16", "uint8", "int8"),
-    "profile": _text,
-    "batch": _or_none(_whole(1)),
-    "exact_on_grid": _switch,
-    "certificate": _switch,
-    "epsilon": _or_none(_number(0)),
-    "failure_bound": _number(0, 1),
-    "depth": _whole(1),
+# in the order of the metadata of a file
+FIELDS: dict[str, Field] = {
+    "construction": Field(_text, "all"),
+    "theorem": Field(_text, "all"),
+    "op": Field(_text, "all"),
+    "d": Field(_whole(1), "all"),
+    "even": Field(_text, "all"),
+    "window": Field(_or_none(lambda v: _list(_whole(1, 4096), least=2)(v) and len(v) == 2), "images"),
+    "border": Field(lambda v: v in (None, "edge", "reflect", "zero", "valid"), "images"),
+    "frames": Field(_or_none(_whole(2)), "images"),
+    "channels": Field(_or_none(_whole(1)), "images"),
+    "outputs": Field(_list(_output), "all"),
+    "ranks": Field(_list(_whole(1)), "all"),
+    "bits": Field(_whole(1, 52), "all"),
+    "step": Field(_number(5e-324), "all"),
+    "domain": Field(_domain, "all"),
+    "dtype": Field(lambda v: v in ("float32", "float64", "float16", "uint8", "int8"), "all"),
+    "quantized": Field(lambda v: isinstance(v, list) and len(v) == 2 and _number(0)(v[0]) and _whole(-128, 255)(v[1])),
+    "needs_precision": Field(),
+    "batch": Field(_or_none(_whole(1)), "all"),
+    "inputs": Field(lambda v: v in ("any", "grid", "uniform", "floats"), "images"),
+    "exact_on_grid": Field(_switch, "all"),
+    "grid_error": Field(_or_none(_number(0)), "images"),
+    "off_grid_error": Field(_or_none(_number(0))),
+    "mantissa_bits": Field(_or_none(_number(0)), "vectors"),
+    "epsilon": Field(_or_none(_number(0)), "all"),
+    "certificate": Field(_switch, "all"),
+    "failure_bound": Field(_number(0, 1), "all"),
+    "failure_law": Field(lambda v: v in (None, "file", "seeds", "uniform", "uniform-seeds")),
+    "mse_bound": Field(_number(0, 1)),
+    "ties": Field(lambda v: v in ("exact", "capacity", "distinct")),
+    "comparators": Field(_whole(1), "images"),
+    "operations": Field(_whole(1), "images"),
+    "depth": Field(_whole(1), "all"),
+    "guard_layers": Field(_or_none(_whole(0))),
+    "width": Field(_whole(0), "vectors"),
+    "run_width": Field(_or_none(_whole(0))),
+    "size": Field(_whole(0), "vectors"),
+    "nnz": Field(_or_none(_whole(0)), "vectors"),
+    "max_weight": Field(_or_none(_number(0)), "vectors"),
+    "widths": Field(_list(_whole(0), least=0), "vectors"),
+    "profile": Field(_text, "all"),
+    "seed": Field(),
+    "modules": Field(),
+    "tune": Field(),
+    "producer": Field(),
+    "version": Field(),
+    "interpolation": Field(lambda v: v in ("data", "float64")),
+    "reduced_from": Field(_origin),
 }
-VECTOR: dict[str, Test] = {
-    "mantissa_bits": _or_none(_number(0)),
-    "width": _whole(0),
-    "size": _whole(0),
-    "widths": _list(_whole(0), least=0),
-    "nnz": _or_none(_whole(0)),
-    "max_weight": _or_none(_number(0)),
-}
-IMAGE: dict[str, Test] = {
-    "window": _or_none(lambda v: _list(_whole(1, 4096), least=2)(v) and len(v) == 2),
-    "frames": _or_none(_whole(2)),
-    "border": lambda v: v in (None, "edge", "reflect", "zero", "valid"),
-    "channels": _or_none(_whole(1)),
-    "comparators": _whole(1),
-    "operations": _whole(1),
-    "grid_error": _number(0),
-    "inputs": lambda v: v in ("any", "grid", "floats"),
-}
-OPTIONAL: dict[str, Test] = {
-    "grid_error": _or_none(_number(0)),
-    "off_grid_error": _or_none(_number(0)),
-    "mse_bound": _number(0, 1),
-    "failure_law": lambda v: v in (None, "file", "seeds", "uniform", "uniform-seeds"),
-    "ties": lambda v: v in ("exact", "capacity", "distinct"),
-    "inputs": lambda v: v in ("any", "grid", "uniform", "floats"),
-    "guard_layers": _or_none(_whole(0)),
-    "run_width": _or_none(_whole(0)),
-    "reduced_from": _origin,
-    "interpolation": lambda v: v in ("data", "float64"),
-    "quantized": lambda v: isinstance(v, list) and len(v) == 2 and _number(0)(v[0]) and _whole(-128, 255)(v[1]),
-}
+
+
+def written(task: Task, grid: Grid, **values: Any) -> dict[str, Any]:
+    """The description of a file for a task on a grid, in the order of the table; the other fields are `values`."""
+    about = {
+        "op": task.op, "d": task.d, "even": task.even, "ranks": list(task.ranks),
+        "outputs": [
+            {"name": o.name, "ranks": list(o.ranks), "weights": [float(w) for w in o.weights]} for o in task.outputs
+        ],
+        "bits": grid.bits, "step": grid.step, "domain": [grid.lo, grid.hi],
+        "producer": "onnx-median", "version": __version__, **values,
+    }  # fmt: skip
+    return {name: about.pop(name) for name in FIELDS if name in about} | about
+
+
+def task_of(about: dict[str, Any], d: int) -> Task:
+    """The task in a description; a file without a description is treated as a median."""
+    if not about:
+        return median(d)
+    outputs = tuple(
+        Output(o["name"], tuple(o["ranks"]), tuple(Fraction(w) for w in o["weights"])) for o in about["outputs"]
+    )
+    return Task(about["op"], d, outputs, about["op"], about["even"], about.get("interpolation", "sum"))
+
+
+def grid_of(about: dict[str, Any]) -> Grid:
+    """The grid in a description; without one, that of [0, 1] in 24 bits."""
+    return Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
 
 
 def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None:
@@ -117,15 +156,15 @@ def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None
     for name, value in about.items():
         if isinstance(value, bytes):
             return f"{name} = {_short(value)}"
-    for name, test in {**NEEDED, **(IMAGE if images else VECTOR)}.items():
+    for name, field in FIELDS.items():
         if name not in about:
-            return f"{name} is missing"
-        if not test(about[name]):
-            return f"{name} = {_short(about[name])}"
-    for name, test in OPTIONAL.items():
-        if name in about and not test(about[name]):
+            if field.needed in ("all", "images" if images else "vectors"):
+                return f"{name} is missing"
+        elif not field.holds(about[name]):
             return f"{name} = {_short(about[name])}"
     if images:
+        if about["inputs"] == "uniform" or about["grid_error"] is None:
+            return f"inputs = {about['inputs']} and grid_error = {about['grid_error']} of images"
         d = prod(about["window"] or [about["frames"] or 0])
         if (about["window"] is None) == (about["frames"] is None) or about["frames"] not in (None, dims[0]):
             return f"window = {about['window']} and frames = {about['frames']} of images {_short(list(dims))}"
@@ -147,9 +186,8 @@ def _contradiction(about: dict[str, Any], batch: int) -> str | None:
     """What two fields say of the same thing, and differ in."""
     if about["batch"] != (batch or None):
         return f"batch = {about['batch']}, and the graph takes {batch or 'any number of'} vectors"
-    lo, hi = about["domain"]
     try:
-        step = Grid(lo, hi, about["bits"]).step
+        step = grid_of(about).step
     except UserError as error:
         return f"domain and bits: {error}"
     if about["step"] != step:

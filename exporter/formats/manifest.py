@@ -16,6 +16,7 @@ from typing import Any
 import onnx
 
 from exporter.analysis.promise import summary
+from exporter.check import check
 from exporter.errors import WriteError
 from exporter.version import __version__
 
@@ -41,12 +42,17 @@ def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> di
 
 
 def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
-    """The manifest's entry for a file: name, checksum, size, a line for people, and the description."""
+    """The manifest's entry for a file: name, checksum, size, a line for people, and the description.
+
+    `rounding` is the verdict of `exporter.check` on the bytes of an .onnx file: "proven", or where and why it is not.
+    """
+    rounding = {"rounding": str(check(data))} if file.endswith(".onnx") else {}
     return {
         "file": file,
         "sha256": hashlib.sha256(data).hexdigest(),
         "bytes": len(data),
         "summary": summary(description),
+        **rounding,
         "description": description,
     }
 

@@ -42,7 +42,7 @@ def assemble(
         ir_version=IR_VERSION,
         producer_name="onnx-median",
     )
-    if description is not None:
+    if description:
         proto.producer_version = __version__
         helper.set_model_props(proto, encode(description))
     onnx.checker.check_model(proto, full_check=True)

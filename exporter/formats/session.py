@@ -51,9 +51,16 @@ def open_session(source: Path | onnx.ModelProto, *, threads: int = 1, name: str 
 class Session:
     """A model in onnxruntime, a file or one in memory: batches are cut to what fits, short ones padded where N is fixed."""
 
-    def __init__(self, source: Path | onnx.ModelProto, *, threads: int = 1, name: str = "the model") -> None:
+    def __init__(
+        self,
+        source: Path | onnx.ModelProto,
+        *,
+        threads: int = 1,
+        name: str = "the model",
+        about: dict[str, Any] | None = None,
+    ) -> None:
         path, proto = (source, load(source)) if isinstance(source, Path) else (name, source)
-        self.description = decode(proto)
+        self.description = decode(proto) if about is None else about
         stored = {t.name for t in proto.graph.initializer}
         inputs = [i for i in proto.graph.input if i.name not in stored]
         dims = inputs[0].type.tensor_type.shape.dim

@@ -1,281 +1,243 @@
-"""A network of minima and maxima as a TensorFlow Lite file for one vector: `--layout tflite`.
-
-The flatbuffer is written with the schema of the package `tflite` (extra `tflite`), without TensorFlow. The operators are
+"""Graphs as TensorFlow Lite files: `--layout tflite`, and `rewrite` of a model whose nodes all have an operator here.
 
     MINIMUM, MAXIMUM         comparators
     SLICE, CONCATENATION     a Gather is the runs of its index, cut out and joined: compilers for NPUs have no Gather
-    RESHAPE                  a Transpose of one vector
-    ADD, MUL                 the mean of two, in float32
+    RESHAPE                  also a Transpose of one vector
+    the others               means of two, and the indices of a TopK, in float32
 
-Tensors are float32, or int8 or uint8 with one scale and one zero point, as in exporter.passes.int8.
+Tensors are float32, or int8 or uint8 with one scale and one zero point, as in exporter.passes.int8. The QDQ pattern of an
+ONNX graph is left out: an 8-bit tensor of a TensorFlow Lite file has its scale beside it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import helper, numpy_helper
 
-from exporter.errors import UserError, install, spelled
+from exporter.errors import UserError
+from exporter.formats.flatbuffer import METADATA, File, Shape
 from exporter.ir.graph import Graph
-from exporter.passes.int8 import Quantisation
+from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
-METADATA = "onnx_median"
-SCHEMA = 3  # of TensorFlow Lite files
-Shape = tuple[int, ...]
+__all__ = ["METADATA", "model_bytes", "tflite_bytes"]
+NHWC = (0, 3, 1, 2)  # where the axes of an image [n, c, h, w] stand in one [n, h, w, c]
+# operator of TensorFlow Lite, and its table of options
+BROADCAST = {
+    "Min": ("MINIMUM", "MaximumMinimumOptions"), "Max": ("MAXIMUM", "MaximumMinimumOptions"), "Add": ("ADD", "AddOptions"),
+    "Sub": ("SUB", "SubOptions"), "Mul": ("MUL", "MulOptions"), "Greater": ("GREATER", "GreaterOptions"),
+    "Less": ("LESS", "LessOptions"), "LessOrEqual": ("LESS_EQUAL", "LessEqualOptions"), "Equal": ("EQUAL", "EqualOptions"),
+    "And": ("LOGICAL_AND", "LogicalAndOptions"), "Where": ("SELECT_V2", "SelectV2Options"),
+}  # fmt: skip
+TRUTHS = ("Greater", "Less", "LessOrEqual", "Equal", "And")
+ALONE = {"Abs": ("ABS", "AbsOptions"), "Neg": ("NEG", "NegOptions"), "Not": ("LOGICAL_NOT", "LogicalNotOptions")}
+REDUCED = {"ReduceSum": "SUM", "ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
 
 
-def tflite_bytes(graph: Graph, d: int, quantised: Quantisation | None, about: dict[str, Any]) -> bytes:
-    """The bytes of a .tflite file for x [1, d], from the graph of a file of profile minmax with batch 1."""
-    try:
-        import tflite  # noqa: PLC0415, only this layout needs the extra
-    except ModuleNotFoundError as error:
-        raise UserError(f"{spelled('layout', 'tflite')} needs {error.name}: {install('tflite')}") from None
-    return _File(tflite, quantised).written(graph, d, about)
+def tflite_bytes(
+    graph: Graph, shape: Shape, quantised: Quantisation | None, about: dict[str, Any], *, image: bool = False
+) -> bytes:
+    """The bytes of a .tflite file for x of a shape, from a graph of profile minmax; images have their channels last."""
+    file = _Converted(quantised, graph.initializers.values(), NHWC if image else None)
+    file.at["x"] = file.tensor(shape, quantised.dtype if quantised else "float32", "x")
+    file.convert(graph.nodes)
+    return file.written({"x": file.at["x"]}, {"y": file.at["y"]}, about)
 
 
-class _File:
-    """Tensors, constants and operators under construction."""
+def model_bytes(proto: onnx.ModelProto, about: dict[str, Any]) -> bytes:
+    """The same of a whole model, or UserError with the first node that has no operator here."""
+    graph = proto.graph
+    file = _Converted(_one_scale(proto), graph.initializer, None)
+    stored = {t.name for t in graph.initializer}
+    inputs = [each for each in graph.input if each.name not in stored]
+    for each in inputs:
+        kind = each.type.tensor_type
+        dims = tuple(d.dim_value for d in kind.shape.dim)
+        if 0 in dims or not kind.HasField("shape"):
+            raise UserError(
+                f"a .tflite file has fixed lengths, and those of the input {each.name} are free: fix them by "
+                "python -m onnxruntime.tools.make_dynamic_shape_fixed"
+            )
+        file.at[each.name] = file.tensor(dims, helper.tensor_dtype_to_np_dtype(kind.elem_type).name, each.name)
+    file.convert(graph.node)
+    read, made = ({e.name: file.at[e.name] for e in some} for some in (inputs, graph.output))
+    return file.written(read, made, about)
 
-    def __init__(self, schema: Any, quantised: Quantisation | None) -> None:
-        self.schema, self.quantised = schema, quantised
-        kind = quantised.dtype if quantised else "float32"
-        self.kind = {"float32": 0, "uint8": 3, "int8": 9}[kind]
-        self.buffers: list[bytes] = [b""]  # the first one is empty by the rules of the format
-        self.tensors: list[tuple[str, Shape, int, int]] = []  # name, shape, type, buffer
-        self.operators: list[tuple[int, list[int], int, Callable[[Any], tuple[int, int]] | None]] = []
-        self.shapes: dict[int, Shape] = {}
-        self.constants: dict[bytes, int] = {}
 
-    def tensor(self, shape: Shape, name: str = "") -> int:
-        at = len(self.tensors)
-        self.tensors.append((name or f"t{at}", shape, self.kind, 0))
-        self.shapes[at] = shape
-        return at
+def _one_scale(proto: onnx.ModelProto) -> Quantisation | None:
+    """What the 8-bit integers of a QDQ model stand for, all of them the same."""
+    stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    found = set()
+    for node in proto.graph.node:
+        if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+            scale, zero = (stored.get(name, np.zeros(2)) for name in node.input[1:])
+            if scale.size + zero.size != 2 or zero.dtype.name not in INTEGERS:
+                raise UserError(f"{node.name or node.op_type}: a .tflite file needs one int8 or uint8 scale for all")
+            found.add(quantisation(zero.dtype.name, (float(scale), float(zero))))
+    if len(found) > 1:
+        raise UserError("a .tflite file of 8-bit integers has one scale and one zero point, and this model has several")
+    return found.pop() if found else None
 
-    def constant(self, array: Any) -> int:
-        """An int32 constant, or a float32 one; equal constants are written once."""
-        kind = 2 if array.dtype == np.int32 else 0
-        data = array.tobytes()
-        key = bytes([kind, array.ndim]) + data
-        if key not in self.constants:
-            self.constants[key] = len(self.tensors)
-            self.buffers.append(data)
-            self.tensors.append((f"c{len(self.tensors)}", array.shape, kind, len(self.buffers) - 1))
-        return self.constants[key]
 
-    def operator(self, name: str, inputs: Sequence[int], shape: Shape, options: Any = None) -> int:
-        out = self.tensor(shape)
-        self.operators.append((getattr(self.schema.BuiltinOperator, name), list(inputs), out, options))
-        return out
+class _Converted(File):
+    """Nodes of ONNX, one after the other. `axes`: where the axes of a tensor stand in the file."""
 
-    # ---- the operators that are used
+    def __init__(
+        self, quantised: Quantisation | None, stored: Iterable[onnx.TensorProto], axes: Sequence[int] | None
+    ) -> None:
+        super().__init__(quantised)
+        self.stored = {t.name: numpy_helper.to_array(t) for t in stored}
+        self.axes = axes
+        self.at: dict[str, int] = {}
 
-    def compared(self, op: str, a: int, b: int) -> int:
-        shape = np.broadcast_shapes(self.shapes[a], self.shapes[b])
-        return self.operator("MINIMUM" if op == "Min" else "MAXIMUM", [a, b], shape, self._empty("MaximumMinimum"))
+    def convert(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            if node.op_type == "Constant" and "value" in attributes:
+                self.stored[node.output[0]] = numpy_helper.to_array(attributes["value"])
+            else:
+                self.at[node.output[0]] = self._node(node, attributes)
 
-    def sliced(self, x: int, axis: int, start: int, end: int) -> int:
-        shape = list(self.shapes[x])
-        if (start, end) == (0, shape[axis]):
+    def _shape(self, x: int) -> Shape:
+        return self.tensors[x].shape
+
+    def _axis(self, axis: int, rank: int) -> int:
+        return self.axes[axis] if self.axes else axis % rank
+
+    def _read(self, name: str) -> int:
+        """A tensor, or a constant as one."""
+        if name not in self.at and name in self.stored:
+            array = self.stored[name]
+            return self.constant(array, array.dtype.name)
+        return self.at[name]
+
+    def _node(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> int:
+        op = node.op_type
+        if op in BROADCAST:
+            read = [self._read(name) for name in node.input]
+            out = read[0]
+            if op == "Where":
+                return self._broadcast(op, read)
+            for other in read[1:]:  # Max and Min of ONNX take any number of tensors
+                out = self._broadcast(op, [out, other])
+            return out
+        x = self._read(node.input[0])
+        numbers = [self.stored[name] for name in node.input[1:] if name in self.stored]
+        shape, kind = self._shape(x), self.tensors[x].kind
+        rank = len(shape)
+        match op:
+            case "Identity" | "DequantizeLinear" | "QuantizeLinear":
+                return x
+            case "Abs" | "Neg" | "Not":
+                return self.operator(ALONE[op][0], [x], shape, kind, ALONE[op][1])
+            case "Cast":
+                to = helper.tensor_dtype_to_np_dtype(attributes["to"]).name
+                return self.operator("CAST", [x], shape, to)
+            case "MatMul" if kind == "float32":
+                y = self._read(node.input[1])
+                rows, columns = self._shape(x)[-2:], self._shape(y)[-2:]
+                made = (*np.broadcast_shapes(shape[:-2], self._shape(y)[:-2]), rows[0], columns[1])
+                return self.operator("BATCH_MATMUL", [x, y], made, kind, "BatchMatMulOptions")
+            case "ReduceSum" | "ReduceMax" | "ReduceMin":
+                axes = tuple(int(a) % rank for a in (numbers[0] if numbers else attributes["axes"]))
+                return self._reduced(REDUCED[op], x, axes, bool(attributes.get("keepdims", 1)))
+            case "ArgMax" | "ArgMin":
+                axis = attributes.get("axis", 0) % rank
+                kept = tuple(n for i, n in enumerate(shape) if i != axis)
+                name = "ARG_MAX" if op == "ArgMax" else "ARG_MIN"
+                out = self.operator(name, [x, self.constant([axis])], kept, "int64", f"{op}Options", OutputType=4)
+                return (
+                    self._reshaped(out, (*shape[:axis], 1, *shape[axis + 1 :]))
+                    if attributes.get("keepdims", 1)
+                    else out
+                )
+            case "Concat":
+                return self._joined([self._read(name) for name in node.input], self._axis(attributes["axis"], rank))
+            case "Gather" if numbers and numbers[0].ndim < 2:
+                axis = self._axis(attributes.get("axis", 0), rank)
+                out = self._gathered(x, axis, np.atleast_1d(numbers[0]) % shape[axis])
+                return out if numbers[0].ndim else self._reshaped(out, (*shape[:axis], *shape[axis + 1 :]))
+            case "Slice" if len(numbers) >= 3 and all(step == 1 for step in (numbers[3] if len(numbers) > 3 else [1])):
+                begin, size = [0] * rank, list(shape)
+                for start, end, axis in zip(*numbers[:3], strict=True):
+                    at = self._axis(int(axis), rank)
+                    first, last, _ = slice(int(start), int(end)).indices(shape[at])
+                    begin[at], size[at] = first, last - first
+                return self._sliced(x, begin, size)
+            case "Pad":
+                pads = np.reshape(numbers[0], (2, rank)).T
+                around = np.empty_like(pads)
+                around[[self._axis(i, rank) for i in range(rank)]] = pads
+                made = tuple(int(n + sum(ends)) for n, ends in zip(shape, around, strict=True))
+                if len(numbers) > 1:
+                    value = self.constant(numbers[1], kind)
+                    return self.operator("PADV2", [x, self.constant(around), value], made, kind, "PadV2Options")
+                return self.operator("PAD", [x, self.constant(around)], made, kind, "PadOptions")
+            case "Transpose":
+                perm = tuple(attributes["perm"])
+                made = tuple(shape[i] for i in perm)
+                if [i for i in perm if shape[i] > 1] == [i for i in range(rank) if shape[i] > 1]:
+                    return self._reshaped(x, made)
+                return self.operator("TRANSPOSE", [x, self.constant(perm)], made, kind, "TransposeOptions")
+            case "Reshape":
+                wanted = [shape[i] if n == 0 else int(n) for i, n in enumerate(numbers[0])]
+                known = prod(n for n in wanted if n != -1)
+                return self._reshaped(x, tuple(prod(shape) // known if n == -1 else n for n in wanted))
+            case "Unsqueeze" | "Squeeze":
+                ends = [int(a) for a in numbers[0]]
+                empty = np.empty(shape, bool)
+                return self._reshaped(
+                    x, (np.expand_dims(empty, ends) if op == "Unsqueeze" else np.squeeze(empty, tuple(ends))).shape
+                )
+            case "Flatten":
+                axis = attributes.get("axis", 1) % (rank + 1)
+                return self._reshaped(x, (prod(shape[:axis]), prod(shape[axis:])))
+        raise UserError(
+            f"a .tflite file has no place for {op}{f' {node.name}' if node.name else ''} of {kind}: take ONNX, or a model "
+            "of TopK, minima, maxima and moves alone"
+        )
+
+    def _broadcast(self, op: str, read: Sequence[int]) -> int:
+        name, table = BROADCAST[op]
+        shape = tuple(np.broadcast_shapes(*map(self._shape, read)))
+        return self.operator(name, read, shape, "bool" if op in TRUTHS else self.tensors[read[-1]].kind, table)
+
+    def _reduced(self, name: str, x: int, axes: tuple[int, ...], keep: bool) -> int:
+        shape = self._shape(x)
+        made = tuple(1 if i in axes else n for i, n in enumerate(shape) if keep or i not in axes)
+        return self.operator(
+            name, [x, self.constant(axes)], made, self.tensors[x].kind, "ReducerOptions", KeepDims=keep
+        )
+
+    def _sliced(self, x: int, begin: Sequence[int], size: Sequence[int]) -> int:
+        if tuple(size) == self._shape(x):
             return x
-        begin = np.zeros(len(shape), np.int32)
-        begin[axis], shape[axis] = start, end - start
-        ends = [self.constant(begin), self.constant(np.array(shape, np.int32))]
-        return self.operator("SLICE", [x, *ends], tuple(shape), self._empty("Slice"))
+        ends = [self.constant(begin), self.constant(size)]
+        return self.operator("SLICE", [x, *ends], tuple(size), self.tensors[x].kind, "SliceOptions")
 
-    def joined(self, parts: Sequence[int], axis: int) -> int:
+    def _joined(self, parts: Sequence[int], axis: int) -> int:
         if len(parts) == 1:
             return parts[0]
-        shape = list(self.shapes[parts[0]])
-        shape[axis] = sum(self.shapes[part][axis] for part in parts)
+        shape = list(self._shape(parts[0]))
+        shape[axis] = sum(self._shape(part)[axis] for part in parts)
+        kind = self.tensors[parts[0]].kind
+        return self.operator("CONCATENATION", parts, tuple(shape), kind, "ConcatenationOptions", Axis=axis)
 
-        def options(builder: Any) -> tuple[int, int]:
-            self.schema.ConcatenationOptionsStart(builder)
-            self.schema.ConcatenationOptionsAddAxis(builder, axis)
-            return self.schema.BuiltinOptions.ConcatenationOptions, self.schema.ConcatenationOptionsEnd(builder)
-
-        return self.operator("CONCATENATION", parts, tuple(shape), options)
-
-    def gathered(self, x: int, axis: int, index: Any) -> int:
+    def _gathered(self, x: int, axis: int, index: Any) -> int:
         starts = np.flatnonzero(np.diff(index, prepend=-2) != 1)
-        runs = zip(starts, [*starts[1:], len(index)], strict=True)
-        return self.joined([self.sliced(x, axis, int(index[a]), int(index[b - 1]) + 1) for a, b in runs], axis)
+        parts = []
+        for a, b in zip(starts, [*starts[1:], len(index)], strict=True):
+            begin, size = [0] * len(self._shape(x)), list(self._shape(x))
+            begin[axis], size[axis] = int(index[a]), int(b - a)
+            parts.append(self._sliced(x, begin, size))
+        return self._joined(parts, axis)
 
-    def reshaped(self, x: int, shape: Shape) -> int:
-        if shape == self.shapes[x]:
+    def _reshaped(self, x: int, shape: Shape) -> int:
+        if shape == self._shape(x):
             return x
-
-        def options(builder: Any) -> tuple[int, int]:
-            dims = _numbers(builder, shape)
-            self.schema.ReshapeOptionsStart(builder)
-            self.schema.ReshapeOptionsAddNewShape(builder, dims)
-            return self.schema.BuiltinOptions.ReshapeOptions, self.schema.ReshapeOptionsEnd(builder)
-
-        return self.operator("RESHAPE", [x, self.constant(np.array(shape, np.int32))], shape, options)
-
-    def _empty(self, name: str) -> Callable[[Any], tuple[int, int]]:
-        def options(builder: Any) -> tuple[int, int]:
-            getattr(self.schema, f"{name}OptionsStart")(builder)
-            made = getattr(self.schema, f"{name}OptionsEnd")(builder)
-            return getattr(self.schema.BuiltinOptions, f"{name}Options"), made
-
-        return options
-
-    # ---- from the graph
-
-    def written(self, graph: Graph, d: int, about: dict[str, Any]) -> bytes:
-        stored = {name: numpy_helper.to_array(tensor) for name, tensor in graph.initializers.items()}
-        at = {"x": self.tensor((1, d), "x")}
-        for node in graph.nodes:
-            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            tensors = [at[name] for name in node.input if name in at]
-            numbers = [stored[name] for name in node.input if name in stored]
-            at[node.output[0]] = self._node(node.op_type, tensors, numbers, attributes)
-        return self._packed(at["x"], at["y"], about)
-
-    def _node(self, op: str, tensors: list[int], numbers: list[Any], attributes: dict[str, Any]) -> int:
-        x = tensors[0]
-        shape = self.shapes[x]
-        match op:
-            case "Min" | "Max":
-                return self.compared(op, *tensors)
-            case "Concat":
-                return self.joined(tensors, attributes["axis"] % len(shape))
-            case "Gather":
-                return self.gathered(x, attributes["axis"], numbers[0])
-            case "Slice":
-                for start, end, axis in zip(*numbers[:3], strict=True):
-                    first, last, _ = slice(int(start), int(end)).indices(self.shapes[x][int(axis)])
-                    x = self.sliced(x, int(axis), first, last)
-                return x
-            case "Transpose" if 1 in shape and len(shape) == 2:
-                return self.reshaped(x, shape[::-1])
-            case "Reshape":
-                wanted = [int(n) for n in numbers[0]]
-                known = int(np.prod([n for n in wanted if n != -1]))
-                return self.reshaped(x, tuple(int(np.prod(shape)) // known if n == -1 else n for n in wanted))
-            case "Add" if not self.quantised and len(tensors) == 2:
-                return self.operator("ADD", tensors, shape, self._empty("Add"))
-            case "Mul" if not self.quantised and numbers:
-                return self.operator("MUL", [x, self.constant(numbers[0])], shape, self._empty("Mul"))
-            case _:
-                raise UserError(
-                    f"{spelled('layout', 'tflite')} has ranks and the mean of two: take "
-                    f"{spelled('method', 'lower')}, higher, midpoint or nearest"
-                )
-
-    # ---- the flatbuffer
-
-    def _packed(self, x: int, y: int, about: dict[str, Any]) -> bytes:
-        import flatbuffers  # type: ignore[import-untyped] # noqa: PLC0415, comes with the schema
-
-        s, builder = self.schema, flatbuffers.Builder(1024)
-        self.tensors[y] = ("y", *self.tensors[y][1:])
-        self.buffers.append(json.dumps(about).encode())
-        buffers = []
-        for data in self.buffers:
-            vector = _data(builder, data) if data else None
-            s.BufferStart(builder)
-            if vector is not None:
-                s.BufferAddData(builder, vector)
-            buffers.append(s.BufferEnd(builder))
-        codes = sorted({code for code, *_ in self.operators})
-        operators = [
-            self._operator(builder, codes.index(code), inputs, output, options)
-            for code, inputs, output, options in self.operators
-        ]
-        tensors = [self._tensor(builder, *tensor) for tensor in self.tensors]
-        vectors = [
-            _numbers(builder, [x]),
-            _numbers(builder, [y]),
-            _tables(builder, tensors),
-            _tables(builder, operators),
-        ]
-        name = builder.CreateString("main")
-        s.SubGraphStart(builder)
-        for add, vector in zip(("Inputs", "Outputs", "Tensors", "Operators"), vectors, strict=True):
-            getattr(s, f"SubGraphAdd{add}")(builder, vector)
-        s.SubGraphAddName(builder, name)
-        graphs = _tables(builder, [s.SubGraphEnd(builder)])
-        listed = _tables(builder, [self._code(builder, code) for code in codes])
-        called, stored = builder.CreateString(METADATA), _tables(builder, buffers)
-        s.MetadataStart(builder)
-        s.MetadataAddName(builder, called)
-        s.MetadataAddBuffer(builder, len(buffers) - 1)
-        metadata = _tables(builder, [s.MetadataEnd(builder)])
-        s.ModelStart(builder)
-        s.ModelAddVersion(builder, SCHEMA)
-        s.ModelAddOperatorCodes(builder, listed)
-        s.ModelAddSubgraphs(builder, graphs)
-        s.ModelAddBuffers(builder, stored)
-        s.ModelAddMetadata(builder, metadata)
-        builder.Finish(s.ModelEnd(builder), b"TFL3")
-        return bytes(builder.Output())
-
-    def _operator(self, builder: Any, code: int, inputs: list[int], output: int, options: Any) -> int:
-        s, made = self.schema, options(builder) if options else None
-        read, written = _numbers(builder, inputs), _numbers(builder, [output])
-        s.OperatorStart(builder)
-        s.OperatorAddOpcodeIndex(builder, code)
-        s.OperatorAddInputs(builder, read)
-        s.OperatorAddOutputs(builder, written)
-        if made:
-            s.OperatorAddBuiltinOptionsType(builder, made[0])
-            s.OperatorAddBuiltinOptions(builder, made[1])
-        return int(s.OperatorEnd(builder))
-
-    def _tensor(self, builder: Any, name: str, shape: Shape, kind: int, buffer: int) -> int:
-        s, quantisation = self.schema, None
-        if self.quantised and kind == self.kind:
-            scales = _vector(builder, 4, [self.quantised.scale], builder.PrependFloat32)
-            zeros = _vector(builder, 8, [self.quantised.zero_point], builder.PrependInt64)
-            s.QuantizationParametersStart(builder)
-            s.QuantizationParametersAddScale(builder, scales)
-            s.QuantizationParametersAddZeroPoint(builder, zeros)
-            quantisation = s.QuantizationParametersEnd(builder)
-        dims, called = _numbers(builder, shape), builder.CreateString(name)
-        s.TensorStart(builder)
-        s.TensorAddShape(builder, dims)
-        s.TensorAddType(builder, kind)
-        s.TensorAddBuffer(builder, buffer)
-        s.TensorAddName(builder, called)
-        if quantisation is not None:
-            s.TensorAddQuantization(builder, quantisation)
-        return int(s.TensorEnd(builder))
-
-    def _code(self, builder: Any, code: int) -> int:
-        """An operator and its version: 2 is the first that takes int8, but for RESHAPE."""
-        s = self.schema
-        second = self.kind == 9 and code != s.BuiltinOperator.RESHAPE
-        s.OperatorCodeStart(builder)
-        s.OperatorCodeAddDeprecatedBuiltinCode(builder, code)
-        s.OperatorCodeAddBuiltinCode(builder, code)
-        s.OperatorCodeAddVersion(builder, 2 if second else 1)
-        return int(s.OperatorCodeEnd(builder))
-
-
-def _vector(builder: Any, size: int, numbers: Sequence[Any], prepend: Callable[[Any], None]) -> int:
-    builder.StartVector(size, len(numbers), size)
-    for number in reversed(numbers):
-        prepend(number)
-    return int(builder.EndVector())
-
-
-def _numbers(builder: Any, numbers: Sequence[int]) -> int:
-    return _vector(builder, 4, list(numbers), builder.PrependInt32)
-
-
-def _tables(builder: Any, tables: Sequence[int]) -> int:
-    return _vector(builder, 4, list(tables), builder.PrependUOffsetTRelative)
-
-
-def _data(builder: Any, data: bytes) -> int:
-    """Bytes at a multiple of 16, as the schema asks of buffers."""
-    builder.StartVector(1, len(data), 16)
-    builder.head -= len(data)
-    builder.Bytes[builder.head : builder.head + len(data)] = data
-    return int(builder.EndVector())
+        kind = self.tensors[x].kind
+        return self.operator("RESHAPE", [x, self.constant(shape)], shape, kind, "ReshapeOptions", NewShape=shape)

@@ -1,7 +1,6 @@
-"""The formula that a fused file computes: a network with its variants, and what Clip stands for.
+"""The formulas of fused files: those that cost least in memory and bits, and what Clip stands for.
 
-`served` puts the form of every `Variant` in its place. `trimmed` finds the pairs relu(v) - relu(v - h) that Clip(v, 0, h)
-stands for, and `all_pairs`, `picked` are the forms that cost least in memory and bits.
+`trimmed` finds the pairs relu(v) - relu(v - h) that Clip(v, 0, h) stands for; `all_pairs` and `picked` are such formulas.
 
 Clip saves bits as well. Rounding never turns the order of two numbers around, and 0 and h are numbers of every type: a v
 outside [0, h] may round, for it stays outside, and only what lies inside must be exact (exporter.analysis.contract).
@@ -10,48 +9,33 @@ outside [0, h] may round, for it stays outside, and only what lies inside must b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 
-from exporter.ir.linear import Along, Array, Reshape, Scalar, Take
-from exporter.ir.network import Network
+from exporter.ir.linear import Along, Reshape, Scalar
 from exporter.ir.trace import (
     Apply,
-    Constant,
-    Input,
-    Largest,
     Node,
     Relu,
-    Stack,
     Sum,
-    Variant,
     assume,
-    assume_total,
     below_diagonal,
     constant,
     differences,
-    kind,
     largest_of,
     relu,
     stack,
-    topological,
     total,
     trim,
 )
 
-SHORT = 64
-RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 
-
-def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None, unique: bool = True) -> Node:
+def all_pairs(x: Node, delta: Scalar, cells: int, unique: bool = True) -> Node:
     """The ranks 1..m of all entries, equal ones by position, each pair compared once: no list of pairs, no large matrix.
 
-    With `then` equal entries are compared by these integers, and by position where they are equal as well. What is not
-    `unique` is at least 1 + the number of smaller entries, for one of equal entries just that, and at most what it would be
-    as the last of them: enough for `largest_within`, and no position is looked at.
+    Ranks that are not `unique` are at least 1 + the number of smaller entries, just that for one of equal entries, and at
+    most the rank of the last of them. `largest_within` needs no more, and no position is compared.
 
     Rows I of the matrix [x_i > x_j] at a time: what lies right of the square I x I is summed along its rows for I, and
     along its columns, from 1, for the entries after I.
@@ -59,17 +43,11 @@ def all_pairs(x: Node, delta: Scalar, cells: int, then: Node | None = None, uniq
         I  | square  wins      |  rank += sums of rows
            |         1 - wins  |  rank += sums of columns
     """
-    plain = then is None and not unique
-    m, y, unit = x.shape[0], x if plain else x / delta, delta if plain else 1
+    m, y, unit = x.shape[0], x / delta if unique else x, 1 if unique else delta
 
     def wins(mine: slice, other: slice) -> Node:
-        square = below_diagonal(mine.stop - mine.start) if mine == other and unique else None
-        later = square
-        if then is not None:
-            apart = differences(then.take(mine), then.take(other))
-            later = trim(apart + square if square is not None else apart)
         apart = differences(y.take(mine), y.take(other))
-        return trim(apart + later if later is not None else apart, unit)
+        return trim(apart + below_diagonal(mine.stop - mine.start) if mine == other and unique else apart, unit)
 
     rows = max(1, cells // m)
     ranks: list[Node] = []
@@ -124,109 +102,6 @@ def prefix_counts(live: Node) -> Node:
     before = assume(sums.along(1, np.tril(np.ones((groups, groups)), -1)), 0.0, float(n))
     found = assume(inside + before.spread(2, size), 0.0, float(n)).reshape(rows, groups * size)
     return found.take(slice(0, n), 1)
-
-
-def served(net: Network, cells: int) -> Network:
-    """The network as its formula with every variant in its place; the layers are not those of it."""
-    return _without_variants(net, lambda variant: variant.form(cells), _sliced)
-
-
-def unvaried(net: Network) -> Network:
-    """The network as its formula without a trace of its variants, which hide what a form is found by."""
-    return _without_variants(net, lambda variant: variant.arg, _rebuilt)
-
-
-def _without_variants(
-    net: Network, instead: Callable[[Variant], Node], rebuilt: Callable[[Node, list[Node]], Node]
-) -> Network:
-    known: dict[Node, Node] = {}
-    forms: dict[Node, Node] = {}
-
-    def args(node: Node) -> tuple[Node, ...]:
-        match node:
-            case Variant():
-                if node not in forms:
-                    forms[node] = instead(node)
-                return (forms[node],)
-            case Largest(arg=arg, of=q):
-                return arg, q
-            case _:
-                return node.args
-
-    for node in topological(net.output, args=args):
-        known[node] = rebuilt(node, [known[a] for a in args(node)])
-    out = known[net.output]
-    return net if out is net.output else replace(net, output=out)
-
-
-def taken(arg: Node, indices: Array) -> Node:
-    """Entries of a vector: a few runs are cut out of the parts that it is stacked of, which then need not be stacked."""
-    runs = regular_runs(indices)
-    match arg:
-        case Apply(linear=Take(0, inner), arg=source) if len(source.shape) == 1 and regular_runs(inner[indices]):
-            return taken(source, inner[indices])
-        case Stack(parts=parts) if runs:
-            starts = np.cumsum([0, *(part.size for part in parts)])
-            pieces = [
-                (part, run[(run >= start) & (run < start + part.size)] - start)
-                for run in runs
-                for part, start in zip(parts, starts, strict=False)
-            ]
-            found = [taken(part, piece) for part, piece in pieces if len(piece)]
-            if len(found) <= RUNS:
-                return stack(found)
-    return arg.take(indices)
-
-
-def regular_runs(indices: Array) -> list[Array]:
-    """The runs of neighbours, if they are so few and long that slices copy them faster than a Gather."""
-    runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
-    return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
-
-
-def grain(indices: Array, size: int) -> int:
-    """The largest g so that the indices are groups g k .. g k + g - 1 of neighbours: as rows they are copied whole.
-
-    1 for a short list, where another node costs more than it saves.
-    """
-    if len(indices) < SHORT:
-        return 1
-    starts = np.flatnonzero(np.diff(indices, prepend=-2) != 1)
-    return int(np.gcd.reduce(np.concatenate([starts, indices[starts], [len(indices), size]])))
-
-
-def _sliced(node: Node, args: list[Node]) -> Node:
-    """As `_rebuilt`; entries of a vector are cut out of it where they stand in runs."""
-    if isinstance(node, Apply) and isinstance(node.linear, Take) and node.linear.axis == 0 and len(node.shape) == 1:
-        return assume_total(assume(taken(args[0], node.linear.indices), node.lo, node.hi), node.total)
-    return _rebuilt(node, args)
-
-
-def _rebuilt(node: Node, args: list[Node]) -> Node:
-    """The node over other arguments, within the bounds that were stated of it."""
-    if not isinstance(node, Variant) and all(new is old for new, old in zip(args, node.args, strict=False)):
-        return node
-    new: Node
-    match kind(node):
-        case Variant():
-            new = args[0]
-        case Sum(terms=terms, offset=offset):
-            new = total([(c, a) for (c, _), a in zip(terms, args, strict=True)], offset)
-        case Apply(linear=Take(axis, indices)):
-            new = args[0].take(indices, axis)
-        case Apply(linear=linear):
-            new = args[0].map(linear)
-        case Stack(axis=axis):
-            new = stack(args, axis)
-        case Relu():
-            new = relu(args[0])
-        case Largest():
-            new = largest_of(args[1], args[0])
-        case Input() | Constant():
-            new = node
-        case never:
-            assert_never(never)
-    return assume_total(assume(new, node.lo, node.hi), node.total)
 
 
 def trimmed(node: Node) -> tuple[float, Node, float, float] | None:

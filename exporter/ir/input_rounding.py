@@ -1,18 +1,37 @@
 """The guard: the first layers of a network, which round any finite data to the grid and clamp it to the range.
 
-Built here, and read off a formula again here: the proof that nothing rounds (`exporter.analysis.contract`) starts behind
-it, and the fused profile has a shorter form for it.
+The proof that nothing rounds (`exporter.analysis.contract`) starts behind the guard, and the fused profile has a shorter
+form for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter.ir.linear import Scalar
-from exporter.ir.trace import Input, Node, Relu, Sum, assume, relu, topological, total
+from exporter.ir.trace import Input, Node, Relu, assume, relu, topological, total
 from exporter.problem.grid import Grid
 
 GUARD = "round and clamp"  # the name of its layers
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Guard(Relu):
+    """The last layer of `guarded`. Its layers compute scale x - shift, rounded by c - (...) and clamped to [0, top]."""
+
+    source: Node
+    scale: float
+    shift: float
+    c: float
+    top: float
+
+    @property
+    def layers(self) -> int:
+        return self.level
+
+    @property
+    def bare(self) -> bool:
+        """Whether it is x itself that is rounded, and clamped to [0, 1]."""
+        return (self.scale, self.shift, self.top, self.c) == (1, 0, 1, 1)
 
 
 def normalised(grid: Grid, x: Node) -> Node:
@@ -42,70 +61,13 @@ def guarded(grid: Grid, x: Node, mantissa: int) -> Node:
     a = relu(total([(scale, x)], -shift)) if shift else total([(scale, x)]) if scale != 1 else x
     r = relu(c - a)
     t = r if c == top else relu(r - (c - top))
-    v = relu(top - t)
+    last = relu(top - t)
+    v = Guard(last.shape, last.level, last.lo, last.hi, top - t, source=x, scale=scale, shift=shift, c=c, top=top)
     return v if scale * grid.span == 1 else v * (1 / (scale * grid.span))
-
-
-@dataclass(frozen=True, eq=False)
-class Guard:
-    """The layers of `guarded` that end in `node`: scale x - shift, rounded by c - (...) and clamped to [0, top]."""
-
-    node: Node
-    source: Node
-    scale: float
-    shift: float
-    c: float
-    top: float
-
-    @property
-    def layers(self) -> int:
-        return self.node.level
-
-    @property
-    def bare(self) -> bool:
-        """Whether it is x itself that is rounded, and clamped to [0, 1]."""
-        return (self.scale, self.shift, self.top, self.c) == (1, 0, 1, 1)
-
-
-def guard(node: Node) -> Guard | None:
-    """The guard that ends in the node, read off the formula itself."""
-    match node:
-        case Relu(
-            arg=Sum(
-                terms=(
-                    (
-                        -1,
-                        Relu(arg=Sum(terms=((1, Relu() as r),), offset=less)),
-                    ),
-                ),
-                offset=top,
-            )
-        ):
-            return _guard(node, r, top, top - less)
-        case Relu(arg=Sum(terms=((-1, r),), offset=top)):
-            return _guard(node, r, top, top)
-        case _:
-            return None
-
-
-def _guard(node: Node, r: Node, top: Scalar, c: Scalar) -> Guard | None:
-    """The guard that rounds in r = relu(c - ...)."""
-    match r:
-        case Relu(arg=Sum(terms=((scale, Input() as x),), offset=offset)) if scale < 0 and offset == c:
-            return Guard(node, x, float(-scale), 0.0, float(c), float(top))
-        case Relu(
-            arg=Sum(terms=((-1, Relu(arg=Sum(terms=((scale, Input() as x),), offset=shift))),), offset=offset)
-        ) if scale > 0 and offset == c:
-            return Guard(node, x, float(scale), float(-shift), float(c), float(top))
-        case _:
-            return None
 
 
 def guard_of(output: Node) -> Guard | None:
     """The guard that all data passes on its way to the output, if there is one."""
-    found = [g for node in topological(output) if (g := guard(node))]
-    for g in found:
-        rest = topological(output, args=lambda node, g=g: () if node is g.node else node.args)  # type: ignore[misc]
-        if not any(isinstance(node, Input) for node in rest):
-            return g
-    return None
+    reached = topological(output, args=lambda node: () if isinstance(node, Guard) else node.args)
+    guards = [node for node in reached if isinstance(node, Guard)]
+    return guards[0] if len(guards) == 1 and not any(isinstance(node, Input) for node in reached) else None

@@ -27,6 +27,8 @@ import scipy.sparse as sp
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
 Scalar = float | int | Fraction
+SHORT = 64
+RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +184,23 @@ def rows(linear: Along, source: Shape, wanted: npt.NDArray[np.int64]) -> sp.csr_
     base = np.ravel_multi_index(tuple(place), source)
     columns = np.repeat(base, np.diff(picked.indptr)) + picked.indices.astype(np.int64) * stride
     return sp.csr_array((picked.data, columns, picked.indptr), shape=(len(wanted), prod(source)))
+
+
+def regular_runs(indices: Array) -> list[Array]:
+    """The runs of neighbours, if they are so few and long that slices copy them faster than a Gather."""
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+    return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
+
+
+def grain(indices: Array, size: int) -> int:
+    """The largest g so that the indices are groups g k .. g k + g - 1 of neighbours: as rows they are copied whole.
+
+    1 for a short list, where another node costs more than it saves.
+    """
+    if len(indices) < SHORT:
+        return 1
+    starts = np.flatnonzero(np.diff(indices, prepend=-2) != 1)
+    return int(np.gcd.reduce(np.concatenate([starts, indices[starts], [len(indices), size]])))
 
 
 def dense(matrix: Array | sp.csr_array) -> Array:

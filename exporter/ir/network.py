@@ -11,8 +11,8 @@ the neurons of the layer below. The weight list (`weights`) is all rows of all l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -21,7 +21,7 @@ import scipy.sparse as sp
 
 from exporter.ir import linear as lin
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh
-from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, fused, kind, topological
 
 Index = npt.NDArray[np.int64]
 CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of every reading
@@ -77,11 +77,19 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The layered form of a traced formula; made by `network`."""
+    """The layered form of a traced formula; made by `network`. `again` traces the formula once more."""
 
     input: Node
     output: Node
     layers: tuple[Layer, ...]
+    again: Callable[[], Node] | None = None
+
+    def for_files(self, cells: int) -> Network:
+        """The formula that a fused file computes in blocks of so many numbers of a vector. The layers are not its own."""
+        if self.again is None:
+            return self
+        with fused(cells):
+            return replace(self, output=self.again(), again=None)
 
     @property
     def d(self) -> int:
@@ -112,7 +120,9 @@ class Network:
         return [(g.pre, s) for g in self.layers[level].groups for s in g.signs]
 
 
-def network(source: Node, output: Node, names: Mapping[int, str] | None = None) -> Network:
+def network(
+    source: Node, output: Node, names: Mapping[int, str] | None = None, again: Callable[[], Node] | None = None
+) -> Network:
     """Layer a traced formula: place every Relu at its level and carry what later layers need; `names` are by level."""
     if not isinstance(source, Input):
         raise ValueError("a network starts at an Input node")
@@ -137,7 +147,7 @@ def network(source: Node, output: Node, names: Mapping[int, str] | None = None) 
             offset += groups[-1].neurons
         layers.append(Layer(tuple(groups), (names or {}).get(level, "")))
         roots = [n.arg for n in here] + carried
-    return Network(source, output, tuple(reversed(layers)))
+    return Network(source, output, tuple(reversed(layers)), again)
 
 
 def _whole(nodes: list[Node]) -> set[Node]:
@@ -242,8 +252,6 @@ def merged_rows(
         data = np.tile(np.asarray(group.signs, dtype=np.float64), n)
         return sp.csr_array((data, columns.ravel(), np.arange(n + 1) * k), shape=(n, width)), np.zeros(n)
     match kind(node):
-        case Largest(arg=arg) | Variant(arg=arg):
-            return merged_rows(arg, rows, leaves, width)
         case Sum(terms=terms, offset=offset):
             matrix, bias = None, np.full(n, float(offset))
             for c, arg in terms:
@@ -272,7 +280,7 @@ def merged_rows(
             used, place = _used(source, arg.size)
             m, b = merged_rows(arg, used, leaves, width)
             return (m, b) if np.array_equal(used, source) else (sp.csr_array(m[place]), b[place])
-        case Input() | Relu() | Constant():
+        case Input() | Relu() | Constant() | Max():
             raise AssertionError(f"{node} is not carried to its use")
         case never:
             assert_never(never)
@@ -317,8 +325,6 @@ def constant_values(node: Node) -> npt.NDArray[np.float64]:
         match kind(n):
             case Constant(values=v):
                 out = v.astype(np.float64)
-            case Largest(arg=a) | Variant(arg=a):
-                out = values[a]
             case Relu(arg=a):
                 out = np.maximum(values[a], 0)
             case Sum(terms=terms, offset=offset):
@@ -329,30 +335,26 @@ def constant_values(node: Node) -> npt.NDArray[np.float64]:
                 out = np.concatenate([values[p] for p in parts], axis)
             case Apply(linear=linear, arg=a):
                 out = lin.apply(linear, values[a][None])[0]
-            case Input():
-                raise AssertionError("an input is not a constant")
+            case Input() | Max():
+                raise AssertionError(f"{n} is not a constant")
             case never:
                 assert_never(never)
         values[n] = out
     return values[node]
 
 
-def map_chunks(net: Network, level: int, chunk: int = CHUNK) -> Iterator[Weights]:
-    """The affine map above `state(level)`, merged, a piece of its rows at a time."""
-    for node, sign in net.roots(level):
-        for start in range(0, node.size, chunk):
-            rows = np.arange(start, min(start + chunk, node.size), dtype=np.int64)
-            matrix, bias = affine_rows(net, level, node, rows)
-            matrix = sp.csr_array(matrix * sign) if sign != 1 else matrix
-            matrix.eliminate_zeros()
-            yield Weights(matrix, bias * sign)
-
-
 def weights(net: Network) -> list[Weights]:
     """The weight list: one merged CSR matrix and bias per affine map, input first."""
     out = []
     for level in range(len(net.layers) + 1):
-        pieces = list(map_chunks(net, level))
+        pieces = []
+        for node, sign in net.roots(level):
+            for start in range(0, node.size, CHUNK):
+                rows = np.arange(start, min(start + CHUNK, node.size), dtype=np.int64)
+                matrix, bias = affine_rows(net, level, node, rows)
+                matrix = sp.csr_array(matrix * sign) if sign != 1 else matrix
+                matrix.eliminate_zeros()
+                pieces.append(Weights(matrix, bias * sign))
         matrix = sp.csr_array(sp.vstack([p.matrix for p in pieces], format="csr"))
         matrix.sort_indices()
         out.append(Weights(matrix, np.concatenate([p.bias for p in pieces])))

@@ -33,11 +33,6 @@ def maximum(x1: Node, x2: Node) -> Node:
     return assume(x2 + relu(x1 - x2), max(x1.lo, x2.lo), max(x1.hi, x2.hi))
 
 
-def minimum(x1: Node, x2: Node) -> Node:
-    """min(x1, x2) = x1 - [x1 - x2]+, the mirror image of Definition G.1 on the same neuron."""
-    return assume(x1 - relu(x1 - x2), min(x1.lo, x2.lo), min(x1.hi, x2.hi))
-
-
 def compare(x1: Node, x2: Node | Scalar, delta: Scalar) -> Node:
     """[x1 > x2], right unless 0 < x1 - x2 < δ: [(x1 - x2)/δ]+ - [(x1 - x2 - δ)/δ]+ (Definition G.2)."""
     return trim((x1 - x2) / delta)

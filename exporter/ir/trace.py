@@ -6,21 +6,26 @@
            | Sum((c, Node)..., offset)       c1 a1 + c2 a2 + ... + offset, scalars c and offset
            | Stack(Node..., axis)            concatenation
            | Relu(Node)                      one layer of neurons
-           | Largest(Node, of)               the Node, known to be the largest entry of the vector `of`, or of every row
-           | Variant(Node, form)             the Node, for which a file made for serving may compute another formula
+           | Max(Node)                       the largest entry of a vector, or of every row; in fused files alone
 
-Everything but Relu is affine and costs no layer. `level` counts the ReLU layers below a node; what is used more than one
-layer later is carried there by `exporter.ir.network`, which is why every node knows bounds of its values: a value that
-is never negative is carried by one neuron, any other by two. Bounds follow by interval arithmetic; where a formula keeps
-its values closer than intervals can see (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states it, and the tests check
+Everything but Relu and Max is affine and costs no layer. `level` counts the ReLU layers below a node. A value that is used
+more than one layer later is carried there by `exporter.ir.network`, with one neuron if it is never negative and with two
+otherwise. For that every node knows bounds of its values. Bounds follow by interval arithmetic; where a formula keeps its
+values closer than intervals can see (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states the bound, and the tests check
 every stated bound on real inputs.
 
-A node never changes: to state more of it is to make another one, and only that one is to be used from there on.
+A node never changes: to state more of a node is to make another one, and only the new one is used from there on.
+
+For a fused file a formula is traced a second time, inside `fused(cells)`. The network has few neurons: it compares each
+pair of entries once and takes a maximum by a tree. A fused file has another formula with the same outputs, which takes a
+processor less time and fewer bits: `variant` and `largest_of` return its nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -32,6 +37,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from exporter.ir.linear import (
+    RUNS,
     Along,
     Array,
     Linear,
@@ -45,11 +51,23 @@ from exporter.ir.linear import (
     apply,
     ones_row,
     prefix_sums,
+    regular_runs,
     shape_size,
     target,
 )
 
 CONSTANT_LEVEL = -1
+_CELLS: ContextVar[int | None] = ContextVar("cells", default=None)  # set while a formula is traced for a fused file
+
+
+@contextmanager
+def fused(cells: int) -> Iterator[None]:
+    """Trace formulas for a fused file, which holds about `cells` numbers of one vector at a time."""
+    token = _CELLS.set(cells)
+    try:
+        yield
+    finally:
+        _CELLS.reset(token)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,6 +142,8 @@ class Node:
         idx = np.asarray(picked, dtype=np.int64).reshape(-1)
         if len(idx) == self.shape[axis] and np.array_equal(idx, np.arange(len(idx))):
             return self
+        if _CELLS.get() is not None and len(self.shape) == 1 and (cut := _cut(self, idx)) is not None:
+            return cut
         if isinstance(self, Stack) and axis == self.axis and len(idx):  # all from one part: take it there
             starts = np.cumsum([0] + [p.shape[axis] for p in self.parts])
             which = np.searchsorted(starts, idx, side="right") - 1
@@ -204,36 +224,17 @@ class Relu(Node):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Largest(Node):
-    """`arg` as it is; where a form has an operation for the largest entry of `of`, that may take the place of its layers."""
+class Max(Node):
+    """The largest entry of the vector `of`, or of every row of it."""
 
-    arg: Node
     of: Node
 
     @cached_property
     def args(self) -> tuple[Node, ...]:
-        return (self.arg,)
+        return (self.of,)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Variant(Node):
-    """`arg` as it is. In its place the fused profile computes `form(cells)`, with which every output is the same.
-
-    `cells` is how many numbers of one vector it may hold at a time, where there are many.
-
-    The network, its layers and its neurons are those of `arg`: each pair of entries compared once, or few neurons a cell, is
-    what is counted. What a processor does fastest, and in fewest bits, may be another formula (exporter.ir.fused_forms).
-    """
-
-    arg: Node
-    form: Callable[[int], Node]
-
-    @cached_property
-    def args(self) -> tuple[Node, ...]:
-        return (self.arg,)
-
-
-Kind = Input | Constant | Apply | Sum | Stack | Relu | Largest | Variant
+Kind = Input | Constant | Apply | Sum | Stack | Relu | Max
 
 
 def kind(node: Node) -> Kind:
@@ -313,12 +314,19 @@ def assume_total(node: Node, total: float) -> Node:
 
 def largest_of(q: Node, node: Node) -> Node:
     """The scalar `node`, which is the largest entry of the vector q, or a vector of the largest of every row."""
-    return Largest(node.shape, node.level, node.lo, node.hi, node, q)
+    if _CELLS.get() is None:
+        return node
+    if isinstance(q, Apply) and isinstance(q.linear, Reshape) and len(q.arg.shape) == 2 and q.arg.shape[0] == 1:
+        q = q.arg  # the one row of a matrix
+    return Max(node.shape, node.level, node.lo, node.hi, q)
 
 
 def variant(node: Node, form: Callable[[int], Node]) -> Node:
-    """The node, for which the fused profile computes `form(cells)`."""
-    return Variant(node.shape, node.level, node.lo, node.hi, node, form, total=node.total)
+    """The node; in a fused file `form(cells)`, which has other values only where no output depends on them."""
+    if (cells := _CELLS.get()) is None:
+        return node
+    # the level is that of the network: what is carried to a later layer needs no more ReLUs here
+    return replace(assume_total(assume(form(cells), node.lo, node.hi), node.total), level=node.level)
 
 
 class LayerNames(dict[int, str]):
@@ -358,6 +366,23 @@ def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = attrget
         else:
             order[pending.pop()] = None
     return list(order)
+
+
+def _cut(node: Node, indices: Array) -> Node | None:
+    """Entries of a vector in a few runs, cut out of the parts that it is stacked of, which then need not be stacked."""
+    match node:
+        case Apply(linear=Take(0, inner), arg=source) if len(source.shape) == 1 and regular_runs(inner[indices]):
+            return source.take(inner[indices])
+        case Stack(parts=parts) if runs := regular_runs(indices):
+            starts = np.cumsum([0, *(part.size for part in parts)])
+            pieces = [
+                (part, run[(run >= start) & (run < start + part.size)] - start)
+                for run in runs
+                for part, start in zip(parts, starts, strict=False)
+            ]
+            found = [part.take(piece) for part, piece in pieces if len(piece)]
+            return stack(found) if len(found) <= RUNS else None
+    return None
 
 
 def _apply(linear: Linear, arg: Node) -> Node:

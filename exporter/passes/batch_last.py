@@ -13,13 +13,12 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.fused_forms import served
 from exporter.ir.graph import Graph
 from exporter.ir.linear import Array, Shape, Take, dense, shape_size
 from exporter.ir.network import Network
 from exporter.ir.trace import Apply, Node, topological
 from exporter.passes.lowering import Lowering, Value, structured_graph
-from exporter.passes.rewrites import RULES, Rule
+from exporter.passes.rewrites import RULES
 
 CELLS = 1 << 13  # numbers of one vector that are made at a time: for a batch of 64 they stay in cache
 ROWS = 1 << 16  # the same with the batch first, where a block is one long row a vector
@@ -40,17 +39,16 @@ def batch_graph(net: Network, dtype: str) -> Graph:
 
 def column_graph(net: Network, dtype: str) -> Graph:
     """The fused form of a network, batch last."""
-    return _Columns(Graph(np.dtype(dtype), once=True), fused=True).run(served(net, CELLS))
+    return _Columns(Graph(np.dtype(dtype), once=True), fused=True).run(net.for_files(CELLS))
 
 
 class _Columns(Lowering):
+    rules = tuple(rule for rule in RULES if not rule.rows)
+
     def run(self, net: Network) -> Graph:
         self.x = self.graph.add("Transpose", ["x"], perm=[1, 0])
         self.graph.finish(self.graph.add("Transpose", [self._emit(net).name], perm=[1, 0]))
         return self.graph
-
-    def rules(self) -> tuple[Rule, ...]:
-        return tuple(rule for rule in RULES if not rule.rows)
 
     def _input(self, shape: Shape) -> Value:
         return Value(self.x, shape, True)

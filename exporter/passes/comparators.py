@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from exporter.ir.fused_forms import RUNS, SHORT, grain, unvaried
 from exporter.ir.graph import Graph
-from exporter.ir.linear import Reorder, Reshape, Spread, Take, Weigh, source_index
+from exporter.ir.linear import RUNS, SHORT, Reorder, Reshape, Spread, Take, Weigh, grain, source_index
 from exporter.ir.network import Network
-from exporter.ir.trace import Apply, Input, Largest, Node, Relu, Stack, Sum, topological
+from exporter.ir.trace import Apply, Input, Node, Relu, Stack, Sum, topological
 
 Index = npt.NDArray[np.int64]
 
@@ -48,7 +47,7 @@ class Comparison(NamedTuple):
 
 
 def comparison(node: Node) -> Comparison | None:
-    """The comparator whose lower or upper end the node is (`minimum` and `maximum` of exporter.ir.primitives)."""
+    """The comparator whose lower or upper end the node is (a - relu(a - b) or b + relu(a - b))."""
     match node:
         case Sum(terms=((1, a), (-1, Relu(arg=Sum(terms=((1, same), (-1, b)), offset=0)))), offset=0) if a is same:
             return Comparison("Min", a, b)
@@ -98,7 +97,7 @@ def operands(node: Node) -> tuple[Node, ...] | None:
     match node:
         case Input():
             return ()
-        case Apply(linear=Take() | Spread() | Reorder() | Reshape(), arg=arg) | Largest(arg=arg):
+        case Apply(linear=Take() | Spread() | Reorder() | Reshape(), arg=arg):
             return (arg,)
         case Stack(parts=parts, axis=0):
             return parts
@@ -108,7 +107,6 @@ def operands(node: Node) -> tuple[Node, ...] | None:
 
 def made_of_comparators(net: Network) -> bool:
     """Whether the whole network is comparators, moved entries, means of two and interpolations."""
-    net = unvaried(net)
     return all(operands(node) is not None for node in topological(net.output, args=lambda node: operands(node) or ()))
 
 
@@ -125,7 +123,6 @@ def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = Fal
 
     `rows`: x is (d, N). `wide`: the output is float64.
     """
-    net = unvaried(net)
     return _Comparators(graph, net, x, axis, rows, wide).tensor(net.output, wide=wide)
 
 
@@ -171,8 +168,6 @@ class _Comparators:
             self.widened |= {sums} if self.wide else set()
             return self._new(sums, node.size)
         match node:
-            case Largest(arg=arg):
-                return self.ids[arg]
             case Stack(parts=parts):
                 return np.concatenate([self.ids[part] for part in parts])
             case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):

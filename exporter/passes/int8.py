@@ -88,10 +88,10 @@ def between_integers(graph: Graph, of: Quantisation, output: str) -> tuple[Graph
     return new, integers[output]
 
 
-def parameters(graph: Graph, of: Quantisation) -> list[str]:
-    """The scale and the zero point as constants of a graph."""
+def parameters(graph: Graph, of: Quantisation, name: str = "") -> list[str]:
+    """The scale and the zero point as constants of a graph; `name` begins their names."""
     stored = {"scale": np.float32(of.scale), "zero_point": np.dtype(of.dtype).type(of.zero_point)}
-    for name, value in stored.items():
-        tensor = numpy_helper.from_array(np.asarray(value), graph.prefix + name)
+    for part, value in stored.items():
+        tensor = numpy_helper.from_array(np.asarray(value), f"{graph.prefix}{name}{part}")
         graph.initializers[tensor.name] = tensor
-    return [graph.prefix + name for name in stored]
+    return [f"{graph.prefix}{name}{part}" for part in stored]

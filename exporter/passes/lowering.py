@@ -22,7 +22,6 @@ from typing import Any, assert_never
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.fused_forms import grain, regular_runs, served, unvaried
 from exporter.ir.graph import TURNED, Graph
 from exporter.ir.input_rounding import Guard
 from exporter.ir.linear import (
@@ -36,10 +35,12 @@ from exporter.ir.linear import (
     Take,
     Weigh,
     dense,
+    grain,
+    regular_runs,
     shape_size,
 )
 from exporter.ir.network import Network, constant_values
-from exporter.ir.trace import Apply, Constant, Input, Largest, Node, Relu, Stack, Sum, Variant, kind, topological
+from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 from exporter.passes.rewrites import RULES, Rule, lifted
 
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
@@ -63,12 +64,14 @@ class Value:
 
 
 def structured_graph(net: Network, dtype: str, fused: bool = False, cells: int = ONE_VECTOR) -> Graph:
-    """The factored formula as ONNX nodes; fused, with its variants, which make so many numbers of a vector at a time."""
-    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(served(net, cells) if fused else unvaried(net))
+    """The factored formula as ONNX nodes; fused, the one for files, which holds so many numbers of a vector at a time."""
+    return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(net.for_files(cells) if fused else net)
 
 
 class Lowering:
     """The nodes of one formula, batch first; exporter.passes.batch_last puts the batch last."""
+
+    rules: tuple[Rule, ...] = RULES
 
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
@@ -91,13 +94,10 @@ class Lowering:
 
     def _rule(self, node: Node) -> tuple[Rule, Any]:
         """The first rule of the table that matches, and what it found."""
-        for rule in self.rules():
+        for rule in self.rules:
             if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
                 return rule, found
         raise AssertionError("the last rule matches every node")
-
-    def rules(self) -> tuple[Rule, ...]:
-        return RULES
 
     def _operands(self, node: Node) -> tuple[Node, ...]:
         rule, found = self._rule(node)
@@ -108,14 +108,13 @@ class Lowering:
         return rule.emit(self, node, found)
 
     def plain(self, node: Node) -> Value:
-        """A node by itself."""
         match kind(node):
             case Input(shape=shape):
                 return self._input(shape)
             case Constant():
                 return self.folded(node)
-            case Largest(arg=arg) | Variant(arg=arg):
-                return self.values[arg]
+            case Max(of=q):
+                return self.largest(q, node.shape)
             case Relu(arg=arg):
                 return self._each(self.values[arg], "Relu")
             case Sum(terms=terms, offset=offset):
@@ -237,7 +236,7 @@ class Lowering:
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
     def largest(self, q: Node, shape: Shape) -> Value:
-        """The largest entry of a vector, or of a matrix of one row; of every row where a vector is wanted."""
+        """The largest entry of a vector or of a matrix of one row; of every row if a vector is wanted."""
         v = self._full(q)
         if shape:
             return Value(self.graph.add("ReduceMax", [v.name], axes=[2], keepdims=0), shape, True)

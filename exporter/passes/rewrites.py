@@ -13,25 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from exporter.ir.fused_forms import scaled_total, trimmed
-from exporter.ir.input_rounding import guard
-from exporter.ir.linear import Along, Array, Reshape, Take
-from exporter.ir.trace import Apply, Constant, Largest, Node, Sum
+from exporter.ir.input_rounding import Guard
+from exporter.ir.linear import Along, Array, Take
+from exporter.ir.trace import Apply, Constant, Node, Sum
 
 if TYPE_CHECKING:
     from exporter.passes.lowering import Lowering, Value
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
-
-
-def largest_entry(node: Node) -> Node | None:
-    """The vector, or the matrix of one row, whose largest entry the node is."""
-    match node:
-        case Largest(of=Apply(linear=Reshape(), arg=arg)) if len(arg.shape) == 2 and arg.shape[0] == 1:
-            return arg
-        case Largest(of=q):
-            return q
-        case _:
-            return None
 
 
 def lifted(node: Node) -> tuple[Node, float, float] | None:
@@ -137,6 +126,11 @@ def folds(node: Node) -> bool:
     return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
 
 
+def guarding(node: Node) -> Guard | None:
+    """The layers that round and clamp data."""
+    return node if isinstance(node, Guard) else None
+
+
 @dataclass(frozen=True)
 class Rule:
     """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
@@ -150,8 +144,7 @@ class Rule:
 
 RULES = (
     Rule(lambda node: node if folds(node) else None, lambda _: (), lambda low, node, _: low.folded(node)),
-    Rule(guard, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
-    Rule(largest_entry, lambda q: (q,), lambda low, node, q: low.largest(q, node.shape), fused=True),
+    Rule(guarding, lambda g: (g.source,), lambda low, _, g: low.guard(g), fused=True),
     Rule(trimmed, lambda t: (t[1],), lambda low, _, t: low.clip(*t), fused=True),
     Rule(lifted_total, lambda t: (t[0],), lambda low, _, t: low.total(*t[1]), fused=True),
     Rule(scaled_total, lambda t: (t[1],), lambda low, _, t: low.total(*t)),

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from math import isqrt
 
 import numpy as np
 
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
-from exporter.planning.schedule import BlockSample, Event, FailureLaw, PlannedLayer, Schedule
+from exporter.planning.schedule import BlockSample, Event, FailureLaw, Schedule
 from exporter.planning.search import proven
 from exporter.planning.window import (
     SHARES,
@@ -58,14 +58,13 @@ class Cells(Schedule):
     def failure_law(self) -> FailureLaw:
         return "uniform" if self.functions == 1 else "uniform-seeds"
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         k, m = len(self.ends) - 1, self.slots * self.functions
-        return (
-            PlannedLayer("compare with the ends", 2 * (k + 1) * self.d),
-            PlannedLayer("pairs", k * (m * (m - 1) + 2 * m + 1 + 2 * self.outputs)),
-            PlannedLayer("select", self.outputs * k * (4 * m + 1)),
-        )
+        return [
+            ("compare with the ends", 2 * (k + 1) * self.d),
+            ("pairs", k * (m * (m - 1) + 2 * m + 1 + 2 * self.outputs)),
+            ("select", self.outputs * k * (4 * m + 1)),
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +75,14 @@ class CountedCells(Cells):
     centre: int
     slope: int
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        k, (ends, pairs, select) = len(self.ends) - 1, super().layers
-        return (
-            PlannedLayer("count", 3 * self.d),
-            PlannedLayer(ends.module, ends.width + 2 * (k + 1)),
-            PlannedLayer(pairs.module, pairs.width + 2 * (k + 1)),
-            PlannedLayer(select.module, select.width + 1),
-        )
+    def model(self) -> list[tuple[str, int]]:
+        more, (ends, pairs, select) = 2 * len(self.ends), super().model()
+        return [
+            ("count", 3 * self.d),
+            (ends[0], ends[1] + more),
+            (pairs[0], pairs[1] + more),
+            (select[0], select[1] + 1),
+        ]
 
 
 @lru_cache(maxsize=64)
@@ -294,6 +292,6 @@ def window5_plans(goal: Goal) -> Iterator[Schedule]:
     """A window of constants; cells that follow a count first, where these are narrower."""
     constant = list(best(goal, partial(constant_window, goal)))
     counted = narrowest_counted(goal, min((plan.width for plan in constant), default=WIDEST * goal.d))
-    if counted and (goal.objective == "width" or all(counted.size <= plan.size for plan in constant)):
+    if counted:
         yield counted
     yield from constant

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from math import isqrt
 
@@ -27,7 +27,6 @@ from exporter.planning.schedule import (
     FailureLaw,
     FirstSample,
     PivotRound,
-    PlannedLayer,
     Schedule,
     SoftRound,
 )
@@ -68,8 +67,7 @@ class CompactSchedule(Schedule):
     def failure_law(self) -> FailureLaw:
         return "seeds" if self.soft else "file"
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         d, z, outputs = self.d, self.sample.size, self.outputs
         layers = [("sample: pairs", z * (z - 1) + d)]
         # the sample is carried as a part of the input
@@ -95,7 +93,7 @@ class CompactSchedule(Schedule):
             ("ending: pairs", m * (m - 1) + m + 8),
             ("ending: select", (outputs + 1) * (m + 2 * outputs) + 3),
         ]
-        return tuple(PlannedLayer(*layer) for layer in layers)
+        return layers
 
 
 def searches(d: int, pivots: Sequence[int], stride: int, size: int, ends: int, carried: int) -> list[tuple[str, int]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from math import ceil, floor, isqrt
 
 from exporter.errors import UserError
 from exporter.planning import tails
-from exporter.planning.goal import Blocks, Goal
+from exporter.planning.goal import Goal
 from exporter.planning.reproducible import power
-from exporter.planning.schedule import Event, PlannedLayer, Schedule
+from exporter.planning.schedule import Event, Schedule
 
 Window = tuple[int, int]
 
@@ -21,31 +20,22 @@ Window = tuple[int, int]
 class Depth5Schedule(Schedule):
     """Algorithm 3: blocks of the given sizes; from each the ranks first .. last (all where it is shorter)."""
 
-    blocks: Blocks
     sizes: tuple[int, ...]
     windows: tuple[Window, ...]
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        """No candidate is compared with its own block, lean blocks compare a pair once.
+    def model(self) -> list[tuple[str, int]]:
+        """No candidate is compared with its own block.
 
         Candidates are selected twice: with index offsets for the comparison, without for the answer.
         """
         kept = [last - first + 1 for first, last in self.windows]
         each = list(zip(self.sizes, kept, strict=True))
-        paper = self.blocks == "paper"
-        return (
-            PlannedLayer(
-                "blocks: rank selection, pairs", sum(2 * s * s if paper else s * (s - 1) for s, _ in each) + self.d
-            ),
-            PlannedLayer(
-                "blocks: rank selection, select", sum(2 * s * (4 * k if paper else k + 1) for s, k in each) + self.d
-            ),
-            PlannedLayer(
-                "candidates: comparison with all entries", sum(2 * (self.d - s) * k for s, k in each) + sum(kept)
-            ),
-            PlannedLayer("candidates: indicator product", 4 * sum(kept) * self.outputs),
-        )
+        return [
+            ("blocks: rank selection, pairs", sum(2 * s * s for s, _ in each) + self.d),
+            ("blocks: rank selection, select", sum(8 * s * k for s, k in each) + self.d),
+            ("candidates: comparison with all entries", sum(2 * (self.d - s) * k for s, k in each) + sum(kept)),
+            ("candidates: indicator product", 4 * sum(kept) * self.outputs),
+        ]
 
 
 def lost(goal: Goal, size: int, window: Window) -> float:
@@ -62,13 +52,13 @@ def lost(goal: Goal, size: int, window: Window) -> float:
 
 
 def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
-    """The number of blocks and the windows that make depth5 narrowest, or smallest (Theorem 3.2)."""
-    if goal.gamma is not None or goal.schedule == "paper":
-        yield paper_depth5(goal)
+    """The number of blocks and the windows that make depth5 narrowest, or the paper's for a gamma (Theorem 3.2)."""
+    if goal.gamma is not None:
+        yield paper_depth5(goal, goal.gamma)
         return
     plans = (blocks_of_equal_size(goal, count) for count in range(1, isqrt(goal.d) + 1))
     able = (plan for plan in plans if plan.failure_bound <= goal.failure)
-    if best := min(able, key=lambda plan: getattr(plan, goal.objective), default=None):
+    if best := min(able, key=lambda plan: plan.width, default=None):
         yield best
 
 
@@ -83,9 +73,9 @@ def blocks_of_equal_size(goal: Goal, count: int) -> Depth5Schedule:
     return _schedule(goal, sizes, tuple(windows[size] for size in sizes))
 
 
-def paper_depth5(goal: Goal) -> Depth5Schedule:
+def paper_depth5(goal: Goal, gamma: float) -> Depth5Schedule:
     """The paper's exponents: blocks of ceil(d^(2/3)), ranks within d^(1/3 + gamma) of the middle, the last block whole."""
-    d, gamma = goal.d, 0.1 if goal.gamma is None else goal.gamma
+    d = goal.d
     whole = power(d, Fraction(2, 3))
     size = ceil(whole)
     count = -(-d // size)
@@ -102,5 +92,5 @@ def _schedule(goal: Goal, sizes: tuple[int, ...], windows: tuple[Window, ...]) -
     worst = max(lost(goal, size, window) for size, window in set(zip(sizes, windows, strict=True)))
     return Depth5Schedule(
         d=goal.d, low=goal.low, high=goal.high, events=(Event("the target's block drops it", worst),),
-        blocks=goal.blocks or "paper", sizes=sizes, windows=windows,
+        sizes=sizes, windows=windows,
     )  # fmt: skip

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from exporter.errors import UserError, spelled
-
-Blocks = Literal["paper", "lean"]
-Objective = Literal["width", "size"]
-Numbers = Literal["tuned", "paper"]  # of a schedule: the planner's own, or the paper's exponents
+from exporter.problem.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
     """The entries of ranks low .. high of d numbers, wrong with probability at most `failure`, within limits.
 
-    Of the plans within `depth` and `width` (None: any) the planner looks for one whose `objective` is small. `blocks` are
-    the building blocks, None for the construction's own. With `schedule` "paper" or a `gamma` the numbers are the paper's.
-    `cells` are the steps of the data's grid: only networks for uniform inputs, whose windows are grid values, read it.
-    `construction` is who is asked, for messages.
+    The planner looks for the narrowest plan within `depth` and `width` (None: any). With a `gamma` the numbers are the
+    paper's. `cells` is the number of steps of the data's grid, which networks for uniform inputs read. `construction` is the
+    name of the construction, for messages.
     """
 
     d: int
     low: int
     high: int
-    failure: float = 1e-3
-    schedule: Numbers = "tuned"
-    objective: Objective = "width"
-    blocks: Blocks | None = None
+    failure: float = Spec.failure
     gamma: float | None = None
     depth: int | None = None
     width: int | None = None

@@ -12,19 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import ceil, fsum, isqrt
 
 import numpy as np
 
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
-from exporter.planning.linear_layers import STYLES, LinearSchedule, Style
 from exporter.planning.live import SPARE, Law, after_soft, first_law, first_sample, soft_round
-from exporter.planning.paper_exponents import paper_linear46
-from exporter.planning.schedule import Event, HardRound, HashEnding
+from exporter.planning.schedule import (
+    Event,
+    FailureLaw,
+    FirstSample,
+    HardRound,
+    HashEnding,
+    Schedule,
+    SoftRound,
+)
 from exporter.planning.search import edge, first_found, growing, narrowed, proven, within
-from exporter.planning.windows import least_margin, smallest_margin, window_miss
 
 SIDES = ("below", "above")
 WIDEST = 400  # in units of d: above it nothing is gained over depth 3 at these d
@@ -49,6 +54,67 @@ SPLITS = tuple(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinearSchedule(Schedule):
+    """The numbers of Algorithm 8."""
+
+    sample: FirstSample
+    hard: tuple[HardRound, ...]
+    soft: tuple[SoftRound, ...]
+    ending: HashEnding
+
+    @property
+    def rounds(self) -> tuple[HardRound | SoftRound, ...]:
+        """Rounds 2 and later."""
+        return (*self.hard, *self.soft)
+
+    @property
+    def failure_law(self) -> FailureLaw:
+        return "seeds"
+
+    def model(self) -> list[tuple[str, int]]:
+        """A comparison of all m^2 pairs has 2 m^2 neurons, selection and shortlisting 4 an entry and rank or slot."""
+        d, z, outputs = self.d, self.sample.size, self.outputs
+        layers = [
+            ("round 1: rank selection, pairs", 2 * z * z + d + z),
+            ("round 1: rank selection, select", 8 * z + d),
+            ("round 1: filter", 5 * d + 3),
+        ]
+        for number, taken in enumerate(self.rounds, 2):
+            hard = isinstance(taken, HardRound)
+            m, used = taken.size, min(d, taken.blocks * taken.block)
+            scaling, rounding = (4 * d * min(2, outputs), 8 * d + 4) if hard else (taken.blocks, 0)
+            name = f"round {number}: "
+            layers += [
+                (name + "shortlisting, maximum", 3 * d + 8),
+                (name + "shortlisting, mask", 5 * used + 2 * d + 4),
+                (name + "shortlisting, slots", 4 * taken.entries * used + 2 * d + 4),
+                (name + "rank computing", 8 * d + m + 4),
+                (name + "rank scaling", scaling + 2 * d + m + 8),
+                (name + "ceiling", rounding + 2 * d + m + 8),
+                (name + "maximum and minimum", 2 * d + m + 8),
+                (name + "rank selection, pairs", 2 * (m + 2) ** 2 + 2 * d + m + 10),
+                (name + "rank selection, select", 8 * (m + 2) + 2 * d + 4),
+                (name + "filter", 6 * d + 3),
+            ]
+        p, q, n = self.ending.prime, self.ending.functions, self.ending.capacity
+        layers += [
+            ("hashing: hash", 2 * d),
+            ("hashing: block extraction, count", 2 * q * p + 4 * d),
+            ("hashing: block extraction, pick", 4 * q + 2 * d),
+            ("hashing: block extraction, extract", 4 * q * p + d + 2),
+            ("hashing: rank selection, pairs", 2 * p * p + p + d),
+            ("hashing: rank selection, select", 4 * n * p + d),
+            ("largest survivor: pairs", 2 * n * n + 2 * n + d),
+            ("largest survivor: select", 5 * n + d),
+            ("rank computing", 2 * d + 3 * n),
+            ("rank selection, pairs", 2 * n * n + 2 * n + 4),
+            ("rank selection, select", 4 * outputs * n + 4),
+            ("clip", 2 * outputs),
+        ]
+        return layers
+
+
 @dataclass(frozen=True)
 class Room:
     """What fits into a width: the first sample, later samples, entries per block, the hash."""
@@ -59,13 +125,13 @@ class Room:
     ending: HashEnding
 
 
-def room_within(d: int, width: int, cost: Style) -> Room:
+def room_within(d: int, width: int) -> Room:
     """Invert the width model; the schedule's layers check the result."""
     room = width - 2 * d - SPARE  # two vectors of d entries are carried through rounds 2 to 4
-    sample = isqrt(max(0, (width - d) // cost.pair)) - 1
-    slots = max(0, isqrt(max(0, room // cost.pair)) - 2 - (cost.pair - 1))
-    entries = max(0, (room - 4 * slots) // (cost.slot * d))
-    hashed = min((width - 4 * d - SPARE) // cost.count, (width - d - SPARE) // cost.extract)
+    sample = isqrt(max(0, (width - d) // 2)) - 1
+    slots = max(0, isqrt(max(0, room // 2)) - 3)
+    entries = max(0, (room - 4 * slots) // (4 * d))
+    hashed = min((width - 4 * d - SPARE) // 2, (width - d - SPARE) // 4)
     return Room(min(sample, d), min(slots, d), entries, HashEnding.within(d, slots, hashed))
 
 
@@ -143,10 +209,10 @@ def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.F
     return reproducible.dot(law.mass, np.where(most[None, :] >= law.high[:, None], 0.0, tail)) + law.beyond
 
 
-def fit(style: Style, goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | None:
+def fit(goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | None:
     """A schedule of at most `width` neurons a layer that fails as seldom as the goal says, if one is found."""
     d, failure, drop = goal.d, goal.failure, shares.range * goal.failure
-    room = room_within(d, width, style)
+    room = room_within(d, width)
     if room.sample < 8 or room.slots < 8 or room.entries < 1:
         return None
     sample, miss = first_sample(goal, room.sample, shares.first * failure)
@@ -168,34 +234,92 @@ def fit(style: Style, goal: Goal, width: int, shares: Shares = COARSE) -> Linear
     survive = float(after_soft(law, goal.gap, overflow, np.array([room.ending.capacity]))[0])
     events.append(Event(f"more than {room.ending.capacity} survivors", survive))
     plan = LinearSchedule(
-        d=d, low=goal.low, high=goal.high, events=tuple(events), style=style, sample=sample, hard=hard, soft=tuple(soft),
+        d=d, low=goal.low, high=goal.high, events=tuple(events), sample=sample, hard=hard, soft=tuple(soft),
         ending=room.ending,
     )  # fmt: skip
     return proven(plan, goal, width)
 
 
 def linear_plans(goal: Goal) -> Iterator[LinearSchedule]:
-    """For the size the smallest of a few wider ones first; then the narrowest, to half a percent."""
-    if goal.schedule == "paper":
-        paper_linear46(goal)
-    style = STYLES[goal.blocks or "paper"]
-    coarse = partial(fit, style, goal)
+    """The narrowest, to half a percent."""
+    coarse = partial(fit, goal)
     found = within(coarse, growing(goal.d, WIDEST))
     if found is None:
         return
     found = narrowed(coarse, found, found[1] / 1.6, 1.02)
-    narrowest, _ = narrowed(
-        lambda width: first_found(fit(style, goal, width, shares) for shares in SPLITS), found, 0.9 * found[1], 1.005
-    )
-    if goal.objective == "size":
-        wider = [plan for share in (1.1, 1.25, 1.5, 2.0) if (plan := coarse(int(narrowest.width * share)))]
-        yield min([narrowest, *wider], key=lambda plan: plan.size)
-    yield narrowest
+    yield narrowed(
+        lambda width: first_found(fit(goal, width, shares) for shares in SPLITS), found, 0.9 * found[1], 1.005
+    )[0]
 
 
 def linear_nearest(goal: Goal) -> str | None:
     """A failure probability near the goal's for which there is a schedule."""
-    style, widest = STYLES[goal.blocks or "paper"], int(max(growing(goal.d, WIDEST)))
+    widest = int(max(growing(goal.d, WIDEST)))
     beyond = next((e for e in range(1, 301) if float(f"1e-{e}") <= goal.failure), 301)
-    decades = edge(lambda e: fit(style, replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
+    decades = edge(lambda e: fit(replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
     return f"a failure of 1e-{decades} can be planned" if decades else None
+
+
+def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, failure: float) -> float | None:
+    """A bound <= failure of the probability that a hard round's window misses its target on one side, else None.
+
+    X ~ hypergeometric(n, r, size) counts sampled entries at or below a target of rank r among n live ones; the lower end
+    misses when X <= floor(r size / n) - margin - 1. By reflection the upper end, ceil(r size / n) + margin, misses when
+    X <= floor((r - 1) size / n) - margin with r counted from above. All n in [shortest, longest] and all r are checked:
+    by monotonicity a cell of pairs is bounded at its corners, and only cells above the target are split.
+    """
+    shift, extra = (0, 1) if side == "below" else (1, 0)
+    worst = 0.0
+    n0, n1 = np.array([shortest]), np.array([longest])
+    r0, r1 = np.array([1]), np.array([longest])
+    while n0.size:
+        if n0.size > 1_000_000:
+            return None
+        cut = ((r1 - shift) * size) // n0 - margin - extra
+        bound = tails.lower_tail(n1, r0, size, cut)
+        bad = bound > failure
+        worst = max(worst, float(bound[~bad].max(initial=0.0)))
+        n0, n1, r0, r1 = n0[bad], n1[bad], r0[bad], r1[bad]
+        if np.any((n0 == n1) & (r0 == r1)):
+            return None
+        nm, rm = (n0 + n1) // 2, (r0 + r1) // 2
+        wide, tall = n1 > n0, r1 > r0
+        cells = [
+            (n0, nm, r0, rm, np.ones_like(wide)),
+            (nm + 1, n1, r0, rm, wide),
+            (n0, nm, rm + 1, r1, tall),
+            (nm + 1, n1, rm + 1, r1, wide & tall),
+        ]
+        n0, n1, r0, r1 = (np.concatenate([cell[i][cell[4]] for cell in cells]) for i in range(4))
+        keep = r0 <= n1
+        n0, n1, r0, r1 = n0[keep], n1[keep], r0[keep], r1[keep]
+    return worst
+
+
+@lru_cache(maxsize=1024)
+def least_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> int:
+    """A margin below which `window_miss` can prove nothing: all ranks are tried, but of few n."""
+    shift, extra = (0, 1) if side == "below" else (1, 0)
+    middle = (longest // 2 - shift) * size // longest - extra
+    quick = tails.lower_tail(longest, longest // 2, size, middle - np.arange(size))
+    margin = int(np.count_nonzero(quick > failure))  # falls with the margin
+    for n in {shortest, (shortest + longest) // 2, longest}:
+        ranks = reproducible.evenly(1, n, min(n, 2000))
+        centre = ((ranks - shift) * size) // n - extra
+        while margin < size:
+            if not np.any(bad := tails.lower_tail(n, ranks, size, centre - margin) > failure):
+                break
+            ranks, centre = ranks[bad], centre[bad]
+            margin += 1
+    return margin
+
+
+@lru_cache(maxsize=1024)
+def smallest_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> tuple[int, float] | None:
+    """The smallest margin that `window_miss` can prove, and its bound."""
+    start = least_margin(shortest, longest, size, side, failure)
+    for margin in range(start, min(size, start + 4) + 1):
+        proved = window_miss(shortest, longest, size, margin, side, failure)
+        if proved is not None:
+            return margin, proved
+    return None

@@ -1,10 +1,10 @@
-"""linear-max: the maximum by two sparsification rounds and hashing."""
+"""The maximum: linear-max by two sparsification rounds and hashing, tree-max exactly by a tree of block maxima."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from math import isqrt
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from exporter.planning import tails
 from exporter.planning.goal import Goal
 from exporter.planning.live import FINE, SPARE, Law, after_soft, soft_round
-from exporter.planning.schedule import Event, FirstSample, HashEnding, PlannedLayer, Schedule, SoftRound
-from exporter.planning.search import proven, within
+from exporter.planning.schedule import Event, FirstSample, HashEnding, Schedule, SoftRound
+from exporter.planning.search import edge, proven, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,25 +24,24 @@ class MaxSchedule(Schedule):
     soft: SoftRound
     ending: HashEnding
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         """In lean blocks; x is carried, x_j where live else 0 is computed from it."""
         d, z, m = self.d, self.sample.size, self.soft.size
         p, q = self.ending.prime, self.ending.functions
-        return (
-            PlannedLayer("round 1: pairs", z * (z - 1) + d),
-            PlannedLayer("round 1: maximum", z + d),
-            PlannedLayer("round 2: mask", 3 * d + 1),
-            PlannedLayer("round 2: shortlist", self.soft.entries * d + d + 1),
-            PlannedLayer("round 2: pairs", m * (m - 1) + m + d + 1),
-            PlannedLayer("round 2: maximum", m + d + 1),
-            PlannedLayer("hashing: mask", 3 * d + 1),
-            PlannedLayer("hashing: collisions", q * p + d + 1),
-            PlannedLayer("hashing: pick", q + d + 1),
-            PlannedLayer("hashing: extract", q * p + 1),
-            PlannedLayer("pairs", p * (p - 1) + p + 1),
-            PlannedLayer("maximum", p + 1),
-        )
+        return [
+            ("round 1: pairs", z * (z - 1) + d),
+            ("round 1: maximum", z + d),
+            ("round 2: mask", 3 * d + 1),
+            ("round 2: shortlist", self.soft.entries * d + d + 1),
+            ("round 2: pairs", m * (m - 1) + m + d + 1),
+            ("round 2: maximum", m + d + 1),
+            ("hashing: mask", 3 * d + 1),
+            ("hashing: collisions", q * p + d + 1),
+            ("hashing: pick", q + d + 1),
+            ("hashing: extract", q * p + 1),
+            ("pairs", p * (p - 1) + p + 1),
+            ("maximum", p + 1),
+        ]
 
 
 def max_plans(goal: Goal) -> Iterator[MaxSchedule]:
@@ -74,3 +73,71 @@ def fit(goal: Goal, width: int) -> MaxSchedule | None:
         sample=FirstSample(size, size, size + 1), soft=soft, ending=ending,
     )  # fmt: skip
     return proven(plan, goal, width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSchedule(Schedule):
+    """Group sizes from the inputs up; a group of 2 costs one layer, a larger one two."""
+
+    groups: tuple[int, ...]
+
+    def model(self) -> list[tuple[str, int]]:
+        """A group of 2 is max(a, b) = b + [a - b]+ in one layer; a group of s compares each pair once, with two neurons."""
+        layers: list[tuple[str, int]] = []
+        left = self.d
+        for level, s in enumerate(self.groups, 1):
+            if s == 2:
+                layers.append((f"level {level}: maximum of two", left))
+            else:
+                layers.append((f"level {level}: pairs", _pairs(left, s)))
+                layers.append((f"level {level}: maximum", left))
+            left = -(-left // s)
+        return layers
+
+
+def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
+    """The narrowest found of at most the depth asked for, the shallowest within the width, or the binary tree."""
+    goal.only_max()
+    d = goal.d
+    binary = (2,) * (d - 1).bit_length()
+    if (depth := goal.depth) is not None:
+        if depth < (least := 1 + min(2, _height(binary))):
+            raise goal.no_depth(f"{least} or more at d = {d}")
+        # d^2 is enough for depth 3
+        groups = _tree(d, edge(lambda width: _height(_tree(d, width)) < depth, max(d, d * d), d - 1))
+    else:
+        groups = _tree(d, goal.width) if goal.width is not None and goal.width >= d else binary
+    yield TreeSchedule(d=d, low=d, high=d, events=(), groups=groups)
+
+
+def _pairs(left: int, s: int) -> int:
+    """Neurons for all pairs of groups of s, the last one shorter."""
+    return left // s * s * s + (left % s) ** 2
+
+
+def _height(groups: tuple[int, ...]) -> int:
+    return sum(1 if s == 2 else 2 for s in groups)
+
+
+def _tree(d: int, width: int) -> tuple[int, ...]:
+    """The fewest layers within `width`: at every level the largest group that fits, or pairs where those suffice."""
+    best: tuple[int, ...] = ()
+    for halvings in range((d - 1).bit_length() + 1):
+        groups: list[int] = [2] * halvings
+        left = d
+        for _ in range(halvings):
+            left = -(-left // 2)
+        if halvings and d > width:
+            continue
+        while left > 1:
+            # left / s groups of s^2 neurons
+            s = min(left, max(2, width // left))
+            while s > 2 and _pairs(left, s) > width:
+                s -= 1
+            if left > width:
+                break
+            groups.append(s)
+            left = -(-left // s)
+        if left == 1 and (not best or _height(tuple(groups)) < _height(best)):
+            best = tuple(groups)
+    return best

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import fsum, isqrt
 from typing import Literal, NamedTuple
 
@@ -153,10 +154,14 @@ class HashEnding:
 class Layered(ABC):
     """A network of which the layers are known before it is built."""
 
-    @property
     @abstractmethod
+    def model(self) -> list[tuple[str, int]]:
+        """Module and neurons of every hidden layer, an upper bound that is checked against the built network."""
+
+    @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
-        """The width model (checked against the built network)."""
+        """The width model."""
+        return tuple(PlannedLayer(*layer) for layer in self.model())
 
     @property
     def width(self) -> int:

@@ -79,7 +79,6 @@ def choose(goal: Goal, plans: Iterable[P], built_width: Callable[[P], int], near
     ranks = f"ranks {goal.low}..{goal.high}" if goal.gap else f"rank {goal.low}"
     limits = {
         "failure": goal.failure if fails else None,
-        "blocks": goal.blocks,
         "depth": goal.depth,
         "width": goal.width,
     }

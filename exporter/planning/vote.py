@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from math import isqrt
 
 import numpy as np
 
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
-from exporter.planning.schedule import Event, FailureLaw, PlannedLayer, Schedule
+from exporter.planning.schedule import Event, FailureLaw, Schedule
 from exporter.planning.search import edge, proven
 from exporter.planning.window import Steps
 
@@ -43,14 +43,13 @@ class VoteSchedule(Schedule):
     def failure_law(self) -> FailureLaw:
         return "uniform-seeds"
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         m = self.functions * self.slots
-        return (
-            PlannedLayer("excess", self.d),
-            PlannedLayer("pairs", m * (m - 1) + 2 * m),
-            PlannedLayer("select", 2 * m),
-        )
+        return [
+            ("excess", self.d),
+            ("pairs", m * (m - 1) + 2 * m),
+            ("select", 2 * m),
+        ]
 
 
 @lru_cache(maxsize=256)

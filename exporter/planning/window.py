@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import isqrt
 
 import numpy as np
 
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
-from exporter.planning.schedule import BlockSample, Event, FailureLaw, PlannedLayer, Schedule
+from exporter.planning.schedule import BlockSample, Event, FailureLaw, Schedule
 from exporter.planning.search import edge, proven
 
 SPARE = 16  # neurons for counts and ranks that a layer carries beside its vectors
@@ -80,9 +80,8 @@ class ConstantWindow(WindowSchedule):
     first: int
     last: int
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        return tuple(PlannedLayer(*layer) for layer in [("mask", 5 * self.d), *self._ending()])
+    def model(self) -> list[tuple[str, int]]:
+        return [("mask", 5 * self.d), *self._ending()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +94,10 @@ class CountedWindow(WindowSchedule):
     below: int
     above: int
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         d = self.d
         first = [("count", 3 * d), ("mask", 5 * d + 5)]
-        return tuple(PlannedLayer(*layer) for layer in [*first, *self._ending()])
+        return [*first, *self._ending()]
 
 
 Overflows = Callable[[tails.Ints, tails.Ints], tails.Floats]  # of block lengths and entries: P(one block holds more)
@@ -150,7 +148,7 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
 
 
 def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedule]:
-    """The narrowest plan over all shares of the failure that windows may take; for the size the smallest of a few wider."""
+    """The narrowest plan over all shares of the failure that windows may take."""
     found: tuple[WindowSchedule, int] | None = None
     tried: dict[float, Window] = {}
 
@@ -173,10 +171,6 @@ def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedu
     last = max(tried, key=lambda share: (within(goal, tried[share], found[1]) is not None, share))
     for step in range(-4, 5):
         improve(last + step / 100)
-    if goal.objective == "size":
-        widths = [int(found[1] * (1 + k / 16)) for k in range(16)]
-        plans = (within(goal, at, width) for at in tried.values() for width in widths)
-        yield min((plan for plan in plans if plan), key=lambda plan: plan.size)
     yield found[0]
 
 

@@ -18,7 +18,7 @@ from fractions import Fraction
 from math import ceil, isqrt, log
 
 from exporter.errors import UserError
-from exporter.planning.schedule import Layered, PlannedLayer
+from exporter.planning.schedule import Layered
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -94,11 +94,10 @@ class Depth6(Theorem):
 
     margin: int
 
-    @property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         d = self.d
         first = [("count at the quantile", 3 * d), ("mask and filter", 4 * d + 1)]
-        return tuple(PlannedLayer(*layer) for layer in [*first, *self.ending.layers(carried=1)])
+        return [*first, *self.ending.layers(carried=1)]
 
 
 def depth6(d: int, rank: int, tail: int) -> Depth6:
@@ -147,8 +146,7 @@ class Depth10(Theorem):
         """The slots of one cell."""
         return self.blocks * self.entries
 
-    @property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         d, a, s, h, z = self.d, self.candidates, self.sample, self.cells, self.size
         first = [
             ("candidates and sample compared", 2 * a * self.counted + 2 * s * self.cuts + d),
@@ -158,7 +156,7 @@ class Depth10(Theorem):
             ("ends of the window", 8 * h * z + d),
             ("mask and filter", 6 * d),
         ]
-        return tuple(PlannedLayer(*layer) for layer in [*first, *self.ending.layers(carried=0)])
+        return [*first, *self.ending.layers(carried=0)]
 
 
 def depth10(d: int, rank: int, tail: int) -> Depth10:
@@ -198,8 +196,7 @@ class Vote(Layered):
     slots: int
     counted: bool
 
-    @property
-    def layers(self) -> tuple[PlannedLayer, ...]:
+    def model(self) -> list[tuple[str, int]]:
         d, k, m, more = self.d, self.cells, self.functions * self.slots, int(self.counted)
         count = [("count at the quantile", 3 * d)] * more
         rest = [
@@ -207,7 +204,7 @@ class Vote(Layered):
             ("pairs", k * (m * (m - 1) + 2 * m + 3) + 2 * (k + 1) * more),
             ("select", k * (4 * m + 1) + more),
         ]
-        return tuple(PlannedLayer(*layer) for layer in [*count, *rest])
+        return [*count, *rest]
 
 
 def _voted(d: int, tail: int, window: int, counted: bool) -> Vote:

@@ -1,6 +1,7 @@
 """The atlas: every construction at every d, built, exported, run and compared with what the theorems claim.
 
-DIR/atlas.csv, atlas.md  the table, written after every row, so an interrupted run goes on where it was
+DIR/atlas.csv            the table, written after every row, so an interrupted run continues where it stopped
+DIR/atlas.md             the table as a page (exporter/theory/atlas_page.py)
 DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family;
                          drawn from the table, so `--plots-only` can draw them again
 
@@ -21,7 +22,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,13 @@ from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
 from exporter.errors import UserError, install
 from exporter.formats.manifest import replace_file, writable
 from exporter.formats.session import Session
-from exporter.options import Options, checked
+from exporter.options import checked
 from exporter.planning.schedule import Failure
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
+from exporter.problem.spec import Spec
 from exporter.progress import Progress
+from exporter.theory.atlas_page import page
 from exporter.theory.atlas_plots import Row, can_plot, plots
 
 BITS = 24
@@ -93,16 +95,16 @@ def measure(cell: Cell, effort: Effort, before: Row | None = None) -> Row:
     row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
     # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
     asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
-    options = Options(cell.construction, **own(construction, asked))
+    spec = Spec(task, cell.construction, **own(construction, asked))
     try:
         if construction.counted and (reason := construction.cannot(cell.d, task.ranks)):
-            net, failure = trace(construction, task, options)
+            net, failure = trace(spec)
             return (
                 row
                 | _counts(accounting(net), failure, cell.d, claims.power)
                 | {"reason": f"counted, not run: {reason}"}
             )
-        model = build(task, options)
+        model = build(spec)
     except UserError as error:
         return row | {"reason": str(error)}
     row |= _counts(model.accounting, model.failure, cell.d, claims.power)
@@ -194,7 +196,7 @@ def _write(out: Path, rows: Iterable[Row]) -> None:
     )
     _exponents(known)
     replace_file(out / TABLE, _csv(known).encode())
-    replace_file(out / "atlas.md", _markdown(known).encode())
+    replace_file(out / "atlas.md", page(known).encode())
 
 
 def redraw(out: Path) -> None:
@@ -256,14 +258,3 @@ def _csv(rows: Iterable[Row]) -> str:
     writer.writeheader()
     writer.writerows(row | {FAMILY + name: error for name, error in row["families"].items()} for row in rows)
     return text.getvalue()
-
-
-def _markdown(rows: Iterable[Row]) -> str:
-    head = "| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS) + "\n"
-    return head + "".join("| " + " | ".join(_text(row.get(c)) for c in COLUMNS) + " |\n" for row in rows)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "/")

@@ -17,8 +17,8 @@ from exporter.analysis.accounting import accounting
 from exporter.build import trace
 from exporter.constructions import CONSTRUCTIONS, Construction, lookup
 from exporter.errors import UserError
-from exporter.options import Options
 from exporter.problem import task as tasks
+from exporter.problem.spec import Spec
 
 Law = Literal["any", "uniform"]
 
@@ -64,11 +64,11 @@ def points(
     """A point for every candidate, or its name and why there is none."""
     task = tasks.median(d)
     for construction, given in progress(candidates(inputs, failure, names)):
-        options = Options(construction.name, inputs="grid", **given)
+        spec = Spec(task, construction.name, inputs="grid", **given)
         try:
             if reason := construction.cannot(d, task.ranks):
                 raise UserError(reason)
-            net, bound = trace(construction, task, options)
+            net, bound = trace(spec)
         except UserError as error:
             yield construction.name, str(error)
             continue
@@ -106,4 +106,4 @@ def frontier_lines(d: int, rows: list[tuple[Point, Point, bool]]) -> list[str]:
                 f"{p.depth:5d}{'*' if gains else ' '} {p.width / d:9.2f} {p.size / d:9.1f} {p.max_weight:9.2g} "
                 f"{p.failure_bound:9.3g} {law:8} {p.command}"
             )
-    return lines
+    return [*lines, "* narrower or smaller than every shallower network"]

@@ -20,8 +20,12 @@ profiles.PROFILES["plain"] = replace(plain, name="plain", operators="as structur
 
 from exporter import constructions
 from exporter.constructions import CONSTRUCTIONS, Claims, Construction, Statistics
-from exporter.ir.primitives import maximum, minimum
-from exporter.ir.trace import stack
+from exporter.ir.primitives import maximum
+from exporter.ir.trace import relu, stack
+
+
+def minimum(a, b):
+    return a - relu(a - b)
 
 
 def bubble(x, ranks, options, form, offsets):

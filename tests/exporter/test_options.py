@@ -13,27 +13,23 @@ from exporter.build import build, to_onnx
 from exporter.cli.parser import main
 from exporter.constructions import CONSTRUCTIONS, takers
 from exporter.errors import ContractError, UserError, command_line
-from exporter.library import checked_all, export_model, question, requests
-from exporter.options import OPTIONS, Options
+from exporter.library import export_model
+from exporter.options import OPTIONS
 from exporter.problem import task as tasks
+from exporter.problem.spec import Spec
+from exporter.specs import checked_all, question, requests
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
-    "epsilon": 0.5, "tune": "latency", "radix": 4, "seed": 1, "failure": 0.1, "schedule": "paper", "objective": "size",
-    "blocks": "lean", "gamma": 0.05, "depth": 13, "width": 1300,
+    "epsilon": 0.5, "tune": "latency", "radix": 4, "seed": 1, "failure": 0.1, "objective": "weights",
+    "gamma": 0.05, "depth": 13, "width": 1300,
 }  # fmt: skip
-DEFAULT = {"tune": "throughput", "seed": 0, "failure": 1e-3, "schedule": "tuned", "objective": "width"}
+DEFAULT = {"tune": "throughput", "seed": 0, "failure": 1e-3, "objective": "width"}
 # where another value is needed to see the effect, or another d and rank
 SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("depth3", "epsilon"): [{"d": 3}],
     ("linear46", "width"): [{"width": 2900}],
-    ("linear46", "objective"): [
-        {"d": 256, "rank": 20, "blocks": "lean"},
-        {"d": 300, "rank": [60, 61], "failure": 1e-6},
-    ],
     ("window4", "seed"): [{"failure": 0.45}],
-    ("window5", "objective"): [{"d": 20, "failure": 1e-2}],
-    ("window6", "objective"): [{"d": 20, "failure": 1e-2}],
     ("tree-max", "depth"): [{"depth": 5}],
     ("tree-max", "width"): [{"width": 300}],
     **{(name, "width"): [{"width": 64}] for name in ("linear46", "linear18", "linear-max")},  # refused: too narrow
@@ -45,9 +41,9 @@ def graph(construction: str, given: dict[str, Any]) -> bytes | str:
     given = {"profile": "structured", **given}
     d = given.pop("d", 64)
     task = question(d, checked_all(given))
-    (options,) = requests(task, [construction], checked_all(given))
+    (spec,) = requests(task, [construction], checked_all(given))
     try:
-        return bytes(to_onnx(build(task, options)).graph.SerializeToString(deterministic=True))
+        return bytes(to_onnx(build(spec)).graph.SerializeToString(deterministic=True))
     except UserError as error:
         return str(error)
 
@@ -108,13 +104,8 @@ def test_the_options_of_few_are_the_ones_tried_here() -> None:
 @pytest.mark.parametrize(
     ("construction", "given", "unread"),
     [
-        ("depth5", {"schedule": "paper", "failure": 0.1}, "failure"),
-        ("depth5", {"schedule": "paper", "failure": 1e-3}, "failure"),
-        ("depth5", {"gamma": 0.1, "objective": "size"}, "objective"),
-        ("depth5", {"gamma": 0.1, "schedule": "tuned"}, "gamma"),
-        ("linear46", {"schedule": "paper", "blocks": "lean"}, "blocks"),
-        ("linear46", {"schedule": "paper", "width": 9000}, "width"),
-        ("linear46", {"width": 2000, "objective": "size"}, "objective"),
+        ("depth5", {"gamma": 0.1, "failure": 0.1}, "failure"),
+        ("depth5", {"gamma": 0.1, "failure": 1e-3}, "failure"),
         ("tree-max", {"op": "max", "depth": 5, "width": 800}, "width"),
         ("depth3", {"d": 3, "epsilon": 0.5, "bits": 24}, "bits"),
     ],
@@ -141,7 +132,7 @@ def test_every_fused_file_can_be_laid_out_for_single_vectors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("batcher", "compact"):
-        assert build(tasks.median(16), Options(name, profile="fused", tune="latency")).options.tune == "latency"
+        assert build(Spec(tasks.median(16), name, profile="fused", tune="latency")).spec.tune == "latency"
     for given in ({"profile": "structured", "tune": "latency"}, {"profile": "fused", "tune": "width"}):
         assert "batcher does not use tune" in said_by_both(given, tmp_path, capsys, "batcher")
 
@@ -235,12 +226,12 @@ def test_options_are_checked_without_a_front_door() -> None:
     wrong: dict[str, Any]
     for wrong in ({"profile": "fussed"}, {"batch": 0}, {"tune": "fast"}, {"seed": -1}, {"radix": 3}, {"dtype": "half"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
-            Options("radix", **wrong)
-    for wrong in ({"failure": 2.0}, {"blocks": "fat"}, {"depth": 0}, {"gamma": float("nan")}):
+            build(Spec(question(64, {}), "radix", **wrong))
+    for wrong in ({"failure": 2.0}, {"objective": "size"}, {"depth": 0}, {"gamma": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong))):
-            Options("compact", **wrong)
+            build(Spec(question(64, {}), "compact", **wrong))
     with pytest.raises(UserError, match="batcher does not use failure"):
-        build(question(64, {}), Options("batcher", failure=0.1))
+        build(Spec(question(64, {}), "batcher", failure=0.1))
 
 
 def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None:
@@ -292,15 +283,16 @@ def test_without_names_an_option_that_nothing_takes_is_refused(
 
 
 def test_refusals_say_which_step_needs_how_many_bits() -> None:
-    for options, parts in (
+    task = question(64, {})
+    for spec, parts in (
         (
-            Options("depth3", dtype="float32"),
+            Spec(task, "depth3", dtype="float32"),
             ("layer ", "adds up ", "takes 30 bits", "float32 has 24", "dtype='float64'"),
         ),
-        (Options("compact", dtype="float32"), ("adds up", "bits to be exact", "is the most that works")),
-        (Options("depth3", dtype="float32", profile="dense"), ("in one Gemm", "bits=")),
+        (Spec(task, "compact", dtype="float32"), ("adds up", "bits to be exact", "is the most that works")),
+        (Spec(task, "depth3", dtype="float32", profile="dense"), ("in one Gemm", "bits=")),
     ):
         with pytest.raises(ContractError) as caught:
-            build(question(64, {}), options)
+            build(spec)
         for part in parts:
             assert part in str(caught.value)

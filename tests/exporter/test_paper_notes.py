@@ -15,9 +15,7 @@ from exporter.analysis.evaluate import evaluate
 from exporter.build import build
 from exporter.ir.network import weights
 from exporter.ir.trace import Node, Relu, relu, total
-from exporter.options import Options
-from exporter.planning.paper_exponents import EXPONENTS
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.theory.lower_bounds import exact_width, maximum_within
 from tests import paper_blocks as pr
@@ -25,6 +23,7 @@ from tests.catalogue import BLOCKS, BLOCKS_SIZE, Part, block_network
 
 NOTES = Path(__file__).parents[2] / "docs" / "paper-notes.md"
 EIGHTH = F(1, 8)
+EXPONENTS = {2: (76, 50), 3: (52, 50), 4: (28, 26)}  # y' and z' of rounds 2 to 4, in hundredths (Algorithm 5, step 1)
 
 
 def run(parts: Sequence[Sequence[F | int]], formula: Callable[..., Node]) -> list[F]:
@@ -194,7 +193,7 @@ def test_the_constant_of_the_hash_width_is_6_to_the_16(d: float) -> None:
 
 def test_soft_rounds_leave_the_ceiling_idle_and_offsets_make_weights_large() -> None:
     """A layer that only carries has x >= 0 as [x]+ and the others as [x]+ - [-x]+; the largest weight is 4 D/δ, not 1/δ."""
-    model = build(median(256), Options("linear46", grid=Grid()))
+    model = build(Spec(median(256), "linear46"))
     idle = []
     for layer in model.network.layers:
         signed = {

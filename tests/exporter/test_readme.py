@@ -20,8 +20,8 @@ import yaml
 from exporter.build import Built, build
 from exporter.constructions import CONSTRUCTIONS
 from exporter.formats.model_file import OPSET
-from exporter.options import Options, Tune
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec, Tune
 from exporter.problem.task import median
 from tests.runtimes.adapters import RUNTIMES
 from tests.tiers import telling
@@ -107,7 +107,7 @@ def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:
 
 def bare(construction: str, tune: Tune = "throughput") -> Built:
     """What --inputs grid writes, as the table has it."""
-    return build(median(D), Options(construction, profile="structured", tune=tune, inputs="grid"))
+    return build(Spec(median(D), construction, profile="structured", tune=tune, inputs="grid"))
 
 
 def row(construction: str) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from exporter.frontends.images.lowering import COLUMNS, ROWS, Planar
 from exporter.frontends.images.planes import Operation, Plane
-from exporter.options import Border
+from exporter.problem.spec import Border
 
 
 class Grown(NamedTuple):
@@ -58,8 +58,8 @@ class Convolutions(Planar):
         if form.border == "zero" or not steps:
             return super()._inputs(x)
         self.moved = form.low
-        if form.rounding:
-            top, c = form.rounding.top, form.rounding.c
+        if form.rounded:
+            top, c = self._top, form.exact
             a = self._relu(self._affine(x, 1.0, -form.low))
             r = self._relu(self._affine(a, -1.0, c))
             t = r if c == top else self._relu(self._affine(r, 1.0, top - c))

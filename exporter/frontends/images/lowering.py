@@ -18,28 +18,19 @@ from exporter.formats.model_file import ELEMENT
 from exporter.frontends.images.planes import Operation, Plane
 from exporter.frontends.images.windows import Selection
 from exporter.ir.graph import Graph
-from exporter.options import Border
+from exporter.problem.spec import Border
 
 END = np.iinfo(np.int64).max
 ROWS, COLUMNS = 2, 3  # axes of an image [n, c, h, w]
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """Data to multiples of a step in [low, low + top], as `exporter.ir.input_rounding` does it: c = 2^mantissa steps."""
-
-    low: float
-    top: float
-    c: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
     """What the nodes of a file depend on beside the program.
 
-    `dtype` is computed in; `cast` is the type of input and output where it is another. `rounding` rounds and clamps data
-    first. Values are multiples of `step` in [low, high], and exact up to `exact`: the borders of `conv`, of which the
-    channels are fixed, need to know.
+    `dtype` is computed in; `cast` is the type of input and output where it is another. `rounded`: data is first rounded to
+    the grid and clamped, as in `exporter.ir.input_rounding`. Values are multiples of `step` in [low, high], and exact up to
+    `exact`. The borders of `conv`, of which the channels are fixed, read these numbers.
     """
 
     profile: Literal["minmax", "structured", "fused", "conv"]
@@ -53,7 +44,7 @@ class Form:
     high: float
     step: float
     exact: float
-    rounding: Rounding | None
+    rounded: bool
 
 
 class Planar:
@@ -91,13 +82,13 @@ class Planar:
         first = self.form.border == "zero"  # a zero is data like any other
         if first:
             x = self._padded(x)
-        if self.form.rounding:
-            x, self.moved = self._rounded(x, self.form.rounding), self.form.rounding.low
+        if self.form.rounded:
+            x, self.moved = self._rounded(x), self.form.low
         return x if first else self._padded(x)
 
-    def _rounded(self, x: str, rounding: Rounding) -> str:
+    def _rounded(self, x: str) -> str:
         """x - low to the grid, clamped: bit for bit what the layers of `exporter.ir.input_rounding` do."""
-        low, top, c = rounding.low, rounding.top, rounding.c
+        low, top, c = self.form.low, self.form.high - self.form.low, self.form.exact
         if self.form.profile == "fused":
             ends = [self.graph.constant(low), self.graph.constant(low + top)]
             a = self._affine(self.graph.add("Clip", [x, *ends]), 1.0, -low)

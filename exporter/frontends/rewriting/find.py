@@ -18,6 +18,7 @@ import onnx_ir as ir
 from exporter.errors import UserError
 from exporter.frontends.rewriting import OPERATORS
 from exporter.frontends.rewriting.maxpool import Taps
+from exporter.frontends.rewriting.onehot import Fetch
 from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 DEFAULT = ("TopK",)  # compilers have the others
@@ -64,6 +65,7 @@ class Request:
     more: tuple[int, ...] = ()
     integers: Integers | None = None
     windows: tuple[Taps, ...] = ()  # of a MaxPool
+    fetch: Fetch | None = None  # of a Gather
     positive: bool = False  # no entry is below 0
 
     @property
@@ -86,6 +88,9 @@ class Request:
         if self.windows:
             sizes = " x ".join(str(w.size) for w in self.windows)
             return f"{self.op} {self.node}: windows of {sizes}, {self.dtype}"
+        if self.fetch:
+            shape = f"{self.fetch.taken} of {self.fetch.d} rows of {prod(self.fetch.row)}"
+            return f"{self.op} {self.node}: {shape}, {self.dtype}"
         side = "largest" if self.largest else "smallest"
         parts = " and ".join(part for part, name in (("values", self.values), ("indices", self.indices)) if name)
         count = prod(self.dims[axis] or 0 for axis in (self.axis, *self.more))
@@ -126,7 +131,7 @@ def inferred(proto: onnx.ModelProto) -> Types:
 def find(model: ir.Model, types: Types, only: tuple[str, ...] = OPERATORS) -> Iterator[tuple[ir.Node, Request | Left]]:
     """Every node of interest, in the order of the graph."""
     for node in model.graph.all_nodes():
-        if node.op_type in only and node.domain in ("", "ai.onnx"):
+        if node.op_type in only and node.op_type != "Gather" and node.domain in ("", "ai.onnx"):
             yield node, _request(node, model, types)
     for function in model.functions.values():
         for node in function.all_nodes():
@@ -167,7 +172,7 @@ def _request(node: ir.Node, model: ir.Model, types: Types) -> Request | Left:
                 "the rank of its input is unknown", "give the model's inputs shapes, then export it again"
             )
         shaped = {"TopK": _topk, "MaxPool": _pool}.get(node.op_type, _extremum)
-        return replace(shaped(node, model, dims, dtype, types), integers=_integers(source, types))
+        return replace(shaped(node, model, dims, dtype, types), integers=integers_of(source, types))
     except CannotReplace as reason:
         return Left(called(node), node.op_type, reason.args[0], reason.args[1])
 
@@ -196,7 +201,7 @@ def _axis(dims: Dims, axis: int, model: ir.Model) -> int:
 
 def _topk(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) -> Request:
     axis = _axis(dims, node.attributes.get_int("axis", -1), model)
-    values, indices = (_read(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
+    values, indices = (read_name(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
     given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else _constant(node.inputs[1])
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
         raise CannotReplace(
@@ -212,7 +217,7 @@ def _topk(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
         raise CannotReplace("k is computed, and not from constants", _fixing(model))
     if not 1 <= k <= dims[axis]:  # type: ignore[operator]
         raise CannotReplace(f"k = {k} of {dims[axis]} entries", "mend the model")
-    read = {p for v in node.outputs if _read(v) for p in positions_read(v, axis, k, len(dims))}
+    read = {p for v in node.outputs if read_name(v) for p in positions_read(v, axis, k, len(dims))}
     if not read:
         raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
     return Request(
@@ -239,7 +244,7 @@ def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Typ
     if len(dims) == 0:
         raise CannotReplace("its input is one number, so that it does nothing", "leave it: a runtime drops it")
     first, *more = [_axis(dims, int(axis), model) for axis in axes]
-    out = _read(node.outputs[0])
+    out = read_name(node.outputs[0])
     if out is None:
         raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
     is_value = node.op_type.startswith("Reduce")
@@ -256,7 +261,7 @@ def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
         raise CannotReplace("its channels or the size of its image are unknown", _fixing(model))
     if dtype != "float32":
         raise CannotReplace(f"its input is {dtype}, and Conv is float32", "quantise the model after it is rewritten")
-    if len(node.outputs) > 1 and _read(node.outputs[1]):
+    if len(node.outputs) > 1 and read_name(node.outputs[1]):
         raise CannotReplace("its indices are read", "compute them apart: a Conv has none")
     lengths, counts = [n or 0 for n in dims[2:]], [n or 0 for n in made[2:]]
     ones = (1,) * len(lengths)
@@ -282,12 +287,12 @@ def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
         windows.append(window)
     before = node.inputs[0].producer() if node.inputs[0] else None
     return Request(
-        called(node), "MaxPool", 2, dims, dtype, k=1, largest=True, values=_read(node.outputs[0]), indices=None, read=(0,),
-        windows=tuple(windows), positive=before is not None and before.op_type in ("Relu", "Sigmoid"),
+        called(node), "MaxPool", 2, dims, dtype, k=1, largest=True, values=read_name(node.outputs[0]), indices=None,
+        read=(0,), windows=tuple(windows), positive=before is not None and before.op_type in ("Relu", "Sigmoid"),
     )  # fmt: skip
 
 
-def _integers(value: ir.Value | None, types: Types) -> Integers | None:
+def integers_of(value: ir.Value | None, types: Types) -> Integers | None:
     """Of a tensor that a DequantizeLinear made from 8-bit integers with one scale."""
     node = value.producer() if value else None
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
@@ -310,7 +315,7 @@ def _integers(value: ir.Value | None, types: Types) -> Integers | None:
         return None
 
 
-def _read(value: ir.Value | None) -> str | None:
+def read_name(value: ir.Value | None) -> str | None:
     """The name of an output that something reads."""
     return value.name if value is not None and value.name and (value.uses() or value.is_graph_output()) else None
 

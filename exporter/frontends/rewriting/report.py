@@ -51,6 +51,7 @@ class Rewritten:
     profile: str
     replaced: list[Replaced]
     left: list[Left]
+    kept: list[Left]  # Gathers by indices, which may stay
     nodes: tuple[int, int]
     opset: tuple[int, int]
     outputs: list[Compared]
@@ -74,7 +75,7 @@ class Rewritten:
 
     def as_dict(self) -> dict[str, Any]:
         found = {name: value for name, value in vars(self).items() if name != "model"}
-        lists: dict[str, list[Any]] = {"replaced": self.replaced, "left": self.left, "outputs": self.outputs}
+        lists: dict[str, list[Any]] = {name: getattr(self, name) for name in ("replaced", "left", "kept", "outputs")}
         listed = {name: [asdict(each) for each in some] for name, some in lists.items()}
         return found | listed | {"ok": self.ok, "status": self.status}
 
@@ -99,6 +100,7 @@ class Rewritten:
         for (op, reason, remedy), nodes in self._left().items():
             more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
             out.append(f"left {op} {', '.join(nodes[:3])}{more}: {reason}; {remedy}")
+        out += [f"kept {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.kept]
         if self.opset[0] != self.opset[1]:
             out.append(f"opset raised from {self.opset[0]} to {self.opset[1]}, which the new nodes need")
         out.append(

@@ -6,7 +6,6 @@ import dataclasses
 import filecmp
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from exporter.errors import UserError, WriteError, spelled
 from exporter.formats.manifest import replace_files, writable
 from exporter.formats.model_file import reading
 from exporter.formats.quantisation import EXCLUDE, listed
+from exporter.formats.tflite import model_bytes
 from exporter.frontends.rewriting import OPERATORS
 from exporter.frontends.rewriting.check import (
     Compared,
@@ -35,11 +35,13 @@ from exporter.frontends.rewriting.check import (
     sessions,
     watched,
 )
-from exporter.frontends.rewriting.emit import LARGEST, Emission, Policy, emit, estimate, opset_needed
-from exporter.frontends.rewriting.find import DEFAULT, CannotReplace, Left, Request, find, inferred
+from exporter.frontends.rewriting.edit import names_of, prefix_for, replace
+from exporter.frontends.rewriting.emission import Policy
+from exporter.frontends.rewriting.emit import LARGEST, emit, estimate, opset_needed
+from exporter.frontends.rewriting.find import DEFAULT, CannotReplace, Left, Request, Types, find, inferred
 from exporter.frontends.rewriting.fold import folded, told
+from exporter.frontends.rewriting.gather import GATHERS, gathers
 from exporter.frontends.rewriting.report import Replaced, Rewritten
-from exporter.ir.graph import Graph
 from exporter.options import checked, nearest
 from exporter.passes.profiles import PROFILES
 from exporter.problem.grid import shown
@@ -74,6 +76,8 @@ def rewrite(
     policy = _policy(domain, calibrate, bits, profile, indices)
     if {"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"} & {*operators}:
         policy = dataclasses.replace(policy, reductions=False)
+    if "Gather" in operators or only is not None or not policy.floats:
+        policy = dataclasses.replace(policy, products=None if "Gather" in operators else 0)
     return _rewrite(
         Path(model), Path(out) if out else None, policy, domain=domain,
         calibrate=Path(calibrate) if calibrate else None, only=operators, check=check, progress=progress,
@@ -144,7 +148,7 @@ def _rewrite(
         raise UserError(f"{out} is a directory: name a file in it")
     proto, opset = _raised(before, policy, only, path.parent)
     policy = dataclasses.replace(policy, opset=opset[1])
-    model, found = _found(proto, path.parent, only)
+    model, found = _found(proto, path.parent, only, policy)
     if not found:
         others = sorted({n.op_type for n in model.graph.all_nodes()} & {*OPERATORS})
         hint = f"; {spelled('also', others[0])} replaces {others[0]}" if others else ""
@@ -155,14 +159,15 @@ def _rewrite(
     measured: dict[str, tuple[float, float]] = {}
     if calibrate is not None:
         progress("calibrating")
-        names = sorted(set(sources.values()))
+        names = sorted({sources[id(node)] for node, r in found if isinstance(r, Request) and not r.fetch})
         with sessions([watched(before, names)], path.parent) as (session,):
             calibration = calibration_data(calibrate, session)
             computed = [n for n in names if n not in calibration[0]]
             measured = ranges([run(session, feed, computed) | feed for feed in calibration], names)
     replaced, left, requests = [], [r for _, r in found if isinstance(r, Left)], []
+    numbers: dict[str, tuple[str, str]] = {}
     ours: list[str] = []
-    taken = _names(model)
+    taken = names_of(model)
     for node, request in found:
         if isinstance(request, Left):
             continue
@@ -174,11 +179,14 @@ def _rewrite(
                     "its calibration data is not finite", f"take {spelled('profile', 'minmax')}, which needs no range"
                 )
             announce(f"{request.about()}: {estimate(request, policy)}")
-            emission = emit(request, policy, x, _prefix(request, taken), None if policy.floats else its_domain)
+            its_domain = None if policy.floats else its_domain
+            emission = emit(request, policy, x, prefix_for(request, taken), its_domain, numbers)
         except CannotReplace as reason:
             left.append(Left(request.node, request.op, reason.args[0], reason.args[1]))
             continue
         progress(f"replacing {request.node}")
+        if emission.numbers:
+            numbers[request.indices or request.values or ""] = emission.numbers
         replace(model.graph, node, request, emission)
         ours += [new.name for new in emission.graph.nodes]
         replaced.append(
@@ -189,7 +197,7 @@ def _rewrite(
                 nodes=len(emission.graph.nodes),
                 error=emission.error,
                 rounding=emission.rounding,
-                domain=None if policy.floats else its_domain,
+                domain=its_domain,
                 ordered=request.ordered,
             )
         )
@@ -197,6 +205,8 @@ def _rewrite(
     if ours:
         model.metadata_props[EXCLUDE] = json.dumps([*listed(model.metadata_props.get(EXCLUDE, "[]")), *ours])
     after = ir.to_proto(model)
+    kept = [each for each in left if each.op in GATHERS and "Gather" not in only]
+    left = [each for each in left if each not in kept]
     order = {called: i for i, called in enumerate(r.node for r in wanted)}
     left.sort(key=lambda each: order.get(each.node, -1))
     outputs: list[Compared] = []
@@ -218,10 +228,15 @@ def _rewrite(
     counts = (len(before.graph.node), len(after.graph.node))
     if out is not None and replaced:
         progress("writing")
-        _write(after, path, out)
+        if out.suffix == ".tflite":
+            data = model_bytes(after, {"rewritten": path.name, "replaced": [each.was for each in replaced]})
+            with writable(out.parent):
+                replace_files({out: data})
+        else:
+            _write(after, path, out)
     return Rewritten(
-        file=path.name, profile=policy.profile, replaced=replaced, left=left, nodes=counts, opset=opset, outputs=outputs,
-        checked=times, unchecked=unchecked, model=after,
+        file=path.name, profile=policy.profile, replaced=replaced, left=left, kept=kept, nodes=counts, opset=opset,
+        outputs=outputs, checked=times, unchecked=unchecked, model=after,
     )  # fmt: skip
 
 
@@ -233,14 +248,30 @@ def _model(proto: onnx.ModelProto, folder: Path) -> ir.Model:
 
 
 def _found(
-    proto: onnx.ModelProto, folder: Path, only: tuple[str, ...]
+    proto: onnx.ModelProto, folder: Path, only: tuple[str, ...], policy: Policy
 ) -> tuple[ir.Model, list[tuple[ir.Node, Request | Left]]]:
     """The model for editing and its nodes of interest; constants are folded if a node would be left otherwise."""
     model, types = _model(proto, folder), inferred(proto)
-    found = list(find(model, types, only))
+    found = _wanted(model, types, only, policy)
     if any(isinstance(each, Left) for _, each in found):
-        found = list(find(model, told(model, types, folded(proto, folder)), only))
+        found = _wanted(model, told(model, types, folded(proto, folder)), only, policy)
     return model, found
+
+
+def _wanted(
+    model: ir.Model, types: Types, only: tuple[str, ...], policy: Policy
+) -> list[tuple[ir.Node, Request | Left]]:
+    """The nodes of interest, in the order of the graph; a Gather by default if every TopK that it reads is replaced."""
+    found = list(find(model, types, only))
+    if policy.products == 0:
+        return found
+    tops = {r.node: r.ordered for _, r in found if isinstance(r, Request) and r.op == "TopK"}
+    for node, each, chosen in gathers(model, types):
+        if "Gather" in only or chosen <= tops.keys():
+            ordered = all(tops.get(name, True) for name in chosen)
+            found.append((node, dataclasses.replace(each, ordered=ordered) if isinstance(each, Request) else each))
+    places = {id(node): i for i, node in enumerate(model.graph)}
+    return sorted(found, key=lambda pair: places.get(id(pair[0]), -1))
 
 
 def _raised(
@@ -248,7 +279,7 @@ def _raised(
 ) -> tuple[onnx.ModelProto, tuple[int, int]]:
     """The model in an opset that has the operators we write; the model as it is where that one is new enough."""
     now = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    asked = [r for _, r in _found(proto, folder, only)[1] if isinstance(r, Request)]
+    asked = [r for _, r in _found(proto, folder, only, policy)[1] if isinstance(r, Request)]
     need = max((opset_needed(r, policy) for r in asked), default=0)
     if now >= need:
         return proto, (now, now)
@@ -264,85 +295,21 @@ def _raised(
     return newer, (now, need)
 
 
-def _names(model: ir.Model) -> set[str | None]:
-    """Every name of the model: of nodes, of what they read and make, of inputs and constants."""
-    nodes = list(model.graph.all_nodes())
-    values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v]
-    values += [*model.graph.inputs, *model.graph.initializers.values()]
-    return {node.name for node in nodes} | {value.name for value in values}
-
-
-def _prefix(request: Request, taken: set[str | None]) -> str:
-    """What the new names begin with: no name of the model does."""
-    base = re.sub(r"\W+", "_", request.node).strip("_") or "node"
-    prefix = f"{base}_sorted_"
-    while any(name and name.startswith(prefix) for name in taken):
-        prefix += "_"
-    taken.add(prefix)
-    return prefix
-
-
-def replace(graph: ir.Graph, node: ir.Node, request: Request, emission: Emission) -> None:
-    """Our nodes in place of one; what only that one read goes too."""
-    made = _nodes(graph, emission.graph)
-    names = {request.values: emission.values, request.indices: emission.indices}
-    old = [value for value in node.outputs if value.name and names.get(value.name)]
-    new = [made[names[value.name] or ""] for value in old]
-    for before, after in zip(old, new, strict=True):
-        after.type, after.shape, name = before.type, before.shape, before.name
-        before.name = f"{emission.graph.prefix}replaced_{name}"
-        after.name = name
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    nodes = list({id(v.producer()): v.producer() for v in made.values() if v.producer()}.values())
-    graph.insert_before(node, [n for n in nodes if n is not None and n.graph is None])
-    read = list(node.inputs)
-    graph.remove(node, safe=True)
-    for value in read:
-        _forget(graph, value)
-
-
-def _forget(graph: ir.Graph, value: ir.Value | None) -> None:
-    """Remove what computed a value that nothing reads any more."""
-    if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
-        return
-    producer = value.producer()
-    if producer is None:
-        graph.initializers.pop(value.name or "", None)
-    elif not any(v.uses() or v.is_graph_output() for v in producer.outputs):
-        inputs = list(producer.inputs)
-        graph.remove(producer, safe=True)
-        for each in inputs:
-            _forget(graph, each)
-
-
-def _nodes(graph: ir.Graph, ours: Graph) -> dict[str, ir.Value]:
-    """Our nodes and constants as values of the model's graph, by name."""
-    known = [*(v for node in graph for v in node.outputs), *graph.inputs, *graph.initializers.values()]
-    values = {v.name or "": v for v in known}
-    made: dict[str, ir.Value] = {}
-    for name, tensor in ours.initializers.items():
-        constant = ir.serde.deserialize_tensor(tensor)
-        value = ir.Value(
-            name=name, const_value=constant, type=ir.TensorType(constant.dtype), shape=ir.Shape(tensor.dims)
-        )
-        graph.register_initializer(value)
-        values[name] = value
-    for node in ours.nodes:
-        attributes = [ir.serde.deserialize_attribute(a) for a in node.attribute]
-        new = ir.Node("", node.op_type, [values[i] for i in node.input], attributes, num_outputs=1, name=node.name)
-        new.outputs[0].name = node.output[0]
-        values[node.output[0]] = made[node.output[0]] = new.outputs[0]
-    return made
-
-
 def _checked(
     before: onnx.ModelProto, after: onnx.ModelProto, folder: Path, requests: list[tuple[Request, str]],
     replaced: list[Replaced], *, calibration: list[Feed], domain: Sequence[float] | None,
 ) -> tuple[list[Compared], int, list[Replaced]]:  # fmt: skip
     """Every output of the file as it is written, and every replaced tensor, which is made an output for that."""
-    names = [name for r, _ in requests for name in (r.values, r.indices) if name]
+    there: set[str | None] = {
+        name for node in after.graph.node for name in node.output
+    }  # without indices that only a Gather read
+    watch = [
+        [name for name in (r.values, r.indices) if name and name in there and (r.ordered or not r.fetch)]
+        for r, _ in requests
+    ]
+    names = [name for some in watch for name in some]
     outputs = [o.name for o in before.graph.output]
-    sources = sorted({x for _, x in requests})
+    sources = sorted({x for r, x in requests if not r.fetch})
     with sessions([watched(before, [*names, *sources]), watched(after, names)], folder) as (old, new):
         inputs = feeds(old, calibration, domain)
         made = {i.name for i in old.get_inputs()}
@@ -363,12 +330,8 @@ def _checked(
         written = [(run(old, feed, outputs), run(new, feed, outputs)) for feed in taken]
     seen = ranges([a for a, _ in pairs], sources)
     results = []
-    for one, (request, x) in zip(replaced, requests, strict=True):
-        found = [
-            compared(name, [(a[name], b[name]) for a, b in pairs], request)
-            for name in (request.values, request.indices)
-            if name
-        ]
+    for one, its, (request, x) in zip(replaced, watch, requests, strict=True):
+        found = [compared(name, [(a[name], b[name]) for a, b in pairs], request) for name in its]
         largest = max((abs(end) for end in seen.get(x, ())), default=0.0)
         error = one.error + one.rounding * largest
         results.append(dataclasses.replace(one, seen=seen.get(x), outputs=found, error=error))

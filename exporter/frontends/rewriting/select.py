@@ -16,13 +16,13 @@ entries take part as the largest finite number, and their index with a minus sig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isqrt
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from exporter.constructions.batcher import batcher
+from exporter.frontends.rewriting.onehot import blocks
 from exporter.ir.graph import Graph
 from exporter.ir.network import network
 from exporter.ir.trace import vector
@@ -142,7 +142,9 @@ class Rows:
         return self._restored(value, sign), g.add("Add", [inner, outer])
 
     def ordered(self, v: str, number: str, m: int, read: Sequence[int], *, values: bool) -> tuple[str | None, str]:
-        """Values, or None, and indices at the positions that are read, of m entries with index + 1 in `number`.
+        """Values, or None, and indices at the positions that are read, as numbers of the graph's type.
+
+        `v` has m entries, and `number` the index + 1 of each.
 
         The place of entry j is j, plus the later entries that come before it, less the earlier ones that it comes before.
         """
@@ -161,8 +163,7 @@ class Rows:
             value = self._restored(value, found)
         ends = g.constant(0), g.constant(self.d - 1)  # for rows with NaN, whose places mean nothing
         at = g.add("Sub", [self._abs(found), g.constant(1)])
-        at = g.add("Min", [g.add("Max", [at, ends[0]]), ends[1]])
-        return value, g.add("Cast", [at], to=TensorProto.INT64)
+        return value, g.add("Min", [g.add("Max", [at, ends[0]]), ends[1]])
 
     def _product(self, row: str, hit: str) -> str:
         """[N, m] times [N, m, k] as [N, k]."""
@@ -208,10 +209,3 @@ class Rows:
         if op == "ReduceSum" or self.opset >= 18:
             return self.graph.add(op, [name, self.graph.shape([axis])], **more)
         return self.graph.add(op, [name], axes=[axis], **more)
-
-
-def blocks(d: int) -> tuple[int, int]:
-    """n blocks of b, about sqrt(d) each, that hold d entries with the least padding."""
-    sizes = range(max(isqrt(d) * 3 // 4, 1), isqrt(d) * 4 // 3 + 2)
-    b = min(sizes, key=lambda b: (-d % b, abs(b * b - d)))
-    return -(-d // b), b

@@ -17,9 +17,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import exporter
-from exporter.cli.commands import THEORY
 from exporter.cli.console import main as console
 from exporter.cli.parser import VERBS, main
+from exporter.cli.theory import COMMANDS as THEORY
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import install
 from exporter.options import OPTIONS

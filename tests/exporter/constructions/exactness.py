@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.build import build, to_onnx
-from exporter.options import Options
 from exporter.problem.families import UNITS
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import Task
 from tests.running import run
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 def answers(construction: str, task: Task, x: Array, grid: Grid | None = None, **options: Any) -> Array:
     """What the model that the exporter would write returns for data x, through onnxruntime."""
-    model = build(task, Options(construction=construction, grid=grid or Grid(), **options))
+    model = build(Spec(task, construction, **options).on(grid or Grid()))
     assert model.exact_on_grid or task.may_round
     return run(to_onnx(model), x)
 

@@ -11,9 +11,9 @@ import pytest
 from exporter.build import build, to_onnx
 from exporter.constructions.batcher import Stage, merge_exchange, pruned, shallowest, staged
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
+from exporter.problem.spec import Spec
 from tests.exporter.constructions.exactness import data
 from tests.running import run, session
 
@@ -138,7 +138,7 @@ def test_pruning_keeps_the_wanted_ranks(d: int) -> None:
 
 @pytest.mark.parametrize("task", [tasks.median(2048), tasks.sort(2048)], ids=["median", "sort"])
 def test_depth_and_width_at_2048(task: tasks.Task) -> None:
-    counted = build(task, Options(construction="batcher", inputs="grid")).accounting
+    counted = build(Spec(task, "batcher", inputs="grid")).accounting
     assert counted.depth - 1 <= 66
     assert counted.width <= 1.5 * 2048
     assert counted.max_weight == 1
@@ -147,7 +147,7 @@ def test_depth_and_width_at_2048(task: tasks.Task) -> None:
 @pytest.mark.parametrize("d", [1, 2, 3, 5, 9, 25, 64, 100])
 def test_depth_and_width(d: int) -> None:
     levels = (d - 1).bit_length()
-    counted = build(tasks.sort(d), Options(construction="batcher", inputs="grid")).accounting
+    counted = build(Spec(tasks.sort(d), "batcher", inputs="grid")).accounting
     assert counted.depth - 1 == {5: 5, 9: 7, 25: 13}.get(d, levels * (levels + 1) // 2)
     assert counted.width <= 1.5 * d
 
@@ -155,14 +155,14 @@ def test_depth_and_width(d: int) -> None:
 def test_the_bare_network_needs_no_grid() -> None:
     """Comparators are right on any reals; only the float that is returned may round."""
     x = np.random.default_rng(3).random((200, 9))
-    got = run(to_onnx(build(tasks.sort(9), Options(construction="batcher", dtype="float64", inputs="grid"))), x)
+    got = run(to_onnx(build(Spec(tasks.sort(9), "batcher", dtype="float64", inputs="grid"))), x)
     assert np.allclose(got, np.sort(x, axis=1), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("batch", [None, 1])
 @pytest.mark.parametrize("d", [2, 9, 25, 32, 33, 64, 65, 257])
 def test_medians_in_files_for_single_vectors(d: int, batch: int | None) -> None:
-    model = session(to_onnx(build(tasks.median(d), Options("batcher", profile="fused", tune="latency", batch=batch))))
+    model = session(to_onnx(build(Spec(tasks.median(d), "batcher", profile="fused", tune="latency", batch=batch))))
     for family in UNITS:
         for row in data(family, 3, d):
             assert run(model, row[None]).item() == np.float32(np.median(row.astype(np.float64))), family
@@ -170,7 +170,7 @@ def test_medians_in_files_for_single_vectors(d: int, batch: int | None) -> None:
 
 @pytest.mark.parametrize("d", [2, 7, 25, 32])
 def test_few_wires_are_two_products_a_stage(d: int) -> None:
-    proto = to_onnx(build(tasks.sort(d), Options("batcher", profile="fused", tune="latency")))
+    proto = to_onnx(build(Spec(tasks.sort(d), "batcher", profile="fused", tune="latency")))
     for family in UNITS:
         x = data(family, 20, d)
         assert np.array_equal(run(proto, x), np.sort(x, axis=1)), family

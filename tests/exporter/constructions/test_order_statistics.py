@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from exporter.build import build, to_onnx
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from tests.exporter.constructions.exactness import all_inputs, answers, data, numpy_quantile
 from tests.running import run
 
@@ -152,7 +152,7 @@ def test_certificates_prove_the_answer(construction: str, d: int) -> None:
 def test_an_interpolation_is_as_near_as_stated(q: float, bits: int, dtype: Any, profile: str) -> None:
     """Against rational numbers: weights that are multiples of powers of two round too, and may be all but 0 or 1."""
     grid, d = Grid(bits=bits), 4
-    model = build(tasks.quantile(d, [q]), Options("batcher", grid=grid, dtype=dtype, profile=profile, inputs="grid"))
+    model = build(Spec(tasks.quantile(d, [q]), "batcher", dtype=dtype, profile=profile, inputs="grid").on(grid))
     x = np.concatenate([data(family, 20, d, grid, dtype) for family in UNITS])
     low, part = divmod(Fraction(q if q != 1 / 3 else Fraction(1, 3)) * (d - 1), 1)
     k = int(low)

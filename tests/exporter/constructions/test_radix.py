@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +15,9 @@ from exporter.build import build, to_onnx
 from exporter.constructions.radix import Digits, even_digits, radix
 from exporter.ir.network import Network, network
 from exporter.ir.trace import vector
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from tests.running import run, session
 from tests.tiers import telling
 
@@ -47,20 +47,21 @@ def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows
 def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str, tune: str) -> None:
     """The shortest files, with digits of one size, with a shorter first one, and with a single one."""
     bins = min(bins, 2**bits)
-    options = Options("radix", grid=Grid(bits=bits), profile=profile, tune=tune, radix=bins)  # type: ignore[arg-type]
+    spec = Spec(tasks.median(d), "radix", bits=bits, profile=profile, tune=tune, radix=bins)  # type: ignore[arg-type]
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
-    assert np.array_equal(run(to_onnx(build(tasks.median(d), options)), x)[:, 0], np.median(x, axis=1))
-    both = build(tasks.rank(d, [d - 1, d]), options)
+    assert np.array_equal(run(to_onnx(build(spec)), x)[:, 0], np.median(x, axis=1))
+    both = build(replace(spec, task=tasks.rank(d, [d - 1, d])))
     assert np.array_equal(run(to_onnx(both), x), np.sort(x, axis=1)[:, -2:])
 
 
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_files_for_grid_inputs_are_within_a_step_off_the_grid(tune: str) -> None:
     """The shorter end of a fused file is for entries that are on the grid for certain: here one between would spoil it."""
-    options = Options("radix", grid=Grid(bits=4), profile="fused", tune=tune, inputs="grid", dtype="float64")  # type: ignore[arg-type]
+    task, kind = tasks.median(4), "float64"
+    spec = Spec(task, "radix", bits=4, profile="fused", tune=tune, inputs="grid", dtype=kind)  # type: ignore[arg-type]
     rng = np.random.default_rng(7)
     x = np.clip((rng.integers(0, 17, (4000, 4)) + rng.choice([0.0, 0.5, -0.25, 0.99], (4000, 4))) / 16, 0, 1)
-    error = np.abs(run(to_onnx(build(tasks.median(4), options)), x)[:, 0] - np.median(x, axis=1))
+    error = np.abs(run(to_onnx(build(spec)), x)[:, 0] - np.median(x, axis=1))
     assert error.max() < 1 / 16
 
 
@@ -68,7 +69,7 @@ def test_files_for_grid_inputs_are_within_a_step_off_the_grid(tune: str) -> None
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_the_mean_of_two_ranks_rounds_once(tune: str, profile: str) -> None:
     """Two of 24 bits whose mean has 25, near and far: numpy rounds it once; a sum of more than two parts may do so twice."""
-    model = session(to_onnx(build(tasks.median(2), Options("radix", profile=profile, tune=tune))))  # type: ignore[arg-type]
+    model = session(to_onnx(build(Spec(tasks.median(2), "radix", profile=profile, tune=tune))))  # type: ignore[arg-type]
     rng = np.random.default_rng(5)
     low = rng.integers(2**23, 2**24, 20_000)
     high = np.minimum(low + rng.integers(0, 2 ** rng.integers(1, 24, 20_000)), 2**24)
@@ -98,24 +99,24 @@ def test_off_the_grid_within_one_step(form: str, rows: bool, data: st.DataObject
 def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
     if profile == "dense" and (d > 64 or (d == 64 and tune in ("depth", "latency"))):
         d = 10  # a dense chain of that size is no use to anyone
-    model = build(tasks.median(d), Options("radix", profile=profile, tune=tune))  # type: ignore[arg-type]
+    model = build(Spec(tasks.median(d), "radix", profile=profile, tune=tune))  # type: ignore[arg-type]
     assert model.dtype == "float32"
     proto = session(to_onnx(model))
     rng = np.random.default_rng(d)
     for name, family in UNITS.items():
-        x = model.options.grid.values(family(rng, 12, d, 2**24)).astype(np.float32)
+        x = model.spec.grid.values(family(rng, 12, d, 2**24)).astype(np.float32)
         assert np.array_equal(run(proto, x)[:, 0], np.median(x, axis=1)), name
 
 
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bits", [24, 48])
 def test_2048_entries(bits: int, profile: str) -> None:
-    model = build(tasks.median(2048), Options("radix", grid=Grid(bits=bits), profile=profile))
+    model = build(Spec(tasks.median(2048), "radix", bits=bits, profile=profile))
     assert model.dtype == ("float32" if bits == 24 else "float64")
     proto = session(to_onnx(model))
     rng = np.random.default_rng(0)
     for name, family in UNITS.items():
-        x = model.options.grid.values(family(rng, 4, 2048, 2**bits)).astype(model.dtype)
+        x = model.spec.grid.values(family(rng, 4, 2048, 2**bits)).astype(model.dtype)
         assert np.array_equal(run(proto, x)[:, 0], np.median(x, axis=1)), name
 
 
@@ -123,7 +124,7 @@ def test_2048_entries(bits: int, profile: str) -> None:
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
     """Off the grid a factored file is the exact median of the data rounded to it: half a step, and the mean's rounding."""
-    model = build(tasks.median(10), Options("radix", profile=profile, tune=tune))  # type: ignore[arg-type]
+    model = build(Spec(tasks.median(10), "radix", profile=profile, tune=tune))  # type: ignore[arg-type]
     proto = session(to_onnx(model))
     rng = np.random.default_rng(1)
     centre = rng.random((4000, 1)) * rng.choice([1, 1e-3, 1e-6], (4000, 1))
@@ -136,8 +137,7 @@ def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
 @pytest.mark.parametrize("construction", ["radix", "depth3", "batcher"])
 @pytest.mark.parametrize("profile", ["structured", "fused", "dense"])
 def test_certificates(construction: str, profile: str) -> None:
-    options = Options(construction, grid=Grid(bits=16), profile=profile, certificate=True)
-    model = build(tasks.median(10), options)
+    model = build(Spec(tasks.median(10), construction, bits=16, profile=profile, certificate=True))
     proto = to_onnx(model)
     x = np.concatenate([f(np.random.default_rng(2), 5, 10, 2**16) for f in UNITS.values()]) / 2.0**16
     got = run(proto, x.astype(model.dtype))
@@ -151,7 +151,7 @@ def test_certificates(construction: str, profile: str) -> None:
 @pytest.mark.parametrize(("bins", "depth", "width"), [(16, 13, 32), (4, 25, 8), (2, 49, 4)])
 def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> None:
     d = 2048
-    model = build(tasks.median(d, "lower"), Options("radix", radix=bins, tune="width", inputs="grid"))
+    model = build(Spec(tasks.median(d, "lower"), "radix", radix=bins, tune="width", inputs="grid"))
     assert model.accounting.depth == depth
     assert model.accounting.width <= width * d
 
@@ -159,24 +159,24 @@ def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> Non
 @pytest.mark.parametrize("bins", [2, 4, 8])
 def test_size_with_the_mean_of_two_ranks(bins: int) -> None:
     d = 2048
-    model = build(tasks.median(d), Options("radix", radix=bins, tune="width"))
+    model = build(Spec(tasks.median(d), "radix", radix=bins, tune="width"))
     assert model.accounting.size <= 130 * d
-    single = build(tasks.median(d, "lower"), Options("radix", radix=bins, tune="width")).accounting
+    single = build(Spec(tasks.median(d, "lower"), "radix", radix=bins, tune="width")).accounting
     assert model.accounting.size <= 1.1 * single.size
 
 
 def test_several_ranks_and_quantiles() -> None:
     x = np.random.default_rng(3).integers(0, 2**24, (50, 101), endpoint=True) / 2.0**24
-    model = build(tasks.quantile(101, [0.25, 0.5, 0.75]), Options("radix"))
+    model = build(Spec(tasks.quantile(101, [0.25, 0.5, 0.75]), "radix"))
     assert np.array_equal(run(to_onnx(model), x.astype(model.dtype)), np.quantile(x, [0.25, 0.5, 0.75], axis=1).T)
     for op in ("max", "min"):
-        model = build(tasks.extremum(101, op), Options("radix"))
+        model = build(Spec(tasks.extremum(101, op), "radix"))
         assert np.array_equal(run(to_onnx(model), x.astype(model.dtype))[:, 0], getattr(np, op)(x, axis=1))
 
 
 def test_a_million_entries() -> None:
     d = 1_000_000
-    model = build(tasks.median(d), Options("radix", profile="structured"))
+    model = build(Spec(tasks.median(d), "radix", profile="structured"))
     written = to_onnx(model)
     assert written.ByteSize() < 20e6
     proto, rng = session(written), np.random.default_rng(4)

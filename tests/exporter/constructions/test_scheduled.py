@@ -13,19 +13,17 @@ from exporter.analysis.evaluate import evaluate
 from exporter.constructions.scheduled import runs
 from exporter.ir.network import network
 from exporter.ir.trace import vector
-from exporter.options import Options
 from exporter.planning.goal import Goal
 from exporter.problem.families import FAMILIES
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
+from exporter.problem.task import rank
 from tests.exporter.planning.planners import planner
 
 BITS = 24
 CASES: dict[str, dict[str, Any]] = {
     "depth5": {},
-    "depth5 lean": {"blocks": "lean"},
     "depth5 gamma": {"gamma": 0.12},
     "linear46": {"failure": 1e-2},
-    "linear46 lean": {"failure": 1e-2, "blocks": "lean"},
     "compact 9": {"depth": 9},
     **{f"compact {depth}": {"depth": depth} for depth in (12, 13, 15, 16)},
     "linear18": {},
@@ -68,7 +66,7 @@ def test_construction(case: str, d: int) -> None:
 def test_any_ranks(name: str) -> None:
     d, ranks = 128, [1, 32, 33, 100, 128]
     x = vector(d)
-    found = planner(name)(x, ranks, Options(name, grid=Grid(bits=BITS), seed=3, failure=1e-2))
+    found = planner(name)(x, ranks, Spec(rank(d, ranks), name, bits=BITS, seed=3, failure=1e-2))
     values, failure, names = found.values, found.failure, found.names
     assert failure.bound <= 4e-2
     batch = FAMILIES["uniform"](np.random.default_rng(8), 40, d, BITS)

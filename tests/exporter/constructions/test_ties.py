@@ -12,10 +12,10 @@ from exporter.build import Built, build, to_onnx
 from exporter.cli.parser import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.library import export
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.verify import verify
 from tests.running import run
@@ -23,11 +23,9 @@ from tests.tiers import telling
 
 PIXELS = Grid(0, 255, 8)
 LOOSE = {"failure": 1e-2}
-LEAN = {"failure": 1e-2, "blocks": "lean"}
 SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "depth5": ("depth5", {}),
     "linear46": ("linear46", LOOSE),
-    "linear46 lean": ("linear46", LEAN),
     "compact 7": ("compact", {"depth": 7}),
     "compact 9": ("compact", {"depth": 9}),
     "compact 13": ("compact", {"depth": 13}),
@@ -41,7 +39,7 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
 def built(case: str, d: int, grid: Grid, **options: Any) -> Built:
     name, ask = SAMPLED[case]
     task = tasks.extremum(d, "max") if "max" in name else tasks.median(d)
-    return build(task, Options(name, grid=grid, **ask, **options))
+    return build(Spec(task, name, **ask, **options).on(grid))
 
 
 def hostile(grid: Grid, d: int, n: int) -> np.ndarray:
@@ -82,16 +80,16 @@ def test_ties_are_no_worse_than_distinct_entries(case: str, d: int, grid: Grid) 
     assert got.min() >= grid.lo
     assert got.max() <= grid.hi
     # three standard deviations: the bound holds for every input, over the seeds
-    bound = model.failure_bound * len(x)
+    bound = model.failure.bound * len(x)
     assert wrong(model, x, got).sum() <= bound + 3 * bound**0.5 + 1
 
 
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
-@pytest.mark.parametrize(("case", "d"), [("depth5", 65), ("linear46", 65), ("linear46 lean", 257)])
+@pytest.mark.parametrize(("case", "d"), [("depth5", 65), ("linear46", 65)])
 def test_fused_files_answer_as_the_network_where_it_fails(case: str, d: int, tune: str) -> None:
     """What tells equal entries apart is another formula there: the same answers, the wrong ones too."""
     grid, (name, ask) = Grid(bits=6), SAMPLED[case]
-    model = build(tasks.median(d), Options(name, grid=grid, profile="fused", tune=tune, **(ask | {"failure": 0.4})))  # type: ignore[arg-type]
+    model = build(Spec(tasks.median(d), name, profile="fused", tune=tune, **ask | {"failure": 0.4}).on(grid))  # type: ignore[arg-type]
     rng = np.random.default_rng(d)
     few = grid.values(np.sort(rng.integers(0, 3, (60, d)), axis=1) + 20)
     x = np.concatenate([hostile(grid, d, 12), few, few[:, ::-1]])
@@ -109,7 +107,7 @@ def test_open_intervals_need_no_bits(case: str) -> None:
     assert wrong(model, x, evaluate(model.network, x)).mean() <= 0.01
 
 
-@pytest.mark.parametrize("case", ["depth5", "linear46", "linear46 lean"])
+@pytest.mark.parametrize("case", ["depth5", "linear46"])
 def test_without_bits_for_offsets_every_wrong_answer_is_flagged(case: str) -> None:
     grid, d = Grid(bits=43), 64
     model = built(case, d, grid, certificate=True)
@@ -135,10 +133,9 @@ def test_offsets_are_taken_before_a_smaller_dtype() -> None:
 
 def test_ties_are_described(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for bits, ties in ((8, "exact"), (43, "capacity")):
-        options = Options("linear46", grid=Grid(bits=bits), certificate=True, failure=1e-2)
-        made = export(tasks.median(33), options, tmp_path)
+        made = export(Spec(tasks.median(33), "linear46", bits=bits, certificate=True, failure=1e-2), tmp_path)
         about = describe(made.path)
-        assert about["description"]["ties"] == made.model.ties == ties
+        assert about["description"]["ties"] == ties
         assert ("Export with a certificate" in "\n".join(describe_lines(about))) == (ties == "capacity")
         assert verify(made.path, 20).kept
     assert main(["--d", "33", "--construction", "depth5", "--bits", "46", "--out", str(tmp_path)]) == 0
@@ -150,8 +147,6 @@ def test_constructions_that_need_offsets() -> None:
 
 
 def test_no_failure_on_distinct_entries_is_no_promise_for_equal_ones() -> None:
-    with_room, without = (
-        build(tasks.rank(32, [16]), Options("linear46", grid=Grid(bits=bits), failure=1e-15)) for bits in (24, 44)
-    )
-    assert (with_room.failure_bound, with_room.ties, with_room.exact_on_grid) == (0, "exact", True)
-    assert (without.failure_bound, without.ties, without.exact_on_grid) == (0, "capacity", False)
+    with_room, without = (build(Spec(tasks.rank(32, [16]), "linear46", bits=bits, failure=1e-15)) for bits in (24, 44))
+    assert (with_room.failure.bound, with_room.ties, with_room.exact_on_grid) == (0, "exact", True)
+    assert (without.failure.bound, without.ties, without.exact_on_grid) == (0, "capacity", False)

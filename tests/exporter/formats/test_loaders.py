@@ -14,11 +14,11 @@ from exporter.cli.parser import main
 from exporter.errors import UserError
 from exporter.formats.model_file import decode
 from exporter.formats.session import Session
-from exporter.library import checked_all, export_model, file_name, question, requests
-from exporter.options import Options
+from exporter.library import export_model
 from exporter.passes.profiles import prove_profile
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
+from exporter.specs import checked_all, file_name, question, requests
 from exporter.tools.verify import verify
 
 CONSTRUCTIONS = ("radix", "depth3", "batcher")
@@ -49,8 +49,7 @@ def test_a_fixed_batch(construction: str, profile: str, tmp_path: Path) -> None:
 
 
 def test_file_names_tell_the_choice() -> None:
-    options = Options("batcher", grid=Grid(), dtype="auto", profile="matmul", batch=1)
-    assert file_name(median(5), options) == "median-batcher-d5-matmul-batch1.onnx"
+    assert file_name(Spec(median(5), "batcher", profile="matmul", batch=1)) == "median-batcher-d5-matmul-batch1.onnx"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_no_two_choices_share_a_name(one: dict[str, Any], other: dict[str, Any])
     for given in (dict(one), dict(other)):
         construction = given.pop("construction", "batcher")
         task = question(64, given)
-        names |= {file_name(task, wanted) for wanted in requests(task, [construction], checked_all(given))}
+        names |= {file_name(wanted) for wanted in requests(task, [construction], checked_all(given))}
     assert len(names) == 2
     assert max(map(len, names)) < 200
 
@@ -92,7 +91,7 @@ def test_the_command_line_takes_both(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_batch_of_none_is_refused() -> None:
     with pytest.raises(UserError, match="batch must be from 1 to 2147483647, not 0"):
-        Options("radix", batch=0)
+        export_model(9, "radix", batch=0)
 
 
 def _edited(path: Path, edit: str) -> onnx.ModelProto:

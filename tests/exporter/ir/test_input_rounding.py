@@ -15,15 +15,15 @@ import pytest
 from exporter.analysis.contract import dense_bits, structured_bits
 from exporter.build import Built, build, output_error, to_onnx, trace
 from exporter.cli.parser import main
-from exporter.constructions import CONSTRUCTIONS, lookup
+from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import ContractError, UserError
-from exporter.ir.input_rounding import guard_of, guarded
+from exporter.ir.input_rounding import Guard, guard_of, guarded
 from exporter.ir.network import network
-from exporter.ir.trace import relu, vector
-from exporter.options import Options
+from exporter.ir.trace import vector
 from exporter.problem import task as tasks
 from exporter.problem.families import OFF_GRID
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import Task
 from tests.running import run
 from tests.tiers import telling
@@ -71,12 +71,12 @@ def beyond(task: Task, grid: Grid, x: Array, got: Array, allowed: float) -> int:
 def failures(model: Built, task: Task, x: Array) -> int:
     assert model.off_grid_error is not None
     proto = to_onnx(model)
-    wrong = [beyond(task, model.options.grid, x, run(proto, x), model.off_grid_error)]
+    wrong = [beyond(task, model.spec.grid, x, run(proto, x), model.off_grid_error)]
     for level in (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_BASIC):
         options = ort.SessionOptions()
         options.graph_optimization_level, options.log_severity_level = level, 3
         got = ort.InferenceSession(proto.SerializeToString(), options).run(None, {"x": x})[0]
-        wrong.append(beyond(task, model.options.grid, x, got, model.off_grid_error))
+        wrong.append(beyond(task, model.spec.grid, x, got, model.off_grid_error))
     return max(wrong)
 
 
@@ -92,7 +92,7 @@ def one_of_each_domain(case: tuple[str, tuple[float, float, int], str]) -> bool:
 )
 def test_every_finite_number_of_any_domain(construction: str, domain: tuple[float, float, int], profile: Any) -> None:
     grid = Grid(*domain)
-    model = build(tasks.median(4), Options(construction, grid=grid, profile=profile))
+    model = build(Spec(tasks.median(4), construction, profile=profile).on(grid))
     assert failures(model, model.task, hostile(grid, 4, model.dtype)) == 0
 
 
@@ -108,7 +108,7 @@ def test_every_finite_number_of_any_domain(construction: str, domain: tuple[floa
 )  # fmt: skip
 def test_every_task(construction: str, task: Task, profile: Any) -> None:
     for grid in (Grid(), Grid(-1, 1, 16)):
-        model = build(task, Options(construction, grid=grid, profile=profile))
+        model = build(Spec(task, construction, profile=profile).on(grid))
         assert failures(model, task, hostile(grid, task.d, model.dtype)) == 0
 
 
@@ -116,17 +116,17 @@ def test_every_task(construction: str, task: Task, profile: Any) -> None:
 @pytest.mark.parametrize("name", [n for n in FOR_ANY if n not in ("radix", "depth3", "batcher")])
 def test_sampled_files_fail_no_more_often_than_they_say(name: str, profile: Any) -> None:
     task = tasks.extremum(32, "max") if name.endswith("-max") else tasks.median(32)
-    failure = Options.failure if name == "tree-max" else 0.02
-    model = build(task, Options(name, grid=Grid(-1, 1, 12), profile=profile, failure=failure))
-    x = hostile(model.options.grid, 32, model.dtype, 25)
-    assert failures(model, task, x) <= model.failure_bound * len(x) + 4 * (model.failure_bound * len(x)) ** 0.5
+    failure = Spec.failure if name == "tree-max" else 0.02
+    model = build(Spec(task, name, domain=(-1, 1), bits=12, profile=profile, failure=failure))
+    x = hostile(model.spec.grid, 32, model.dtype, 25)
+    assert failures(model, task, x) <= model.failure.bound * len(x) + 4 * (model.failure.bound * len(x)) ** 0.5
 
 
 def test_the_files_that_were_wrong() -> None:
     """All defaults, plain random float32 and clustered data."""
     rng = np.random.default_rng(0)
     for name, d, grid in (("radix", 9, Grid(bits=20)), ("depth3", 25, Grid())):
-        model = build(tasks.median(d), Options(name, grid=grid))
+        model = build(Spec(tasks.median(d), name).on(grid))
         near = rng.random((2000, 1)) + rng.normal(0, grid.step / 4, (2000, d))
         for values in (rng.random((2000, d)), near):
             x = np.clip(values, 0, 1).astype(model.dtype)
@@ -137,7 +137,7 @@ def test_the_files_that_were_wrong() -> None:
 def test_the_bound_is_reached_and_true_where_the_mantissa_ends() -> None:
     """[-1000, 1000] in float32 at 24 bits rounds twice: more than half a step off, never more than 3/4."""
     grid = Grid(-1000, 1000, 24)
-    model = build(tasks.median(1), Options("batcher", grid=grid, dtype="float32", profile="structured"))
+    model = build(Spec(tasks.median(1), "batcher", dtype="float32", profile="structured").on(grid))
     assert model.off_grid_error == 0.75 * grid.step
     x = np.random.default_rng(0).uniform(-1000, 1000, (200_000, 1)).astype(np.float32)
     error = np.abs(run(to_onnx(model), x).astype(np.float64) - x).max()
@@ -151,7 +151,7 @@ def test_the_bound_is_reached_and_true_where_the_mantissa_ends() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_certificates_count_the_rounded_data(construction: str, profile: Any) -> None:
     grid = Grid(-1, 1, 10)
-    model = build(tasks.median(7), Options(construction, grid=grid, profile=profile, certificate=True))
+    model = build(Spec(tasks.median(7), construction, profile=profile, certificate=True).on(grid))
     x = hostile(grid, 7, model.dtype)
     got = run(to_onnx(model), x).astype(np.float64)
     seen = np.clip(x.astype(np.float64), -1, 1)
@@ -167,7 +167,7 @@ def test_certificates_count_the_rounded_data(construction: str, profile: Any) ->
     [(Grid(), "float32", 2), (Grid(bits=16), "float32", 3), (Grid(), "float64", 3), (Grid(-1, 1), "float64", 4)],
 )
 def test_the_layers_that_are_added(grid: Grid, dtype: Any, layers: int) -> None:
-    guarded = build(tasks.median(6), Options("batcher", grid=grid, dtype=dtype, profile="structured"))
+    guarded = build(Spec(tasks.median(6), "batcher", dtype=dtype, profile="structured").on(grid))
     assert guarded.description()["guard_layers"] == layers
     assert guarded.accounting.widths[:layers] == (6,) * layers
 
@@ -175,27 +175,28 @@ def test_the_layers_that_are_added(grid: Grid, dtype: Any, layers: int) -> None:
 @pytest.mark.parametrize("name", FOR_ANY)
 def test_the_rest_of_the_network_is_the_bare_one(name: str) -> None:
     task = tasks.extremum(32, "max") if name.endswith("-max") else tasks.median(32)
-    failure = Options.failure if name in ("radix", "depth3", "batcher", "tree-max") else 0.02
-    options = Options(name, grid=Grid(bits=12), dtype="float64", profile="structured", failure=failure)
-    bare, guarded = (build(task, replace(options, inputs=inputs)).accounting for inputs in ("grid", "any"))
+    failure = Spec.failure if name in ("radix", "depth3", "batcher", "tree-max") else 0.02
+    spec = Spec(task, name, bits=12, dtype="float64", profile="structured", failure=failure)
+    bare, guarded = (build(replace(spec, inputs=inputs)).accounting for inputs in ("grid", "any"))
     assert guarded.widths == (32, 32, 32, *bare.widths)
     assert guarded.modules == (*["round and clamp"] * 3, *bare.modules)
 
 
 def test_the_contract_proves_the_rounding_or_refuses() -> None:
     """A guard rounds in the mantissa it was made for, and only where all data passes it."""
-    task, options = tasks.median(3), Options("batcher", grid=Grid(bits=8))
+    spec = Spec(tasks.median(3), "batcher", bits=8)
     for dtype, other in (("float32", "float64"), ("float64", "float32")):
-        net, _ = trace(lookup("batcher"), task, options, rounded=dtype)  # type: ignore[arg-type]
+        net, _ = trace(spec, rounded=dtype)  # type: ignore[arg-type]
         for bits in (structured_bits, dense_bits):
             assert bits(net, 2.0**-8).exact_in(dtype)  # type: ignore[arg-type]
             assert not bits(net, 2.0**-8).exact_in(other)  # type: ignore[arg-type]
     x = vector(2)
-    for c in (2.0**15, 2.0**16 + 1, 2.0**17):  # not 2^24 steps
-        v = relu(1.0 - relu(relu(c - x) - (c - 1)))
-        assert not structured_bits(network(x, v), 2.0**-8).exact_in("float32")
     v = guarded(Grid(bits=8), x, 24)
-    assert guard_of(v) is not None
+    assert isinstance(v, Guard)
+    assert structured_bits(network(x, v), 2.0**-8).exact_in("float32")
+    for c in (2.0**15, 2.0**16 + 1, 2.0**17):  # not 2^24 steps
+        assert not structured_bits(network(x, replace(v, c=c)), 2.0**-8).exact_in("float32")
+    assert guard_of(v) is v
     assert guard_of(v + x) is None
 
 
@@ -214,7 +215,7 @@ def test_bare_networks_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "Nothing is promised off the grid" in text
     assert "the contract is kept; nothing is promised on off-grid" in text
     with pytest.raises(UserError, match="inputs must be one of any, grid"):
-        Options("radix", inputs="some")  # type: ignore[arg-type]
+        build(Spec(tasks.median(3), "radix", inputs="some"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,6 @@ def test_ranges_that_no_float_resolves(lo: float, hi: float, message: str) -> No
 
 def test_a_range_too_long_for_the_dtype() -> None:
     with pytest.raises(ContractError, match="too near the largest float32"):
-        build(tasks.median(3), Options("batcher", grid=Grid(-3e38, 3e38, 8), dtype="float32"))
+        build(Spec(tasks.median(3), "batcher", domain=(-3e38, 3e38), bits=8, dtype="float32"))
     with pytest.raises(ContractError, match="overflows float32"):
-        build(tasks.median(5), Options("depth3", grid=Grid(-3e37, 3e37, 16), dtype="float32", profile="dense"))
+        build(Spec(tasks.median(5), "depth3", domain=(-3e37, 3e37), bits=16, dtype="float32", profile="dense"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from exporter.build import build, to_onnx
@@ -15,11 +16,11 @@ from exporter.cli.parser import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.library import export, median, rank, sort
-from exporter.options import Options
 from exporter.passes.comparators import made_of_comparators
 from exporter.passes.profiles import prove_profile
 from exporter.problem import task as tasks
 from exporter.problem.families import FLOATS
+from exporter.problem.spec import Spec
 from exporter.problem.task import Task
 from exporter.tools.verify import verify
 from tests.catalogue import construction_case
@@ -34,7 +35,7 @@ TASKS = [
 
 
 def answers(task: Task, x: Any, construction: str = "batcher", **options: Any) -> Any:
-    return run(to_onnx(build(task, Options(construction, profile="minmax", **options))), x)
+    return run(to_onnx(build(Spec(task, construction, profile="minmax", **options))), x)
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -71,10 +72,10 @@ def test_a_nan_is_the_answer_as_in_numpy(where: int) -> None:
 
 
 def test_the_file_says_so_and_verify_holds_it_to_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = export(tasks.median(10), Options("batcher", profile="minmax"), tmp_path)
+    found = export(Spec(tasks.median(10), "batcher", profile="minmax"), tmp_path)
     about = found.entry["description"]
     assert (about["inputs"], about["off_grid_error"], about["guard_layers"]) == ("floats", 0.0, 0)
-    assert prove_profile(to_onnx(found.model)).profile == "minmax"
+    assert prove_profile(onnx.load(found.path)).profile == "minmax"
     result = verify(found.path)
     assert result.kept
     rows = {f.family: f for f in result.families}
@@ -89,8 +90,8 @@ def test_the_file_says_so_and_verify_holds_it_to_that(tmp_path: Path, capsys: py
 
 def test_a_file_that_loses_infinities_breaks_it(tmp_path: Path) -> None:
     """The same description on a network with a guard, which clamps."""
-    good = build(tasks.median(9), Options("batcher", profile="minmax"))
-    clamped = to_onnx(build(tasks.median(9), Options("batcher", profile="fused")))
+    good = build(Spec(tasks.median(9), "batcher", profile="minmax"))
+    clamped = to_onnx(build(Spec(tasks.median(9), "batcher", profile="fused")))
     del clamped.metadata_props[:]
     clamped.metadata_props.extend(to_onnx(good).metadata_props)
     path = tmp_path / "clamped.onnx"

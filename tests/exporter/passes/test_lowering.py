@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from exporter.analysis.contract import fused_bits, structured_bits
 from exporter.analysis.evaluate import evaluate
 from exporter.build import build, to_onnx
-from exporter.ir.fused_forms import all_pairs, grain, largest_within
+from exporter.ir.fused_forms import all_pairs, largest_within
 from exporter.ir.graph import Graph
+from exporter.ir.linear import grain
 from exporter.ir.network import network
 from exporter.ir.primitives import rank_select
 from exporter.ir.trace import (
@@ -29,10 +30,10 @@ from exporter.ir.trace import (
     variant,
     vector,
 )
-from exporter.options import Options
 from exporter.passes.batch_last import column_graph
 from exporter.passes.lowering import structured_graph
 from exporter.passes.rewrites import entry_sum, joint_product
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from tests.running import model_of, run
 
@@ -71,19 +72,13 @@ def test_sums_of_entries() -> None:
     assert entry_sum(total([(1, longer.take([0])), (-1, longer.take([2]))])) is None
 
 
-def test_variants_leave_no_trace_in_structured_files() -> None:
-    """They stand between nodes that a form is found by, and between entries and what they are taken from."""
-
-    def nodes(varied: bool) -> list[tuple[str, ...]]:
-        x = vector(6)
-        rows = trim(differences(x, x)).sum(1)
-        found = variant(rows, lambda _: rows) if varied else rows
-        both = stack([found * 2 - 1, x])
-        out = variant(both, lambda _: both) if varied else both
-        graph = structured_graph(network(x, out.take([1, 2]) + out.take([7, 8])), "float64")
-        return [(node.op_type, *node.input, *node.output) for node in graph.nodes]
-
-    assert nodes(True) == nodes(False)
+def test_only_fused_files_have_another_formula() -> None:
+    x = vector(6)
+    net = network(x, x * 2, again=lambda: variant(x * 2, lambda cells: x * cells))
+    for fused, factor in ((False, 2), (True, 1 << 19)):
+        (node,) = (graph := structured_graph(net, "float64", fused)).nodes
+        assert node.op_type == "Mul"
+        assert numpy_helper.to_array(graph.initializers[node.input[1]]) == factor
 
 
 def test_neighbours_are_gathered_as_rows() -> None:
@@ -92,8 +87,8 @@ def test_neighbours_are_gathered_as_rows() -> None:
     assert grain((8 * order[:, None] + np.arange(8)).ravel(), 256) == 8
     assert grain((8 * order[:, None] + np.arange(8)).ravel() + 4, 264) == 4
     assert grain(np.arange(8), 256) == 1
-    for options in (Options("batcher", profile="fused"), Options("batcher", profile="minmax")):
-        model = to_onnx(build(median(256), options))
+    for profile in ("fused", "minmax"):
+        model = to_onnx(build(Spec(median(256), "batcher", profile=profile)))
         stored = {t.name: prod(t.dims) for t in model.graph.initializer}
         gathered = [stored[node.input[1]] for node in model.graph.node if node.op_type == "Gather"]
         assert gathered.count(256) <= 1
@@ -116,14 +111,14 @@ def test_what_is_there_is_not_made_again() -> None:
 @pytest.mark.parametrize("tune", ["throughput", "latency"])
 def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:
     """24 bits in float32, on entries that differ by one step at either end of the range, on ties and anywhere."""
-    model = build(median(d), Options(name, profile="fused", tune=tune))  # type: ignore[arg-type]
+    model = build(Spec(median(d), name, profile="fused", tune=tune))  # type: ignore[arg-type]
     assert (model.dtype, model.step.bits) == ("float32", 24)
     rng, top = np.random.default_rng(d), 2**24
     near = rng.integers(0, 3, (60, d)) + rng.choice([0, 1, top // 2 - 1, top - 3, top - 2], (60, 1))
     ends = rng.choice([0, 1, top - 1, top], (60, d))
     x = (np.concatenate([near, ends, rng.integers(0, top, (60, d), endpoint=True)]) / top).astype(np.float32)
     wrong = run(to_onnx(model), x)[:, 0] != np.median(x, axis=1)
-    assert np.count_nonzero(wrong) <= (3 if model.failure_bound else 0)
+    assert np.count_nonzero(wrong) <= (3 if model.failure.bound else 0)
 
 
 def test_a_clip_forgives_what_rounds_outside_its_bounds() -> None:
@@ -152,9 +147,13 @@ def test_the_entry_of_a_rank_is_the_largest_that_is_in(rows: int, last: bool) ->
     """All ranks of all vectors of five entries from four values, equal ones inside a block and across blocks."""
     x, ranks = vector(5), constant(np.arange(1.0, 6.0))
     entries = rank_select(x, [1, 2, 3, 4, 5], 0.25, ties=True)
-    below = all_pairs(x, 0.25, 5 * rows, unique=False)
-    found = variant(entries, lambda _: largest_within(x, below.spread(0, 5) - ranks.spread(1, 5), entries))
-    graph = (column_graph if last else partial(structured_graph, fused=True))(network(x, found), "float32")
+
+    def again() -> Node:
+        below = all_pairs(x, 0.25, 5 * rows, unique=False)
+        return largest_within(x, below.spread(0, 5) - ranks.spread(1, 5), entries)
+
+    net = network(x, entries, again=again)
+    graph = (column_graph if last else partial(structured_graph, fused=True))(net, "float32")
     data = np.array(list(product(range(4), repeat=5))) / 4
     assert np.array_equal(run(model_of(graph, 5, 5), data), np.sort(data, axis=1))
     assert max(prod(tensor.dims) for tensor in graph.initializers.values()) <= 5  # no matrix of positions
@@ -166,8 +165,8 @@ def test_the_largest_entry_forgives_what_rounds_below_it() -> None:
 
     def bits(q: Node, lo: float) -> float:
         found = x.take([0]) + lo
-        largest = largest_of(q, found.reshape()).reshape(1)
-        return fused_bits(network(x, variant(found, lambda _: largest)), 2.0**-24).bits
+        net = network(x, found, again=lambda: largest_of(q, found.reshape()).reshape(1))
+        return fused_bits(net, 2.0**-24).bits
 
     out = relu(x * 2.0**24)  # integers
     assert bits(x - out, 0.0) == 24
@@ -187,7 +186,7 @@ def test_a_number_added_inside_a_clip_is_added_to_its_sum() -> None:
 def test_constants_are_stored_once_along_an_axis() -> None:
     """The thresholds of the first digit, spread over all entries, and the wanted ranks."""
     for name, d in (("radix", 2048), ("depth3", 64), ("compact", 256)):
-        graph = to_onnx(build(median(d), Options(name, profile="fused", tune="latency"))).graph
+        graph = to_onnx(build(Spec(median(d), name, profile="fused", tune="latency"))).graph
         for tensor in graph.initializer:
             values = numpy_helper.to_array(tensor)
             if values.ndim > 1 and values.dtype == np.float32 and values.size > d:
@@ -197,7 +196,7 @@ def test_constants_are_stored_once_along_an_axis() -> None:
 
 def gathers(name: str, d: int, tune: str) -> list[int]:
     """The lengths of the index lists in a fused file."""
-    graph = to_onnx(build(median(d), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+    graph = to_onnx(build(Spec(median(d), name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
     sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
     return [sizes[node.input[1]] for node in graph.node if node.op_type == "Gather"]
 
@@ -215,7 +214,7 @@ def test_what_is_regular_is_not_gathered(tune: str) -> None:
 
 def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> None:
     """Four nodes, Concat of both ends, Min and Max, beside what a pass begins with: runs are cut out by two Splits."""
-    names = [node.op_type for node in to_onnx(build(median(2048), Options("batcher", profile="minmax"))).graph.node]
+    names = [node.op_type for node in to_onnx(build(Spec(median(2048), "batcher", profile="minmax"))).graph.node]
     assert names.count("Min") == names.count("Max") == 66
     assert names.count("Concat") <= 2 * 66
     assert names.count("Gather") == 2 * 7  # both ends, at the start of a pass over runs of 64 or less
@@ -231,6 +230,6 @@ def test_where_the_batch_stands() -> None:
         ("radix", "throughput", 0),
         ("depth3", "throughput", 0),
     ):
-        graph = to_onnx(build(median(64), Options(name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+        graph = to_onnx(build(Spec(median(64), name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
         moved = [list(a.ints) for n in graph.node if n.op_type == "Transpose" for a in n.attribute]
         assert moved == [[1, 0]] * ends, (name, tune)

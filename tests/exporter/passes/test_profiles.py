@@ -13,10 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.ir.graph import CLAMP, TURNED
-from exporter.options import Options
 from exporter.passes.profiles import PROFILES, prove_profile
 from exporter.problem import task as tasks
-from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from tests.catalogue import construction_case
 from tests.running import proto_of
 
@@ -175,7 +174,7 @@ def test_products_of_constants_are_constants() -> None:
 def test_a_relu_stands_between_the_constants_of_the_rounding(name: str) -> None:
     """Compilers join constants that are added in a row, which would undo c - (c - x); through a ReLU they cannot."""
     task = tasks.extremum(25, "max") if name.endswith("-max") else tasks.median(25)
-    model = build(task, Options(name, grid=Grid(-1, 1, 16), profile="structured"))
+    model = build(Spec(task, name, domain=(-1, 1), bits=16, profile="structured"))
     layers = model.description()["guard_layers"]
     assert layers == 4
     ops = [n.op_type for n in to_onnx(model).graph.node]

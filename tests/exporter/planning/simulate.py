@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from exporter.planning.compact import CompactSchedule
-from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.linear import LinearSchedule
 from exporter.planning.schedule import FirstSample, HardRound, PivotRound, Schedule, SoftRound
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 EXPORTS = """
 import hashlib
 from exporter.build import build
-from exporter.options import Options
+from exporter.problem.spec import Spec
 from tests.exporter.planning.planners import planner
 from exporter.planning.goal import Goal
 from exporter.build import to_onnx
@@ -30,7 +30,7 @@ for name, goal in (
 ):
     print(planner(name).schedule(goal))
 for name in ("compact", "linear46"):
-    model = to_onnx(build(median(32), Options(name, failure=1e-2)))
+    model = to_onnx(build(Spec(median(32), name, failure=1e-2)))
     print(hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest())
 """
 

@@ -14,7 +14,7 @@ from exporter.constructions.hashing import buckets
 from exporter.errors import UserError
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
-from exporter.planning.linear_layers import LinearSchedule
+from exporter.planning.linear import LinearSchedule
 from exporter.planning.live import Law, after_pivots, first_law
 from exporter.planning.schedule import FirstSample, HardRound, HashEnding, digits, hash_capacity
 from tests.exporter.planning import simulate
@@ -57,9 +57,8 @@ def test_overflow_is_bounded() -> None:
         assert np.mean(overflow > t) <= bound[t] + 3 * np.sqrt(bound[t] / 4000) + 1e-3
 
 
-@pytest.mark.parametrize("blocks", ["paper", "lean"])
-def test_linear46_fails_no_more_often_than_proved(blocks: str) -> None:
-    plan = planned("linear46", 256, failure=0.05, blocks=blocks)
+def test_linear46_fails_no_more_often_than_proved() -> None:
+    plan = planned("linear46", 256, failure=0.05)
     assert plan.failure_bound <= 0.05
     assert plan.depth == 46
     rng = np.random.default_rng(3)
@@ -127,10 +126,6 @@ def test_depth5_drops_the_target_as_often_as_proved() -> None:
 def test_paper_exponents() -> None:
     plan = planned("depth5", 4096, 2048, gamma=0.1)
     assert plan.sizes[0] == 256
-    with pytest.raises(UserError, match=r"round 2 .* d >= 10\^3\.7"):
-        planned("linear46", 2048, schedule="paper")
-    with pytest.raises(UserError, match=r"round 3 .* d >= 10\^71\.6"):
-        planned("linear46", 65536, schedule="paper")
 
 
 def test_max() -> None:
@@ -224,7 +219,7 @@ def short_block(plan: LinearSchedule, taken: HardRound) -> Fraction:
     ("d", "rank"), [(64, 8), (64, 57), (64, 12), (64, 32), (96, 9), (96, 88), (128, 16), (128, 64)]
 )
 def test_short_blocks_are_no_more_likely_than_stated(d: int, rank: int, failure: float) -> None:
-    plan = planned("linear46", d, rank, failure=failure, blocks="lean")
+    plan = planned("linear46", d, rank, failure=failure)
     for taken in plan.hard:
         stated = {event.name: event.probability for event in plan.events}["round 2: a block is short"]
         assert stated * reproducible.OUTWARD >= short_block(plan, taken)

@@ -82,15 +82,6 @@ def test_window4_is_refused_where_it_would_not_fit_in_memory() -> None:
         planner("window4").schedule(Goal(d=65536, low=32768, high=32769, failure=1e-3))
 
 
-def test_the_size_is_no_larger_where_it_is_the_objective() -> None:
-    narrow, small = (
-        planner("window6").schedule(Goal(d=300, low=150, high=151, failure=1e-4, objective=objective))
-        for objective in ("width", "size")
-    )
-    assert small.size <= narrow.size
-    assert narrow.width <= small.width
-
-
 @pytest.mark.parametrize("cells", [255, 2**9, 2**24])
 def test_chances_cover_every_uniform_law(cells: int) -> None:
     """Rounded reals, reals of a domain off the grid by half a step on either side, all grid values alike; turned around."""

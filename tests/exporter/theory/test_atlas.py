@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from exporter.cli.parser import main
 from exporter.errors import install
 from exporter.theory import atlas as module
+from exporter.theory import atlas_page
 
 
 def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +212,8 @@ def test_pictures_speak_to_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_rows_depend_on_sources_that_exist() -> None:
     package = Path(module.__file__).parents[1]
     assert all((package / name).exists() for name in module.SOURCES)
+
+
+def test_the_page_in_docs_is_that_of_its_table() -> None:
+    folder = Path(module.__file__).parents[2] / "docs" / "atlas"
+    assert (folder / "atlas.md").read_text() == atlas_page.page(module.read_table(folder / "atlas.csv"))

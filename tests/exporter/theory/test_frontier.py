@@ -11,8 +11,7 @@ import pytest
 
 from exporter.build import build
 from exporter.cli.parser import main
-from exporter.errors import UserError
-from exporter.options import Options
+from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.theory.frontier import Point, frontier
 
@@ -45,10 +44,23 @@ def test_the_command(inputs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert windows == ({"window4", "window5", "window6"} if inputs == "uniform" else set())
     for row in rows:
         if row["construction"] in ("window5", "batcher"):  # counts are those of the file
-            about = build(median(24), Options(row["construction"], inputs="grid", **row["options"])).description()
+            about = build(Spec(median(24), row["construction"], inputs="grid", **row["options"])).description()
             assert {k: row[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")} == {
                 k: about[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")
             }
+
+
+def test_the_star_is_explained_and_long_work_is_announced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["frontier", "--d", "24", "--construction", "depth3"]) == 0
+    short = capsys.readouterr()
+    assert short.out.splitlines()[1].lstrip().startswith("3*")
+    assert short.out.splitlines()[-1] == "* narrower or smaller than every shallower network"
+    assert "takes minutes" not in short.err
+    monkeypatch.setattr("exporter.cli.theory.points", lambda *_: [])
+    assert main(["frontier", "--d", "1024"]) == 0
+    assert "d = 1024 takes minutes" in capsys.readouterr().err
 
 
 def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +72,7 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     (tmp_path / "file").touch()
     assert main([*asked[:-1], str(tmp_path / "file" / "x.png")]) == 2
     assert "cannot write" in capsys.readouterr().err
-    monkeypatch.setattr("exporter.cli.commands.can_plot", lambda: False)
+    monkeypatch.setattr("exporter.cli.theory.can_plot", lambda: False)
     drawn.unlink()
     assert main(asked) == 2
     assert "pip install -e '.[plot]'" in capsys.readouterr().err
@@ -68,10 +80,8 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_light_weights_are_a_trade_for_ties() -> None:
-    asked = Options("linear46", failure=0.1, inputs="grid")
-    usual, light = (build(median(64), each).description() for each in (asked, replace(asked, objective="weights")))
+    asked = Spec(median(64), "linear46", failure=0.1, inputs="grid")
+    usual, light = (build(each).description() for each in (asked, replace(asked, objective="weights")))
     assert light["max_weight"] * 64 <= usual["max_weight"]
     assert (usual["ties"], light["ties"]) == ("exact", "capacity")
     assert (usual["width"], usual["failure_bound"]) == (light["width"], light["failure_bound"])
-    with pytest.raises(UserError, match="its weights are the slopes of the grid"):
-        build(median(64), Options("window5", failure=0.1, objective="weights"))

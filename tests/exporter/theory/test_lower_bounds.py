@@ -18,8 +18,8 @@ from exporter.cli.parser import main
 from exporter.errors import UserError
 from exporter.formats.gemm_chain import chain_of, layer_widths
 from exporter.formats.model_file import decode, encode, load
-from exporter.options import Options
 from exporter.problem.grid import Grid
+from exporter.problem.spec import Spec
 from exporter.problem.task import Output, Task, extremum, median, quantile, rank
 from exporter.theory import lower_bounds as lb
 from exporter.theory.audit import audit, audit_lines
@@ -68,7 +68,7 @@ def chain(path: Path, *arrays: np.ndarray, matmul: bool = False) -> Path:
 def described(path: Path, task: Task, grid: Grid) -> None:
     """Give a file the description of one of ours."""
     proto = load(path)
-    helper.set_model_props(proto, encode(build(task, Options("batcher", grid=grid, dtype="float64")).description()))
+    helper.set_model_props(proto, encode(build(Spec(task, "batcher", dtype="float64").on(grid)).description()))
     onnx.save(proto, path)
 
 

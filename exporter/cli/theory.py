@@ -1,0 +1,201 @@
+"""The research tools: `python -m exporter theory audit FILE` and others, around the theorems of the paper."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from exporter.analysis.promise import promise
+from exporter.cli.command import Command, parser_of, with_file
+from exporter.constructions import spoken, takers
+from exporter.errors import UserError, install
+from exporter.formats.manifest import replace_file, writable
+from exporter.options import checked, nearest
+from exporter.parsing import at_least, folder, number
+from exporter.progress import Progress
+from exporter.theory import theorem
+from exporter.theory.atlas import TABLE, atlas, redraw
+from exporter.theory.atlas_plots import can_plot, frontier_picture
+from exporter.theory.audit import audit, audit_lines
+from exporter.theory.frontier import Point, frontier, frontier_lines, points
+from exporter.theory.reduce import reduce_file
+
+PROG = "python -m exporter theory"
+LONG = 1024  # from this d on, all networks together take minutes
+
+
+def _audit(args: Sequence[str]) -> int:
+    parser = with_file(parser_of(COMMANDS, "audit", PROG))
+    parser.add_argument(
+        "--op", choices=["median", "max", "min"], default=None, help="what the file claims, when it does not say"
+    )
+    parser.add_argument("--rank", type=at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
+    parsed = parser.parse_args(args)
+    found = audit(parsed.file, parsed.op, parsed.rank)
+    print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
+    return 0
+
+
+def _reduce(args: Sequence[str]) -> int:
+    parser = parser_of(COMMANDS, "reduce", PROG)
+    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of ours for one rank")
+    parser.add_argument("--to", choices=["max"], default="max", help="what it becomes (default: max)")
+    parser.add_argument(
+        "--mode", choices=["exact", "l2"], default="exact",
+        help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=at_least(0), metavar="S", help="of what l2 draws (default: 0)")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the file and manifest.json go")
+    parsed = parser.parse_args(args)
+    if "seed" in parsed and parsed.mode != "l2":
+        raise UserError(f"--seed is of what --mode l2 draws: with --mode {parsed.mode} it changes nothing")
+    path, entry = reduce_file(parsed.file, parsed.out, parsed.mode, getattr(parsed, "seed", 0))
+    about = entry["description"]
+    contract = "exact on the grid" if about["exact_on_grid"] else promise(about)
+    print(f"{path}  {entry['bytes'] / 1024:.0f} kB  the maximum of {about['d']} numbers  {contract}")
+    return 0
+
+
+def _atlas(args: Sequence[str]) -> int:
+    parser = parser_of(COMMANDS, "atlas", PROG)
+    parser.add_argument("--d", type=at_least(1), nargs="+", metavar="D", help="how many numbers go in")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the table and the pictures go")
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--trials", type=at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
+    parser.add_argument(
+        "--failure", type=number, metavar="P",
+        help=f"what the planner must prove (default: 1e-3) [{', '.join(takers('failure'))}]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=number, metavar="S", help="a run ends after S seconds, however far it is (default: 30)"
+    )
+    parser.add_argument("--plots-only", action="store_true", help="draw the pictures of DIR/atlas.csv again")
+    parsed = vars(parser.parse_args(args))
+    out = parsed.pop("out")
+    if parsed.pop("plots_only", False):
+        if parsed:
+            raise UserError(f"--plots-only measures nothing, so --{next(iter(parsed))} changes nothing: leave it out")
+        redraw(out)
+    elif "d" not in parsed:
+        parser.error("the following arguments are required: --d (or --plots-only)")
+    else:
+        if max(parsed["d"]) >= LONG:
+            print(
+                "note: building and running the networks takes minutes for each d; repeat an interrupted command",
+                file=sys.stderr,
+            )
+        atlas(parsed.pop("d"), out, parsed.pop("construction", None), **parsed)
+    print(out / TABLE)
+    return 0
+
+
+def _frontier(args: Sequence[str]) -> int:
+    parser = parser_of(COMMANDS, "frontier", PROG)
+    parser.add_argument("--d", type=at_least(1), required=True, metavar="D", help="how many numbers go in")
+    parser.add_argument("--failure", type=number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    parser.add_argument(
+        "--inputs", choices=["any", "uniform"], default="any",
+        help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
+    )  # fmt: skip
+    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw it with the lower bounds, as PNG (extra: plot)"
+    )
+    parsed = parser.parse_args(args)
+    failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
+    if picture and not can_plot():
+        raise UserError(f"--picture needs matplotlib: {install('plot')}")
+    if parsed.d >= LONG and not hasattr(parsed, "construction"):
+        print(f"note: building all networks of d = {parsed.d} takes minutes", file=sys.stderr)
+    found: list[Point] = []
+    for each in points(
+        parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
+        lambda all_: Progress(all_, "building", "network"),
+    ):  # fmt: skip
+        if isinstance(each, Point):
+            found.append(each)
+        else:
+            print(f"skipped {each[0]}: {each[1]}", file=sys.stderr)
+    if parsed.json:
+        print(json.dumps([asdict(p) for p in found], indent=1))
+    else:
+        print("\n".join(frontier_lines(parsed.d, frontier(found))))
+    if picture and found:
+        networks = [(p.construction, p.depth, p.width, p.failure_law in ("uniform", "uniform-seeds")) for p in found]
+        with writable(picture.parent):
+            replace_file(picture, frontier_picture(parsed.d, failure, networks))
+    return 0
+
+
+def _theorem(args: Sequence[str]) -> int:
+    parser = parser_of(COMMANDS, "theorem", PROG)
+    theorem.arguments(parser)
+    print("\n".join(theorem.report(**vars(parser.parse_args(args)))))
+    return 0
+
+
+def theory(args: Sequence[str]) -> int:
+    """Run a research tool: `theory audit FILE`, or `audit FILE` as it was called before."""
+    if args and args[0] in COMMANDS:
+        return COMMANDS[args[0]].run(args[1:])
+    if args and not args[0].startswith("-"):
+        near = nearest(args[0], COMMANDS) or "."
+        raise UserError(f"unknown command theory {args[0]!r}{near} The commands are {spoken(list(COMMANDS))}")
+    parser = parser_of({"theory": THEORY}, "theory")
+    parser.usage = f"{parser.prog} COMMAND ..."
+    parser.parse_args(args)
+    parser.print_help()
+    return 0
+
+
+COMMANDS = {
+    "audit": Command(
+        _audit,
+        "FILE: what the lower bounds of the paper prove about it",
+        "Print which lower bounds of the paper rule out that a Gemm/Relu chain is right, with a witness.",
+        "  python -m exporter --d 9 --construction depth3 --profile dense --out models/\n"
+        "  python -m exporter theory audit models/median-depth3-d9-dense.onnx",
+    ),
+    "reduce": Command(
+        _reduce,
+        "FILE: turn a network for a rank into one for the maximum",
+        "Turn a network for rank k of d numbers into one for the maximum of k numbers, by fixed other inputs (Section 4).",
+        "  python -m exporter --d 9 --rank 5 --construction batcher --out models/\n"
+        "  python -m exporter theory reduce models/rank5-batcher-d9.onnx --to max --out models/",
+    ),
+    "frontier": Command(
+        _frontier,
+        "list the narrowest and the smallest network of every depth",
+        "For every depth the narrowest and the smallest network known for the median, counted as built. * marks a depth\n"
+        "that is narrower or smaller than every shallower one. Networks for uniform inputs only with --inputs uniform.\n"
+        "From d = 1024 on this takes minutes.",
+        "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
+    ),
+    "theorem": Command(
+        _theorem,
+        "DEPTH: count the networks of the asymptotic theorems, or run them",
+        "Width O(d) and failure exp(-d^Omega(1)) at depth 6 (uniform inputs) and 10 (any order): neurons of every layer\n"
+        "at any d, or the network at a small d, run on random inputs. docs/proofs.md has the proofs.",
+        "  python -m exporter theory theorem 10 --d 1e100 1e150 1e200 --failure 1e-6\n"
+        "  python -m exporter theory theorem 6 --d 256 --run 100",
+    ),
+    "atlas": Command(
+        _atlas,
+        "build, count, measure and plot every construction",
+        "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
+        "  python -m exporter theory atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
+        "  python -m exporter theory atlas --plots-only --out atlas/",
+    ),
+}
+
+THEORY = Command(
+    theory,
+    f"{', '.join(COMMANDS)}: lower bounds and theorems",
+    "Research tools around the paper's theorems. Each command has --help of its own.\n\n"
+    + "\n".join(f"  {name:9} {command.summary}" for name, command in COMMANDS.items()),
+    "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
+)

@@ -1,0 +1,124 @@
+"""What Gather, GatherElements and GatherND take by the indices of a TopK: each is a `Request` with a `Fetch`, or `Left`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from exporter.frontends.rewriting.find import TYPES, CannotReplace, Left, Request, Types, called, integers_of, read_name
+from exporter.frontends.rewriting.onehot import Dims, Fetch
+
+GATHERS = ("Gather", "GatherElements", "GatherND")
+SAME = ("Unsqueeze", "Squeeze", "Reshape", "Flatten", "Identity", "Cast")  # the same numbers in the same order
+
+
+def gathers(model: ir.Model, types: Types) -> Iterator[tuple[ir.Node, Request | Left, set[str]]]:
+    """Every Gather by indices of a TopK, in the order of the graph, with the names of the TopK nodes."""
+    for node in model.graph:
+        if node.op_type in GATHERS and node.domain in ("", "ai.onnx") and (chosen := _chosen_by(node.inputs[1], types)):
+            try:
+                yield node, _request(node, types), chosen
+            except CannotReplace as reason:
+                yield node, Left(called(node), node.op_type, reason.args[0], reason.args[1]), chosen
+
+
+def _chosen_by(index: ir.Value | None, types: Types) -> set[str]:
+    """The TopK nodes whose indices these are computed from, through tensors of integers."""
+    found, seen, waiting = set(), set(), [index]
+    while waiting:
+        value = waiting.pop()
+        if value is None or value.name in seen or not _whole(value, types):
+            continue
+        seen.add(value.name)
+        node = value.producer()
+        if node is not None and node.op_type == "TopK":
+            found.add(called(node))
+        elif node is not None:
+            waiting += node.inputs
+    return found
+
+
+def _whole(value: ir.Value, types: Types) -> bool:
+    kind = ir.DataType(types.get(value.name or "", (0, None))[0])
+    return kind in (ir.DataType.INT64, ir.DataType.INT32)
+
+
+def _dims(value: ir.Value | None, types: Types) -> Dims:
+    dims = types.get((value and value.name) or "", (0, None))[1]
+    if dims is None:
+        raise CannotReplace("the rank of its data or of its indices is unknown", "give the model's inputs shapes")
+    return dims
+
+
+def _request(node: ir.Node, types: Types) -> Request:
+    data, index = node.inputs[:2]
+    assert index is not None
+    dims, its = _dims(data, types), _dims(index, types)
+    dtype = TYPES.get(ir.DataType(types[data.name or ""][0]).name) if data else None
+    if data is None or dtype is None:
+        raise CannotReplace("its data is of a type that has no product", "cast it to a float before the node")
+    nd, elements = node.op_type == "GatherND", node.op_type == "GatherElements"
+    axis = node.attributes.get_int("batch_dims" if nd else "axis", 0) % len(dims)
+    end = axis + (its[-1] or 0 if nd else 1)
+    leading, entries, row = dims[:axis], dims[axis:end], dims[end:]
+    if elements:
+        shape, out = its[:end], its
+        if its[:axis] != leading or its[end:] != row:
+            raise CannotReplace("its indices leave out a part of an axis", "cut the data to the shape of the indices")
+        index, copied = _copied(index, types, end)
+        if prod(n or 2 for n in row) > 1 and not copied:
+            raise CannotReplace("each number of a row has an index of its own", "leave it: this is no choice of rows")
+    else:
+        shape = (*leading, _product(its[axis:-1])) if nd else (_product(its),)
+        out = (*its[:-1], *row) if nd else (*leading, *its, *row)
+    known = [n for n in (*entries, *row) if n]
+    if len(known) < len(entries) + len(row) or not entries:
+        raise CannotReplace("the length of an axis of its data is unknown", "fix the free axes of the model's inputs")
+    if max(count.count(None) for count in (leading, shape, out)) > 1 or 0 in out:
+        raise CannotReplace("several lengths of its answer are unknown", "fix the free axes of the model's inputs")
+    source = _source(index, types)
+    maker = source.producer()
+    stored = None if data.is_graph_input() else ir.convenience.get_const_tensor(data)
+    finite = dtype[0] in "iu" or (stored is not None and bool(np.isfinite(stored.numpy().astype(np.float64)).all()))
+    fetch = Fetch(
+        index=(index.name if end - axis > 1 else source.name) or "",
+        shape=shape,
+        leading=leading,
+        entries=tuple(known[: end - axis]),
+        row=tuple(known[end - axis :]),
+        out=out,
+        coordinates=end - axis > 1,
+        signed=end - axis > 1 or maker is None or maker.op_type != "TopK",
+        finite=finite,
+    )
+    return Request(
+        called(node), node.op_type, axis, dims, dtype, k=1, largest=True, values=read_name(node.outputs[0]), indices=None,
+        read=(0,), fetch=fetch, integers=integers_of(data, types),
+    )  # fmt: skip
+
+
+def _product(dims: Dims) -> int | None:
+    return None if None in dims else prod(n or 0 for n in dims)
+
+
+def _copied(index: ir.Value, types: Types, fixed: int) -> tuple[ir.Value, bool]:
+    """What Expand and Tile copy along the axes after `fixed` to make these indices, and whether there is such a tensor."""
+    value, new = index, _dims(index, types)
+    while (node := value.producer()) is not None and node.op_type in ("Expand", "Tile") and node.inputs[0]:
+        value = node.inputs[0]
+    old = types.get(value.name or "", (0, None))[1]
+    if old is None or len(old) != len(new) or old[:fixed] != new[:fixed] or any(n != 1 for n in old[fixed:]):
+        return index, False
+    return value, True
+
+
+def _source(value: ir.Value, types: Types) -> ir.Value:
+    """The first tensor that holds the same indices in the same order."""
+    while (node := value.producer()) is not None and node.op_type in SAME and node.inputs[0] is not None:
+        if not _whole(node.inputs[0], types):
+            break
+        value = node.inputs[0]
+    return value
