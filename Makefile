@@ -7,6 +7,7 @@ SETUP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 HEAVY := .venv-runtimes
+VERIFIERS := .venv-verifiers
 SCALE := .venv-scale
 PAGE := .venv-page
 TORCH := .venv-torch
@@ -17,7 +18,7 @@ DOCS := .venv-docs
 export ORT_DISABLE_TELEMETRY := 1
 # every process that a test starts would compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes scale torch corpus fhe versions dist docs proofs models browser page vendor clean
+.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes verifiers scale torch corpus fhe versions dist docs proofs models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -78,6 +79,16 @@ $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.
 	$(HEAVY)/bin/python -m pip --disable-pip-version-check -q install -r tests/runtimes/requirements.txt -c tests/runtimes/constraints.txt
 	cp tests/runtimes/package.json $(HEAVY)/
 	ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix $(HEAVY) --no-package-lock --no-audit --no-fund --silent
+	@touch $@
+
+# How far Marabou and vibecheck get up the benchmark (the table of docs/verification.md), in an environment of its own.
+verifiers: $(SETUP) $(VERIFIERS)/.installed
+	rm -rf $(VERIFIERS)/benchmark && $(BIN)/python -m exporter benchmark --seed 1 --out $(VERIFIERS)/benchmark
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m tests.runtimes.baseline $(VERIFIERS)/benchmark $(ARGS)
+
+$(VERIFIERS)/.installed: tests/runtimes/verifiers.txt
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install -r tests/runtimes/verifiers.txt
 	@touch $@
 
 # What goes beyond one machine: clusters simulated on one, tables against other engines, and every command of docs/scale.md and
@@ -193,4 +204,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(SCALE) $(PAGE) $(TORCH) $(FHE) $(DOCS) site .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(VERIFIERS) $(SCALE) $(PAGE) $(TORCH) $(FHE) $(DOCS) site .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
     "version", "errors", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats", "options",
-    "parsing", "constructions", "fhe", "build", "frontends.images", "display", "net", "library", "frontends.rewriting",
-    "torch", "tools", "theory", "prove", "tools.reference", "cli",
+    "parsing", "constructions", "specs", "fhe", "build", "frontends.images", "display", "net", "library",
+    "frontends.rewriting", "torch", "tools", "theory", "prove", "tools.reference", "cli",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics_files", "process.metrics", "process.peers",
@@ -176,7 +176,7 @@ def test_only_the_catalogue_names_a_construction() -> None:
             if module != "exporter.constructions":
                 found |= {(module, said) for text in texts(path) for said in names.findall(text)}
     # the option of that name, and how it shows in names of files
-    assert found == {("exporter.library", "radix"), ("exporter.options", "radix")}
+    assert found == {("exporter.specs", "radix"), ("exporter.options", "radix")}
     for path in [*(ROOT / "service" / "page" / "js").glob("*.js"), ROOT / "service" / "page" / "index.html"]:
         assert not names.findall(path.read_text()), path.name
 

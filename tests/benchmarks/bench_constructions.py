@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.options import Options, Tune
 from exporter.passes.profiles import PROFILES
 from exporter.problem import task as tasks
+from exporter.problem.spec import Spec, Tune
 from exporter.tools.tune import CHAIN, grid_inputs, seconds, session, topk_mean
 from tests.benchmarks.least import least
 
@@ -70,7 +70,7 @@ def peers() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
 
 def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
     """Microseconds a vector by operator, from onnxruntime's own profiler; the best of ten runs of every node."""
-    proto = to_onnx(build(tasks.median(d), Options(construction=name, profile="fused", tune=tune)))
+    proto = to_onnx(build(Spec(tasks.median(d), name, profile="fused", tune=tune)))
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.enable_profiling = 1, True
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ def contenders(
             if (written.floats and not CONSTRUCTIONS[name].comparators) or (written.merged and d > CHAIN):
                 continue
             try:
-                model = build(tasks.median(d), Options(construction=name, profile=profile, tune=tune, batch=batch))
+                model = build(Spec(tasks.median(d), name, profile=profile, tune=tune, batch=batch))
                 label = f"{name} {profile} {tune} {model.dtype}{ONE if batch == 1 else ''}"
                 found[label] = session(to_onnx(model))
             except UserError as error:
@@ -156,8 +156,8 @@ def growth(names: list[str], batch: int, rounds: int) -> None:
     """Exponents of the size and of the time of one vector over d, fitted on a log-log scale, and the time over the size."""
     print(f"batch {batch}\n{'':4}{'':12} {'size':>8} {'time':>8}   ns/neuron at d = {', '.join(map(str, LENGTHS))}")
     for name in names:
-        options = Options(construction=name, profile="fused", tune="latency" if batch == 1 else "throughput")
-        models = [build(tasks.median(d), options) for d in LENGTHS]
+        tune: Tune = "latency" if batch == 1 else "throughput"
+        models = [build(Spec(tasks.median(d), name, profile="fused", tune=tune)) for d in LENGTHS]
         runs = [session(to_onnx(model)) for model in models]
         inputs = [grid_inputs(d, batch)[:4] for d in LENGTHS]
         turns = [[seconds(run, x, 0.02) for run, x in zip(runs, inputs, strict=True)] for _ in range(rounds)]

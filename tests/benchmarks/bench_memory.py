@@ -33,10 +33,10 @@ more = []
 
 WEIGHTS = """
 from exporter.problem import task
-from exporter.build import lookup, trace
-from exporter.options import Options
+from exporter.build import trace
+from exporter.problem.spec import Spec
 from exporter.ir.network import weights
-net, _ = trace(lookup("depth3"), task.median({d}), Options("depth3"))
+net, _ = trace(Spec(task.median({d}), "depth3"))
 layers = weights(net)
 more = [sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nnz for layer in layers)]
 """
@@ -46,8 +46,8 @@ RUN = """
 import numpy as np, onnxruntime as ort
 from exporter.problem import task
 from exporter.build import build, to_onnx
-from exporter.options import Options
-proto = to_onnx(build(task.median({d}), Options("depth3", profile="fused")))
+from exporter.problem.spec import Spec
+proto = to_onnx(build(Spec(task.median({d}), "depth3", profile="fused")))
 run = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 x = (np.random.default_rng(0).integers(0, 2**24, (64, {d})) / 2**24).astype(np.float32)
 assert np.array_equal(run.run(None, {{"x": x}})[0][:, 0], np.median(x, axis=1))

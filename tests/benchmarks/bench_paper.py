@@ -24,13 +24,12 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from exporter.build import trace
-from exporter.constructions import lookup
 from exporter.formats.manifest import replace_file
 from exporter.formats.session import Session
 from exporter.library import export
-from exporter.options import Options
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS
+from exporter.problem.spec import Spec
 
 BITS = 24
 SIZES = [256 << i for i in range(9)]  # 256 ... 65536
@@ -86,9 +85,9 @@ def answers(session: Session, task: tasks.Task, family: str, n: int, seed: int) 
     return found
 
 
-def opened(task: tasks.Task, options: Options, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
+def opened(spec: Spec, scratch: str, certificate: bool = False) -> tuple[Session, Row]:
     """Export and load a file; batches are cut by the memory that its largest layer takes."""
-    made = export(task, replace(options, certificate=certificate, inputs="grid"), Path(scratch))
+    made = export(replace(spec, certificate=certificate, inputs="grid"), Path(scratch))
     session = Session(made.path)
     about = session.description
     session.chunk = max(1, min(4, WORKING_SET // (8 * about["width"])))
@@ -96,8 +95,7 @@ def opened(task: tasks.Task, options: Options, scratch: str, certificate: bool =
 
 
 def network(
-    options: Options,
-    d: int,
+    spec: Spec,
     depth: int,
     width: float,
     *,
@@ -107,13 +105,15 @@ def network(
 ) -> Cell:
     """Depth, width in units of d, failure bound, and the share of exact answers."""
 
+    d = spec.task.d
+
     def measure(divisor: int) -> Row:
         with tempfile.TemporaryDirectory() as scratch:
-            session, about = opened(tasks.median(d), options, scratch)
+            session, about = opened(spec, scratch)
             checks = [
                 check("depth", about["depth"], "=", depth),
                 check("width / d", about["width"] / d, "<=", width),
-                check("failure bound", about["failure_bound"], "<=", options.failure),
+                check("failure bound", about["failure_bound"], "<=", spec.failure),
             ]
             for family in families:
                 n = max(20, trials // divisor)
@@ -122,17 +122,17 @@ def network(
                 checks.append(check(f"outside [0, 1] of {n} {family}", got.outside, "=", 0))
         return {"checks": checks}
 
-    style = f"-{options.blocks}" if options.blocks else ""
-    return Cell(f"network-{options.construction}{style}-d{d}-p{options.failure:g}", measure)
+    return Cell(f"network-{spec.construction}-d{d}-p{spec.failure:g}", measure)
 
 
-def certificates(options: Options, d: int, trials: int) -> Cell:
+def certificates(spec: Spec, trials: int) -> Cell:
     """Loose files that really fail, on all families: a wrong answer is always flagged, an unflagged one always right."""
+    d = spec.task.d
 
     def measure(divisor: int) -> Row:
         by_family = {}
         with tempfile.TemporaryDirectory() as scratch:
-            session, _ = opened(tasks.median(d), options, scratch, certificate=True)
+            session, _ = opened(spec, scratch, certificate=True)
             for family in UNITS:
                 n = max(20, trials // divisor * (4 if family == "uniform" else 1))
                 by_family[family] = answers(session, tasks.median(d), family, n, 7)
@@ -145,15 +145,16 @@ def certificates(options: Options, d: int, trials: int) -> Cell:
         ]
         return {"checks": checks, "families": {k: vars(v) for k, v in by_family.items()}}
 
-    return Cell(f"certificate-{options.construction}-d{d}-p{options.failure:g}", measure)
+    return Cell(f"certificate-{spec.construction}-d{d}-p{spec.failure:g}", measure)
 
 
-def rate(options: Options, d: int, trials: int) -> Cell:
+def rate(spec: Spec, trials: int) -> Cell:
     """Monte Carlo: the failure rate of a file on uniform vectors against its bound, with a binomial confidence limit."""
+    d = spec.task.d
 
     def measure(divisor: int) -> Row:
         with tempfile.TemporaryDirectory() as scratch:
-            session, about = opened(tasks.median(d), options, scratch)
+            session, about = opened(spec, scratch)
             got = answers(session, tasks.median(d), "uniform", max(100, trials // divisor), 11)
         k, n = got.wrong, got.trials
         lower = float(beta.ppf(1 - CONFIDENCE, k, n - k + 1)) if k else 0.0
@@ -167,44 +168,44 @@ def rate(options: Options, d: int, trials: int) -> Cell:
             "bound": about["failure_bound"],
         }
 
-    return Cell(f"rate-{options.construction}-d{d}-p{options.failure:g}", measure)
+    return Cell(f"rate-{spec.construction}-d{d}-p{spec.failure:g}", measure)
 
 
-def counted(options: Options, d: int) -> Cell:
+def counted(spec: Spec) -> Cell:
     """The width of the layered network; nothing is run, so any d will do."""
+    d = spec.task.d
 
     def measure(divisor: int) -> Row:
-        net, _ = trace(lookup(options.construction), tasks.median(d), options)
+        net, _ = trace(spec)
         return {"checks": [], "d": d, "width": net.width, "depth": net.depth}
 
-    return Cell(f"width-{options.construction}-d{d}", measure)
+    return Cell(f"width-{spec.construction}-d{d}", measure)
 
 
 EXPONENTS = {"depth5": 1.75, "linear46": 1.1, "compact": 1.2}
 ASKED = {"compact": 9}  # compact at its claimed depth; left free it may turn deeper as d grows
 
 
-def asked(name: str, failure: float = 1e-3) -> Options:
-    return Options(name, failure=failure, depth=ASKED.get(name))
+def asked(name: str, d: int, failure: float = 1e-3) -> Spec:
+    return Spec(tasks.median(d), name, failure=failure, depth=ASKED.get(name))
 
 
 def cells() -> Iterator[Cell]:
     both = ("uniform", "sorted")
-    yield network(Options("depth5"), 2048, 5, 0.2 * 2 * 2048)
-    yield network(Options("linear46"), 2048, 46, 40, families=both)
-    yield network(Options("linear46", blocks="lean"), 2048, 46, 20, families=both)
-    yield network(asked("compact"), 2048, 9, 28)
-    yield network(asked("compact", 1e-6), 2048, 9, 40)
-    yield network(Options("linear46"), 65536, 46, 48, least=0.99, trials=100)
+    yield network(Spec(tasks.median(2048), "depth5"), 5, 0.2 * 2 * 2048)
+    yield network(Spec(tasks.median(2048), "linear46"), 46, 40, families=both)
+    yield network(asked("compact", 2048), 9, 28)
+    yield network(asked("compact", 2048, 1e-6), 9, 40)
+    yield network(Spec(tasks.median(65536), "linear46"), 46, 48, least=0.99, trials=100)
     for name in EXPONENTS:
-        yield certificates(asked(name, 0.2), 2048, 400)
+        yield certificates(asked(name, 2048, 0.2), 400)
     for d in (256, 1024, 2048):
         for name in EXPONENTS:
-            yield rate(asked(name, 1e-1), d, 2000)
-            yield rate(asked(name, 1e-2), d, 5000)
+            yield rate(asked(name, d, 1e-1), 2000)
+            yield rate(asked(name, d, 1e-2), 5000)
     for name in EXPONENTS:
         for d in SIZES:
-            yield counted(asked(name), d)
+            yield counted(asked(name, d))
 
 
 def exponents(rows: dict[str, Row], limits: dict[str, float]) -> Row:

@@ -16,8 +16,8 @@ import numpy as np
 from bench_constructions import compare, contenders, seconds, session, topk_mean
 
 from exporter.build import build, to_onnx
-from exporter.options import Options
 from exporter.problem import task as tasks
+from exporter.problem.spec import Spec
 
 SIZES = [256, 1024, 4096, 16384, 65536]
 
@@ -27,14 +27,14 @@ def ratios(sizes: list[int], batches: list[int], rounds: int, everything: bool) 
         runs = contenders(d, ["depth3", "batcher"] if everything else [])
         if everything:
             dense = {
-                name: build(tasks.median(d), Options(name, profile="dense", dtype="float64"))
+                name: build(Spec(tasks.median(d), name, profile="dense", dtype="float64"))
                 for name in ("depth3", "batcher")
                 if d <= 25
             }
             runs |= {f"{name} dense float64": session(to_onnx(model)) for name, model in dense.items()}
         for profile in ("fused", "structured"):
             for tune in ("throughput", "latency"):
-                model = build(tasks.median(d), Options("radix", profile=profile, tune=tune))
+                model = build(Spec(tasks.median(d), "radix", profile=profile, tune=tune))
                 runs[f"radix {profile} {tune}"] = session(to_onnx(model))
         for batch in batches if d <= 4096 else [1]:
             print(f"d = {d}, batch {batch}\n{'':4}{'':28} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9}")
@@ -48,7 +48,7 @@ def growth() -> None:
     print(f"{'d':>8} {'size/d':>8} {'file kB':>8} {'export s':>9} {'run us':>9} {'x TopK':>7}")
     for d in SIZES:
         start = time.perf_counter()
-        model = build(tasks.median(d), Options("radix", profile="fused"))
+        model = build(Spec(tasks.median(d), "radix", profile="fused"))
         proto = to_onnx(model)
         export = time.perf_counter() - start
         inputs = [(rng.integers(0, 2**24, (1, d), endpoint=True) / 2**24).astype(np.float32) for _ in range(16)]

@@ -1,10 +1,11 @@
 """What rewriting makes of single nodes and of real exports: the tables of docs/rewrite.md.
 
     python tests/benchmarks/bench_rewrite.py [--table nodes|models] [--models FOLDER] [--rounds 200] [--match TEXT]
+                                             [--repeat] [--also Gather]
 
 Each model is rewritten. Both are run in onnxruntime in one thread on the same random inputs, turn and turn about; times are
-medians. Inputs change from run to run, because a TopK of the same numbers is soon predicted by the processor. FOLDER
-holds whole models, as `make corpus` writes them; tests/models has their heads.
+medians of processor time. Inputs change from run to run, because the processor soon predicts the branches of a TopK of the
+same numbers (`--repeat`). FOLDER holds whole models, as `make corpus` writes them; tests/models has their heads.
 An axis of free length is `--batch` long. Exit status 1 when something is left or differs.
 """
 
@@ -39,8 +40,8 @@ def session(proto: onnx.ModelProto) -> Any:
     return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def timed(protos: list[onnx.ModelProto], rounds: int, batch: int) -> list[float]:
-    """Median seconds of each model."""
+def timed(protos: list[onnx.ModelProto], rounds: int, batch: int, inputs: int = 64) -> list[float]:
+    """Median seconds of processor time of each model."""
     rng = np.random.default_rng(0)
 
     def feed() -> dict[str, Any]:
@@ -51,14 +52,14 @@ def timed(protos: list[onnx.ModelProto], rounds: int, batch: int) -> list[float]
             drawn[source.name] = x.astype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         return drawn
 
-    feeds = [feed() for _ in range(min(rounds, 64))]
+    feeds = [feed() for _ in range(min(rounds, inputs))]
     sessions = [session(proto) for proto in protos]
     times: list[list[float]] = [[] for _ in sessions]
     for i in range(rounds):
         for each, its in zip(sessions, times, strict=True):
-            start = time.perf_counter()
+            start = time.thread_time()
             each.run(None, feeds[i % len(feeds)])
-            its.append(time.perf_counter() - start)
+            its.append(time.thread_time() - start)
     return [float(np.median(its)) for its in times]
 
 
@@ -69,7 +70,7 @@ def nodes(args: argparse.Namespace) -> bool:
     for k, d in ((300, 24000), (300, 8400), (100, 768), (300, 576), (9, 512), (8, 128)):
         proto = model("TopK", [1, d], k=k)
         found = rewritten(proto)
-        before, after = timed([proto, found.model], args.rounds, args.batch)
+        before, after = timed([proto, found.model], args.rounds, args.batch, 1 if args.repeat else 64)
         cells = [
             f"{k} of {d}", found.replaced[0].became, f"{found.model.ByteSize() / 1e3:.0f}", f"{1e6 * before:.0f}",
             f"{1e6 * after:.0f}", f"{after / before:.1f}",
@@ -81,22 +82,25 @@ def nodes(args: argparse.Namespace) -> bool:
 
 def models(args: argparse.Namespace) -> bool:
     """Every model of a folder."""
-    print("| model | TopK | left | outputs | MB before | added | ms before | ratio |\n" + "|---" * 8 + "|")
+    print("| model | TopK | left | Gathers | outputs | MB before | added | ms before | ratio |\n" + "|---" * 9 + "|")
     kept = True
     for path in tqdm(
         [p for p in sorted(args.models.glob("*.onnx")) if args.match in p.stem], disable=None, leave=False
     ):
         proto = onnx.load(path)
-        found = rewrite(path)
+        found = rewrite(path, also=args.also)
         same = "equal" if all(c.equal for c in found.outputs) else "differ"
         same = same if found.checked else "not run"
         size = proto.ByteSize()
-        cells = [path.stem, f"{len(found.replaced) + len(found.left)}", f"{len(found.left)}", same, f"{size / 1e6:.2f}"]
+        topk = sum(node.op_type == "TopK" for node in proto.graph.node)
+        gathers = sum("Gather" in r.was.split()[0] for r in found.replaced), len(found.kept)
+        products = f"{gathers[0]} of {sum(gathers)}"
+        cells = [path.stem, f"{topk}", f"{len(found.left)}", products, same, f"{size / 1e6:.2f}"]
         cells += [f"{(found.model.ByteSize() - size) / 1e6:.2f}"]
         if found.replaced and not found.unchecked:
             before, after = timed([proto, found.model], args.rounds, args.batch)
             cells += [f"{1e3 * before:.2f}", f"{after / before:.2f}"]
-        print(f"| {' | '.join([*cells, '', ''][:8])} |", flush=True)
+        print(f"| {' | '.join([*cells, '', ''][:9])} |", flush=True)
         kept &= found.ok
     return kept
 
@@ -116,6 +120,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--match", default="", help="only models whose name holds this text")
+    parser.add_argument("--repeat", action="store_true", help="the same input in every run of a node")
+    parser.add_argument("--also", action="append", default=[], help="as of `python -m exporter rewrite`")
     args = parser.parse_args()
     return 0 if tables[args.table](args) else 1
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from exporter.build import build, to_onnx
 from exporter.formats.session import Session
-from exporter.options import Options
 from exporter.problem import task as tasks
+from exporter.problem.spec import Spec
 
 
 def errors(d: int, failure: float, trials: int) -> dict[str, tuple[float, float]]:
@@ -23,7 +23,7 @@ def errors(d: int, failure: float, trials: int) -> dict[str, tuple[float, float]
     rng = np.random.default_rng(1)
     task = tasks.median(d)
     sessions = {
-        name: Session(to_onnx(build(task, Options(name, failure=failure, inputs="grid"))))
+        name: Session(to_onnx(build(Spec(task, name, failure=failure, inputs="grid"))))
         for name in ("window5", "window6")
     }
     found: dict[str, list[Any]] = {name: [] for name in ("constant", "one count", *sessions)}

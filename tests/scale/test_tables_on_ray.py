@@ -67,7 +67,7 @@ def test_a_lost_node_changes_nothing(
 ) -> None:
     """A node is removed while a task waits on it; Ray runs the task elsewhere."""
     monkeypatch.setattr(on_ray, "SHARE", 2000)
-    node = cluster.add_node(num_cpus=1)
+    node, ended = cluster.add_node(num_cpus=1), threading.Event()
     cluster.wait_for_nodes()
     monkeypatch.setattr(run, "PART", 500)
     name, mark = "_read" if "by" in shape else "_call", tmp_path / "reached"
@@ -77,20 +77,25 @@ def test_a_lost_node_changes_nothing(
         if ray.get_runtime_context().get_node_id() == doomed:
             mark.touch()
             time.sleep(600)
-        while not mark.exists():
+        end = time.monotonic() + 5
+        while not mark.exists() and time.monotonic() < end:
             time.sleep(0.02)
         return task(*given)
 
     def lose() -> None:
-        while not mark.exists():
+        while not mark.exists() and not ended.is_set():
             time.sleep(0.05)
         cluster.remove_node(node, allow_graceful=False)
 
     monkeypatch.setattr(on_ray, name, waits)
     losing = threading.Thread(target=lose)
     losing.start()
-    found = medians(data, **shape, engine="ray", memory="1MB")
-    losing.join()
+    try:
+        found = medians(data, **shape, engine="ray", memory="1MB")
+    finally:
+        ended.set()
+        losing.join()
+    assert mark.exists()
     assert found == medians(data, **shape)
 
 
