@@ -21,7 +21,10 @@ EVERY = 2.0  # seconds between two notes of what is done
 def certify(path: Path, out: Path | None = None) -> Verdict:
     """Prove a file, and write the certificate to `out` if it is proved. OUT.part notes the work of an interrupted proof."""
     state = out.with_name(out.name + ".part") if out else None
-    verdict = prove(path, _Resumable(path, state).parts)
+    work = _Resumable(path, state)
+    verdict = prove(path, work.parts)
+    if verdict.status == "proved" and digest(path) != work.file:
+        return Verdict("not proved", f"{path.name} was changed while it was read")
     if out and verdict.status == "proved":
         with writable(out.parent):
             replace_file(out, (json.dumps(certificate(path, verdict), indent=1) + "\n").encode())
@@ -66,7 +69,7 @@ class _Resumable:
     """Parts of the work, with progress; those that a note says are done are left out."""
 
     def __init__(self, path: Path, state: Path | None) -> None:
-        self._state, self._file = state, digest(path) if path.is_file() else ""
+        self._state, self.file = state, digest(path) if path.is_file() else ""
 
     def parts(self, method: str, n: int) -> Iterator[int]:
         todo = range(min(self._done(method, n), n), n)
@@ -74,7 +77,7 @@ class _Resumable:
         for part in Progress(todo, f"proving ({method})", "part"):
             if self._state and monotonic() - noted > EVERY:
                 noted = monotonic()
-                note = {"sha256": self._file, "method": method, "parts": n, "done": part}
+                note = {"sha256": self.file, "method": method, "parts": n, "done": part}
                 with writable(self._state.parent):
                     replace_file(self._state, json.dumps(note).encode())
             yield part
@@ -84,7 +87,7 @@ class _Resumable:
             return 0
         try:
             note = json.loads(self._state.read_text())
-            same = (note["sha256"], note["method"], note["parts"]) == (self._file, method, n)
-            return int(note["done"]) if same else 0
+            same = (note["sha256"], note["method"], note["parts"]) == (self.file, method, n)
+            return int(note["done"]) if same and 0 <= note["done"] < n else 0
         except (OSError, ValueError, KeyError, TypeError):
             return 0

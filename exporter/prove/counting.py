@@ -29,6 +29,8 @@ BITS = 22  # of i, and of j
 SEARCH, FORM, RANK = 1 << 20, (1 << BITS) - 2, (1 << BITS) - 1  # kinds of j: searches are SEARCH, SEARCH + 1, ...
 START = End()
 MARGIN = 64  # grid steps
+FORMS = 1 << 19
+FUNCTIONS = 1 << 14  # so that two of them and two kinds of j fit into 64 bits (`add`)
 SLOW = 200_000  # sums that are read one by one
 
 
@@ -67,6 +69,8 @@ class Counting:
 
     def _f(self, function: Function) -> int:
         if function not in self._ids:
+            if len(self.functions) == FUNCTIONS:
+                raise NotProvedError(f"the graph has more than {FUNCTIONS} different functions of an entry")
             self._ids[function] = len(self.functions)
             self.functions.append(function)
         return self._ids[function]
@@ -77,6 +81,8 @@ class Counting:
     def _scalar(self, value: Scalar | Fraction) -> int:
         if isinstance(value, Fraction):
             return self._constant(value)
+        if len(self.scalars) == FORM - SEARCH:
+            raise NotProvedError("the graph computes too many numbers")
         self.scalars.append(value)
         return int(_pack(0, 0, SEARCH + len(self.scalars) - 1))
 
@@ -323,6 +329,8 @@ class Counting:
             return self._constant(constant)
         if len(terms) == 1 and terms[0][1] == 1 and not constant and self.forms.wires[terms[0][0]].kind == "entry":
             return self.forms.wires[terms[0][0]].a
+        if form >= FORMS:
+            raise NotProvedError("the graph has too many maxima and sums")
         return int(_pack(form, 0, FORM))
 
     def _largest(self, form: int) -> Scalar:

@@ -65,7 +65,8 @@ def input_length(model: onnx.ModelProto) -> int:
 def run(model: onnx.ModelProto, domain: Domain) -> Codes:
     """The codes of the outputs for one vector of symbols."""
     d = input_length(model)
-    values: dict[str, Value] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    _refuse(model)
+    values: dict[str, Value] = {t.name: _constants(t) for t in model.graph.initializer}
     source = next(i.name for i in model.graph.input if i.name not in values)
     values[source] = Symbols(domain.entries(d).reshape(1, d))
     left = {name: i for i, node in enumerate(model.graph.node) for name in node.input}
@@ -73,10 +74,10 @@ def run(model: onnx.ModelProto, domain: Domain) -> Codes:
         if node.domain not in ("", "ai.onnx"):
             raise NotProvedError(f"operator {node.domain}.{node.op_type} is not among those the methods read")
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        args = [values[name] if name else None for name in node.input]
         try:
+            args = [values[name] if name else None for name in node.input]
             results = _apply(node.op_type, args, attributes, domain, len(node.output))
-        except (ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
+        except (ArithmeticError, ValueError, TypeError, LookupError, AssertionError) as error:
             raise NotProvedError(f"node {i} ({node.op_type}) is not read: {error}") from None
         values.update(zip(node.output, results, strict=True))
         for name in node.input:
@@ -86,6 +87,24 @@ def run(model: onnx.ModelProto, domain: Domain) -> Codes:
     if not isinstance(out, Symbols):
         raise NotProvedError("the output does not depend on the input")
     return out.codes.reshape(-1)
+
+
+def _refuse(model: onnx.ModelProto) -> None:
+    """Refuse what makes a graph mean something else than its nodes and initialisers say."""
+    opsets = [(o.domain, o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    if len(opsets) != 1 or opsets[0][1] < 13:
+        raise NotProvedError("operators are read as of opset 13 and later: convert the file")
+    if model.functions or model.graph.sparse_initializer:
+        raise NotProvedError("functions and sparse initialisers are not read: inline the ones, write the others out")
+
+
+def _constants(tensor: onnx.TensorProto) -> Array:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise NotProvedError("weights in another file are not read: save the model with its weights inside")
+    values = numpy_helper.to_array(tensor)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise NotProvedError(f"initialiser {tensor.name} has infinite numbers or NaN")
+    return values
 
 
 def _apply(op: str, args: list[Value | None], attributes: dict[str, Any], domain: Domain, outputs: int) -> list[Value]:
@@ -202,6 +221,8 @@ def _slice(codes: Codes, args: list[Array | None], attributes: dict[str, Any]) -
     index: list[slice] = [slice(None)] * codes.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = codes.shape[axis]
+        if step < 0 and start < -size:
+            raise NotProvedError("a Slice begins before the first entry")
         if step < 0 and end < -size:
             index[axis] = slice(start, None, step)  # down to the first entry
         else:
@@ -253,7 +274,7 @@ def _folded(op: str, args: list[Array], attributes: dict[str, Any]) -> Array:
     if op in MOVES:
         return np.asarray(MOVES[op](args[0], list(args[1:]), attributes))
     if op == "Constant":
-        return numpy_helper.to_array(attributes["value"])
+        return _constants(attributes["value"])
     if op == "Concat":
         return np.concatenate(args, axis=attributes["axis"])
     if op not in simple:

@@ -94,7 +94,8 @@ class Scenario:
     def __init__(self, d: int, cells: int, step: Fraction, first: int, stop: int) -> None:
         self.d, self.cells, self.step = d, cells, step
         self.unit = min(step, Fraction(1, 1 << cells.bit_length())) / 64  # of all numbers: networks work on [0, 1]
-        self.v = np.arange(first, stop, dtype=np.int64)
+        # 0 belongs to every part, so that what a part finds to be constant is the same number in all parts
+        self.v = np.union1d(0, np.arange(first, stop, dtype=np.int64))
         self._bases: dict[int, Ints] = {}
         self._most: dict[int, dict[int, int]] = {}
 
