@@ -73,7 +73,7 @@ def _sparse(model: onnx.ModelProto) -> onnx.ModelProto:
     values = [
         numpy_helper.from_array(np.array([n], t), name) for n, t, name in ((1, np.float32, "more"), (0, np.int64, "at"))
     ]
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(*values, [1]))
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values[0], values[1], [1]))
     return _followed(model, [NODE("Add", ["old", "more"], ["y"])])
 
 
@@ -209,7 +209,12 @@ def test_a_note_that_says_all_is_done_skips_nothing(done: int, tmp_path: Path, m
     monkeypatch.setattr(methods, "PART", 33)
     monkeypatch.setattr(methods, "search", lambda *_: None)
     ran: list[object] = []
-    monkeypatch.setattr(methods, "Counting", lambda *given: ran.append(given) or Counting(*given))
+
+    def counting(*given: Any) -> Counting:
+        ran.append(given)
+        return Counting(*given)
+
+    monkeypatch.setattr(methods, "Counting", counting)
     note = {"sha256": digest(path), "method": "counting", "parts": 2, "done": done}
     cert.with_name("c.json.part").write_text(json.dumps(note))
     assert certify(path, cert).status == "proved"
