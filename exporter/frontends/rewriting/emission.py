@@ -57,8 +57,8 @@ class Emission:
 
 
 class Emitter:
-    def __init__(self, request: Request, x: str, prefix: str, dtype: str) -> None:
-        self.request, self.x = request, x
+    def __init__(self, request: Request, x: str, prefix: str, dtype: str, opset: int = 13) -> None:
+        self.request, self.x, self.opset = request, x, opset
         self.graph = Graph(np.dtype(dtype), prefix=prefix)
         self.rank = len(request.dims)
 
@@ -95,10 +95,12 @@ class Emitter:
         """Rows of answers as the tensor that is expected, the axis where it was."""
         request, g = self.request, self.graph
         others = [n for axis, n in enumerate(request.dims) if axis != request.axis]
+        more: dict[str, int] = {}
         if others.count(None) <= 1 and 0 not in others:
             shape = g.shape([*(-1 if n is None else n for n in others), request.k])
         else:
             ends = [g.shape([end]) for end in (0, self.rank - 1, 0, 1)]
             head = g.add("Slice", [g.add("Shape", [moved]), *ends])
             shape = g.add("Concat", [head, g.shape([request.k])], axis=0)
-        return self.dropped(self.moved(g.add("Reshape", [rows, shape]), self.rank - 1, request.axis))
+            more = {"allowzero": 1} if self.opset >= 14 else {}  # a length may be 0
+        return self.dropped(self.moved(g.add("Reshape", [rows, shape], **more), self.rank - 1, request.axis))

@@ -197,16 +197,15 @@ class _Selected(Emitter):
         self.method = method(request.d, max(request.read) + 1, policy.reductions, request.rows)
         counted = request.dtype != "float16" or request.d <= COUNTS or self.method == "rounds"
         self.dtype = request.dtype if request.dtype in COMPARED and counted else wide
-        super().__init__(request, x, prefix, self.dtype)
+        super().__init__(request, x, prefix, self.dtype, policy.opset)
         self.graph.once = True
-        self.policy = policy
 
     def emission(self) -> Emission:
         request, g, read = self.request, self.graph, self.request.read
         k = max(read) + 1
         moved = self.moved(self.cast(self.x, request.dtype, self.dtype), request.axis, self.rank - 1)
         rows = g.add("Reshape", [moved, g.shape([-1, request.d])]) if self.rank != 2 else moved
-        nodes = Rows(g, rows, request.d, largest=request.largest, opset=self.policy.opset)
+        nodes = Rows(g, rows, request.d, largest=request.largest, opset=self.opset)
         wanted = request.values is not None
         chosen = self.method
         value: str | None

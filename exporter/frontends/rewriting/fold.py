@@ -1,16 +1,20 @@
 """What onnxruntime's own optimiser knows of a model: tensors that are constants, and shapes.
 
-Exports compute k and axes by small subgraphs, such as k = Min(Shape(x)[1], 7). The optimiser folds those. The model itself
-stays as it is: what was folded is told of its tensors by name.
+Exports compute k and axes by small subgraphs, such as k = Min(Shape(x)[1], 7). The optimiser folds those, once the lengths
+that are known beside a free batch axis stand there as constants. The model itself stays as it is: what was folded is told
+of its tensors by name.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx import helper, numpy_helper
 
 from exporter.errors import UserError
 from exporter.formats.session import running
@@ -21,9 +25,37 @@ SMALL = "1024"  # bytes; the optimiser puts larger constants into a file of thei
 Folded = tuple[dict[str, onnx.TensorProto], Types]
 
 
-def folded(proto: onnx.ModelProto, folder: Path) -> Folded:
+def measured(proto: onnx.ModelProto, types: Types) -> onnx.ModelProto:
+    """The model with a constant in place of every length that is read from a Shape and known."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    tensors = [(t.name, t) for t in copy.graph.initializer]
+    tensors += [
+        (n.output[0], a.t) for n in copy.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+    ]
+    stored = {name: tensor for name, tensor in tensors if not tensor.external_data}
+    lengths: dict[str, Any] = {}
+    for node in copy.graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        dims = types.get(node.input[0], (0, None))[1] if node.op_type == "Shape" else None
+        if dims is not None:
+            known = np.array(dims, object)[attributes.get("start", 0) : attributes.get("end")]
+        elif node.op_type in ("Gather", "Slice") and node.input[0] in lengths and {*node.input[1:]} <= {*stored}:
+            at = [numpy_helper.to_array(stored[name]) for name in node.input[1:]]
+            chosen = at[0] if node.op_type == "Gather" else slice(*(int(v[0]) for v in (*at[:2], *at[3:])))
+            known = np.asarray(lengths[node.input[0]][chosen], object)
+        else:
+            continue
+        lengths[node.output[0]] = known
+        if None not in known.ravel():
+            value = numpy_helper.from_array(known.astype(np.int64), node.output[0])
+            node.CopyFrom(helper.make_node("Constant", [], node.output, value=value))
+    return copy
+
+
+def folded(proto: onnx.ModelProto, types: Types, folder: Path) -> Folded:
     """Small constants, and types with shapes, of the optimised model by name; none where onnxruntime does not run it."""
-    with placed([proto], folder) as (path,):
+    with placed([measured(proto, types)], folder) as (path,):
         target = path.with_name("folded.onnx")
         options = quiet()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC

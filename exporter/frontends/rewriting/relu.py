@@ -36,7 +36,7 @@ class InRelu(Emitter):
     def __init__(
         self, request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None
     ) -> None:
-        super().__init__(request, x, prefix, "float32")
+        super().__init__(request, x, prefix, "float32", policy.opset)
         self.policy = policy
         if request.more:
             raise CannotReplace("it goes over several axes", "write it as one node for each axis, or --profile minmax")

@@ -254,7 +254,7 @@ def _found(
     model, types = _model(proto, folder), inferred(proto)
     found = _wanted(model, types, only, policy)
     if any(isinstance(each, Left) for _, each in found):
-        found = _wanted(model, told(model, types, folded(proto, folder)), only, policy)
+        found = _wanted(model, told(model, types, folded(proto, types, folder)), only, policy)
     return model, found
 
 

@@ -153,8 +153,8 @@ class Rows:
         later = g.add("Less", [g.constant(index[:, None], np.float32), g.constant(index[None], np.float32)])
         counted = self._number(g.add("And", [passes, later]))
         passing = self._reduced("ReduceSum", counted, 2, keepdims=0)
-        column = g.add("MatMul", [g.constant(np.ones((1, m))), counted])  # faster than a ReduceSum of axis 1
-        passed = g.add("Squeeze", [column, g.shape([1])])
+        # a row of ones for each row of v: onnxruntime has no product of one row with no rows
+        passed = self._product(self._number(g.add("Equal", [v, v])), counted)
         place = g.add("Sub", [g.add("Add", [passing, g.constant(index)]), passed])
         hit = self._number(g.add("Equal", [self._unsqueezed(place, 2), g.constant(list(read))]))
         value = self._product(self._finite(v), hit) if values else None

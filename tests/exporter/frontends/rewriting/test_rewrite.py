@@ -94,6 +94,14 @@ def test_infinities_subnormals_and_ties(dtype: int, tmp_path: Path) -> None:
         assert np.array_equal(v, np.take_along_axis(x, order, axis=1))
 
 
+@pytest.mark.parametrize(("k", "d"), [(3, 9), (9, 131), (20, 300)])
+def test_a_batch_may_be_empty(k: int, d: int, tmp_path: Path) -> None:
+    for free in (["n"], ["n", "m"]):
+        found = rewrite(saved(model("TopK", [*free, d], k=k), tmp_path), check=False)
+        v, i = run(found.model, np.zeros([*[0] * len(free), d], np.float32))
+        assert v.shape == i.shape == (*[0] * len(free), k)
+
+
 def test_an_index_stays_inside_the_axis_whatever_nan_does(tmp_path: Path) -> None:
     x = np.where(np.random.default_rng(0).random((100, 7)) < 0.5, np.nan, 1).astype(np.float32)
     for before in (model("TopK", ["n", 7], k=4), model("TopK", ["n", 7], k=1), model("ArgMin", ["n", 7], axis=1)):
@@ -339,29 +347,30 @@ def test_a_message_of_the_library_is_python(tmp_path: Path) -> None:
 
 COMPUTED = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[{batch}, 25] x) => (float[{batch}, k] v, int64[{batch}, k] i, int64[1] twice)
-<int64[1] seven = {{7}}, int64[1] one = {{1}}> {{
+<int64[1] seven = {{7}}, int64[1] axis = {{{axis}}}> {{
     shape = Shape(x)
-    d = Gather(shape, one)
+    d = Gather(shape, axis)
     k = Min(d, seven)
     v, i = TopK(x, k)
     twice = Add(k, k)
 }}"""
 
 
-def computed(batch: Any) -> onnx.ModelProto:
-    return onnx.parser.parse_model(COMPUTED.format(batch=batch))
+def computed(batch: Any, axis: int) -> onnx.ModelProto:
+    return onnx.parser.parse_model(COMPUTED.format(batch=batch, axis=axis))
 
 
-def test_a_k_that_constants_give_is_folded(tmp_path: Path) -> None:
-    """k = Min(Shape(x)[1], 7); the nodes that compute k stay, because another node reads k."""
-    found = rewrite(saved(computed(1), tmp_path))
+@pytest.mark.parametrize("batch", [1, "n"])
+def test_a_k_that_constants_give_is_folded(batch: Any, tmp_path: Path) -> None:
+    """k = Min(Shape(x)[1], 7), also where the batch is free; the nodes of k stay, because another node reads k."""
+    found = rewrite(saved(computed(batch, 1), tmp_path))
     assert found.ok, found.lines()
     assert "largest 7 of 25" in found.replaced[0].was
     assert {"Shape", "Min", "Add"} <= set(operators(found.model))
 
 
 def test_the_remedy_that_is_printed_works_on_the_model(tmp_path: Path) -> None:
-    path = saved(computed("n"), tmp_path)
+    path = saved(computed("n", 0), tmp_path)
     (left,) = rewrite(path).left
     command = left.remedy[left.remedy.index("python -m ") :].replace("--dim_value N", "--dim_value 1").split()
     assert command[-2:] == ["OLD", "NEW"]
