@@ -27,7 +27,7 @@ from uvicorn.supervisors import multiprocess
 
 from exporter.errors import install
 from service.models.building import ensure_models
-from service.process import logs, metrics_files, workers
+from service.process import logs, workers
 from service.process.settings import Settings
 
 log = logging.getLogger("service")
@@ -46,10 +46,6 @@ def main(arguments: list[str] | None = None) -> int:
                 scratch = stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
                 )
-            if settings.workers > 1:
-                shared = Path(scratch) / "metrics"
-                shared.mkdir()
-                os.environ[metrics_files.VARIABLE] = str(shared)
         except OSError as error:  # a full disk or a read-only system: fine as long as nothing has to be shared
             scratch = ""
             if settings.workers > 1:

@@ -14,7 +14,7 @@ import orjson
 
 from exporter.problem.families import FAMILIES
 from service.client import Client, ServiceError, Vector
-from service.client.comparison import compare, plot
+from service.client.comparison import compare
 from service.client.retries import Retries
 from service.serving.formats import FORMATS
 
@@ -48,7 +48,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="how often a request that is lost, or refused for the moment, is sent again [%(default)s]",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="write the report as JSON")
-    parser.add_argument("--plot", type=Path, help="write a picture (PNG) of latencies and errors")
     chosen = parser.parse_args(arguments)
     if min(chosen.d, chosen.n, chosen.concurrency) < 1 or min(chosen.seed, chosen.retries) < 0:
         parser.error("--d, --n and --concurrency must be at least 1, --seed and --retries at least 0")
@@ -67,24 +66,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             vectors, source = list(FAMILIES[chosen.family](rng, chosen.n, chosen.d, 24)), chosen.family
         with Client(chosen.url, retries=chosen.retries) as client:
             options = {"model": chosen.model, "construction": chosen.construction}
-            report, samples = compare(
+            report = compare(
                 client, vectors, source=source, format=chosen.format, concurrency=chosen.concurrency, **options
             )
         print(report.table())
         if chosen.out is not None:
             chosen.out.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
-        if chosen.plot is not None:
-            plot(report, samples, chosen.plot)
     except ServiceError as error:
         print(f"service.client: {error}", file=sys.stderr)
         return 2
-    except (
-        httpx.InvalidURL,
-        OSError,
-        EOFError,
-        ValueError,
-        MemoryError,
-    ) as error:  # of --url, --in, --out, --plot, --n and --d
+    except (httpx.InvalidURL, OSError, EOFError, ValueError, MemoryError) as error:  # of --url, --in, --out, --n, --d
         print(f"service.client: {error}", file=sys.stderr)
         return 2
     return 1 if report.differ_from_numpy or report.beyond_bound else 0

@@ -1,4 +1,4 @@
-"""A service compared with numpy.median: its answers, the numbers of its networks, latencies, and a picture of them."""
+"""A service compared with numpy.median: its answers, the numbers of its networks, and latencies."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
-from exporter.errors import install
-from service.client import Client, ServiceAnswer, ServiceError, Vector
+from service.client import Client, ServiceAnswer, Vector
 
 
 @dataclass(frozen=True)
@@ -80,20 +77,9 @@ class Report:
         return "\n".join(text)
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """What was measured, one entry a vector; errors and bounds are those of the network's numbers."""
-
-    service_ms: list[float]
-    inference_ms: list[float]
-    numpy_ms: list[float]
-    errors: npt.NDArray[np.float64]
-    bounds: npt.NDArray[np.float64]
-
-
 def compare(
     client: Client, vectors: Sequence[Vector], *, source: str, format: str, concurrency: int, **options: Any
-) -> tuple[Report, Samples]:
+) -> Report:
     """Ask for the answer to every vector and for the network's number, a request each, and compare both with numpy.median.
 
     `concurrency` requests are sent at a time; the times are those of the requests for answers.
@@ -125,10 +111,7 @@ def compare(
         squared = float(np.mean(errors**2))
     bounds = np.array([0.0 if answer.error_bound is None else answer.error_bound[0] for answer in of_networks])
     lengths = [len(vector) for vector in vectors]
-    samples = Samples(
-        [ms for ms, _ in answered], [answer.inference_ms for _, answer in answered], numpy_ms, errors, bounds
-    )
-    report = Report(
+    return Report(
         url=str(client.http.base_url),
         source=source,
         format=format,
@@ -142,62 +125,8 @@ def compare(
         mean_squared_error=squared,
         fallback=sum(answer.fallback for _, answer in answered),
         sent_again=sum(answer.attempts - 1 for _, answer in answered),
-        service_ms=Percentiles.of(samples.service_ms),
-        inference_ms=Percentiles.of(samples.inference_ms),
-        numpy_ms=Percentiles.of(samples.numpy_ms),
+        service_ms=Percentiles.of([ms for ms, _ in answered]),
+        inference_ms=Percentiles.of([answer.inference_ms for _, answer in answered]),
+        numpy_ms=Percentiles.of(numpy_ms),
         vectors_per_second=len(vectors) / seconds,
     )
-    return report, samples
-
-
-def plot(report: Report, samples: Samples, path: Path) -> None:
-    """Latency distributions and errors as a picture."""
-    try:
-        import matplotlib as mpl  # noqa: PLC0415, an optional part
-    except ImportError:
-        raise ServiceError(f"--plot needs matplotlib: {install('plot')}") from None
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    series = {
-        "service, round trip": (samples.service_ms, "#1f5fa8"),
-        "onnxruntime": (samples.inference_ms, "#d9822b"),
-        "numpy.median": (samples.numpy_ms, "#4b8f4b"),
-    }
-    for name, (times, colour) in series.items():
-        ordered = np.maximum(np.sort(times), 1e-4)
-        share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
-        label = f"{name}: p50 {np.median(times):.3g} ms"
-        left.step(ordered, share, where="post", color=colour, linewidth=1.8, label=label)
-    left.set(xscale="log", xlabel="milliseconds a vector", ylabel="% of vectors answered within", ylim=(0, 102))
-    _error_panel(right, report, samples)
-    for axes, title in ((left, "Latency"), (right, "Error of the network's numbers")):
-        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=44)
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2, frameon=False, fontsize=8.5)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    title = f"{', '.join(report.models)}: {report.vectors} vectors, {report.source}, {report.format}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color="#444444")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def _error_panel(axes: Any, report: Report, samples: Samples) -> None:
-    """Errors and reported bounds, largest first, on a logarithmic axis; answers without error are counted, not drawn."""
-    order = np.arange(1, len(samples.errors) + 1)
-    wrong = np.sort(samples.errors[samples.errors > 0])[::-1]
-    bounds = np.sort(samples.bounds[samples.bounds > 0])[::-1]
-    axes.set(xlabel="vectors, largest error first", ylabel="error", xlim=(0, len(order) + 1))
-    if not len(wrong) and not len(bounds):
-        axes.text(
-            0.5, 0.5, "every number of the network is equal to numpy.median", ha="center", transform=axes.transAxes
-        )
-    if len(bounds):
-        axes.plot(order[: len(bounds)], bounds, color="#888888", linewidth=1.6, label="reported bound")
-    equal = report.vectors - len(wrong)
-    label = f"error ({equal} of {report.vectors} are equal)"
-    axes.plot(order[: len(wrong)], wrong, ".", color="#b03a3a", markersize=4, label=label)
-    shown = np.concatenate([wrong, bounds])
-    if len(shown):
-        axes.set(yscale="log", ylim=(shown.min() / 10, shown.max() * 10))

@@ -19,7 +19,6 @@ import numpy as np
 
 from exporter.analysis.promise import uniform_only
 from exporter.formats.manifest import MANIFEST
-from exporter.formats.speed_table import LARGEST, SPEED_TABLE, SpeedTable, parsed
 from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.models.entries import (
     Entry,
@@ -29,7 +28,6 @@ from service.models.entries import (
     checked,
     label,
     raw_entries,
-    read_regular,
 )
 from service.models.filters import LoadedFilter, open_filter
 from service.models.sessions import line, proto_of, session_of, trial
@@ -53,7 +51,6 @@ class LoadedModel(LoadedFile):
     input_name: str
     output_name: str
     row_seconds: float = 0.0  # when it was loaded
-    tuned_seconds: float | None = None  # by the table of speeds beside it
 
     @cached_property
     def d(self) -> int:
@@ -152,10 +149,7 @@ class Registry:
             raise BadInputError(self._misfit(n, pool, name or construction))
         least = min(map(_size_first, fitting))
         equals = [use for use in fitting if _size_first(use) == least]
-        tuned = all(use.model.tuned_seconds is not None for use in equals)
-        return min(
-            equals, key=lambda use: (use.model.tuned_seconds if tuned else use.model.row_seconds, use.model.name)
-        )
+        return min(equals, key=lambda use: (use.model.row_seconds, use.model.name))
 
     def _misfit(self, n: int, pool: Sequence[LoadedModel], asked: str | None) -> str:
         longest = max((model.d for model in pool), default=0)
@@ -168,10 +162,7 @@ class Registry:
 
 
 def _size_first(choice: Use) -> tuple[int, bool]:
-    """Fewest numbers fed; then exact before probabilistic.
-
-    Of equals the one is chosen that is fastest by the table of speeds, or, where not all of them are in one, when loaded.
-    """
+    """Fewest numbers fed; then exact before probabilistic. Of equals the model is chosen that was fastest when loaded."""
     return choice.padding.rows * choice.model.d, not choice.model.exact
 
 
@@ -198,7 +189,6 @@ def load(
             left_out[MANIFEST] = str(error)
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
-        speeds = _speeds(folder)
         numbered = list(enumerate(found))
         for number, raw in numbered if enough is None else sorted(numbered, key=lambda each: _size(each[1])):
             if tell is not None:
@@ -215,8 +205,6 @@ def load(
                     filters[image_filter.name] = image_filter
                     continue
                 model = cast(LoadedModel, old) if old is not None else _open(entry, threads)
-                if (tuned := speeds.seconds(model.name) if speeds else None) != model.tuned_seconds:
-                    model = replace(model, tuned_seconds=tuned)
                 models[model.name] = model
                 if enough is not None and enough(model):
                     return Registry(models, left_out, filters)
@@ -235,18 +223,6 @@ def is_usable(folder: Path, raw: Any) -> bool:
     except Exception:  # whatever is wrong with it, it has to be built again
         return False
     return True
-
-
-def _speeds(folder: Path) -> SpeedTable | None:
-    """What `python -m exporter tune` measured for a folder; without it, or where it is damaged, models are timed here."""
-    try:
-        return parsed(read_regular(folder / SPEED_TABLE, LARGEST))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{line(error)}; models are chosen by the time of a row when they were loaded"
-        log.warning("table of speeds left out", extra={"fields": {"folder": str(folder), "reason": reason}})
-        return None
 
 
 def _size(entry: Any) -> int:

@@ -92,6 +92,7 @@ async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = N
     if end is not None:
         await end()
     engine.close()
+    engine.peers.close()
     logs.flush()  # a signal that is raised again may leave no time for it later
 
 

@@ -1,19 +1,11 @@
-"""What Prometheus is told.
-
-With several workers prometheus_client shares its counters through files (multiprocess mode). `python -m service` sets
-PROMETHEUS_MULTIPROC_DIR before this module is imported, which is when the library decides.
-"""
+"""The counters and histograms for Prometheus, and the sum of those of several processes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from service.process import logs, metrics_files
-
-metrics_files.reserve()
-
-from prometheus_client import (  # noqa: E402, it opens its files when it is imported
+from prometheus_client import (
     CONTENT_TYPE_LATEST,
     REGISTRY,
     CollectorRegistry,
@@ -21,10 +13,11 @@ from prometheus_client import (  # noqa: E402, it opens its files when it is imp
     Gauge,
     Histogram,
     generate_latest,
-    multiprocess,
 )
-from prometheus_client.core import Metric  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.process import logs
 
 SECONDS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -41,8 +34,7 @@ MISSES = Counter(
     "median_certificate_misses_total", "Answers refuted by counting and given by another model.", ["model"]
 )
 LINES_LOST = Counter("median_log_lines_lost_total", "Log lines that could not be written.")
-WAITING = Gauge("median_queue_rows", "Rows waiting for a call.", multiprocess_mode="livesum")
-
+WAITING = Gauge("median_queue_rows", "Vectors of requests that are not answered yet.")
 
 log = logging.getLogger("service")
 Record = Callable[[float], None]
@@ -87,16 +79,7 @@ class ModelMetrics:
 
 
 def exposition() -> tuple[bytes, str]:
-    """The text Prometheus scrapes, over all workers, and its media type."""
-    shared = metrics_files.folder()
-    if shared is not None:
-        try:
-            metrics_files.forget_the_dead(shared)
-            registry = CollectorRegistry()
-            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-            return generate_latest(registry), CONTENT_TYPE_LATEST
-        except (OSError, ValueError) as error:  # the folder is gone: what this worker knows is better than nothing
-            log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
+    """The text Prometheus scrapes, of this process, and its media type."""
     return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
 
 

@@ -1,11 +1,15 @@
-"""The other processes that serve the same models: how they are told of a reload, and how the figures of all are added up.
+"""The other processes that serve the same models: how they are told of a reload, and how their metrics are added up.
 
-A worker alone has none (`Peers`); those of one machine share a folder (`Neighbours`); replicas on several machines report
+A worker alone has none (`Peers`). Workers of one machine share a folder (`Neighbours`). Replicas on several machines report
 to a board (`Board`), which Ray keeps running (`service.process.ray_app`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
+import logging
 import os
 import secrets
 import time
@@ -17,13 +21,15 @@ from service.errors import ProblemError
 from service.process import metrics
 from service.process.settings import Settings
 
+log = logging.getLogger("service")
+REPORT_S = 2.0  # how often a worker writes down its metrics for the others
 SILENT_S = 10.0  # a replica that reported nothing for so long is gone
 REMEMBERED = 64  # replicas that are gone whose figures are kept apart; those of older ones are kept as one sum
 UNTOLD = "This worker has reloaded; the others could not be told: {}. Restart the service."
 
 
 class Peers:
-    """None: whoever has nobody to tell."""
+    """The peers of a process that has none."""
 
     several = False
     pause_s = 0.25  # how often a worker looks whether another was asked to reload
@@ -40,21 +46,28 @@ class Peers:
         """The text Prometheus scrapes, over all of us, and its media type."""
         return metrics.exposition()
 
+    def close(self) -> None:
+        """Report for the last time."""
+
 
 class Neighbours(Peers):
-    """Other workers share nothing but a folder: they look several times a second at the time of a file in it.
+    """The workers of one machine share a folder.
 
-    The time is a random one, so that no clock matters, and setting it needs no room on the disk. uvicorn's own way, a
-    SIGHUP to its parent process, starts every worker again instead: it closes kept connections, has fewer workers while
-    each loads all models, also those that did not change, is not there with one worker, and ends the service when the
-    folder has become unusable. Here the old models serve on until the new ones are loaded.
+    They look several times a second at the time of the file `reload` in it. The time is a random one, so that no clock
+    matters, and setting it needs no room on the disk. uvicorn's own way, a SIGHUP to its parent process, starts every
+    worker again, which closes connections and loads every model.
+
+    Each worker writes its metrics to a file of its own. The metrics of workers that ended are kept as one sum.
     """
 
     several = True
 
     def __init__(self, folder: Path) -> None:
         self.flag = folder / "reload"
+        self.folder = folder / "metrics"
         self.seen = self._mark()
+        self.reported = 0.0
+        self.can_share = True
 
     def _mark(self) -> int:
         try:
@@ -63,7 +76,51 @@ class Neighbours(Peers):
             return 0
 
     async def mark(self) -> int:
+        if time.monotonic() - self.reported > REPORT_S:
+            self.close()
         return self._mark()
+
+    def close(self) -> None:
+        self.reported = time.monotonic()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _replace(self.folder / f"{os.getpid()}.prom", metrics.exposition()[0])
+            self.can_share = True
+        except OSError as error:
+            if self.can_share:
+                said = "metrics cannot be shared: the other workers do not see those of this worker"
+                fields = {
+                    "folder": str(self.folder),
+                    "error": error.strerror,
+                    "remedy": "make room there or set TMPDIR",
+                }
+                log.error(said, extra={"fields": fields})
+            self.can_share = False
+
+    async def figures(self) -> tuple[bytes, str]:
+        own, media_type = metrics.exposition()
+        try:
+            return await asyncio.to_thread(self._sum, own), media_type
+        except (OSError, ValueError) as error:  # the metrics of this worker are better than none
+            log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
+            return own, media_type
+
+    def _sum(self, own: bytes) -> bytes:
+        """The metrics of all workers; the files of those that ended are added to one file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ended = self.folder / "ended"
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            others = [path for path in self.folder.glob("*.prom") if path.stem != str(os.getpid())]
+            dead = [path for path in others if not _is_running(int(path.stem))]
+            gone = ended.read_bytes() if ended.exists() else b""
+            if dead:
+                gone = metrics.total([(gone, False), *((path.read_bytes(), False) for path in dead)])
+                _replace(ended, gone)
+                for path in dead:
+                    path.unlink()
+            live = [path.read_bytes() for path in others if path not in dead]
+        return metrics.total([(gone, False), *((text, True) for text in (own, *live))])
 
     async def tell(self) -> None:
         mark = secrets.randbits(60)
@@ -75,6 +132,20 @@ class Neighbours(Peers):
             raise ProblemError(500, UNTOLD.format(error.strerror)) from None
 
 
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that others read: whole, or not at all."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)
+
+
+def _is_running(process: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, 0)
+        return True
+    return False
+
+
 def peers_of(settings: Settings) -> Peers:
     """Those of a worker that `python -m service` started."""
     several = settings.runtime_dir and settings.workers > 1
@@ -83,7 +154,7 @@ def peers_of(settings: Settings) -> Peers:
 
 @dataclass
 class Heard:
-    """What a replica said last: its figures, whether it is ready, and when that was."""
+    """The last report of a replica: its metrics, whether it is ready, and the time."""
 
     figures: bytes
     ready: bool
@@ -91,8 +162,8 @@ class Heard:
 
 
 class Board:
-    """What replicas tell each other. A new board has a new mark: should the old one be lost, with a reload that not all had
-    heard of, they reload once more."""
+    """The reports of replicas. A new board has a new mark: if the old board is lost before every replica heard of a reload,
+    all of them reload once more."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
@@ -104,7 +175,7 @@ class Board:
         self.current = secrets.randbits(60)
 
     def report(self, replica: str, figures: bytes, ready: bool) -> int:
-        """Take what a replica says; returns the mark of the last reload."""
+        """Keep the report of a replica; returns the mark of the last reload."""
         self.reports.pop(replica, None)
         self.reports[replica] = Heard(figures, ready, self.now())  # the latest is the last
         silent = [name for name, report in self.reports.items() if not self._is_live(report)]
@@ -113,7 +184,7 @@ class Board:
         return self.current
 
     def figures(self) -> bytes:
-        """The figures of all replicas: counters of those that are gone count on, but nothing waits in them."""
+        """The metrics of all replicas: counters of replicas that ended stay in the sum, their gauges do not."""
         reports = list(self.reports.values())
         live = [report for report in reports if self._is_live(report)]
         ready = sum(report.ready for report in live)

@@ -54,13 +54,11 @@ class Settings:
         2**20, "longest vector that models are built for; longer ones need a model that is there", 1
     )
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off", 1)
-    batch_delay_ms: float = _option(0.0, "how long a request waits for others to share its call", 0)
     inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread", 0)
     cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut", 1)
     queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429", 1)
     max_vectors: int = _option(4096, "vectors in one request", 1)
     max_body_mib: float = _option(64.0, "size of a request body", SMALLEST)
-    max_bodies_mib: float = _option(256.0, "size of all bodies being read or answered; beyond that 503", SMALLEST)
     max_memory_mib: float = _option(
         1024.0, "memory of all requests under way, beyond that of the idle process; then 503", SMALLEST
     )
@@ -103,11 +101,6 @@ class Settings:
     def max_body(self) -> int:
         """The body limit in bytes."""
         return int(self.max_body_mib * 2**20)
-
-    @cached_property
-    def max_bodies(self) -> int:
-        """The limit of all bodies together in bytes; one alone is always let in."""
-        return int(self.max_bodies_mib * 2**20)
 
     @cached_property
     def max_memory(self) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 
 from service.errors import BusyError
 from service.models.registry import LoadedModel
-from service.process.metrics import WAITING, ModelMetrics, note
+from service.process.metrics import ModelMetrics, note
 from service.process.settings import Settings
 from service.statistics.fed_grid import Floats
 from service.statistics.solve import Counted
@@ -71,12 +71,10 @@ class Gate:
         if self.waiting and self.waiting + rows > self.limit:
             raise BusyError(min(60, max(1, ceil(self.waiting * self.row_seconds))))
         self.waiting += rows
-        note(WAITING.set, self.waiting)
         try:
             yield
         finally:
             self.waiting -= rows
-            note(WAITING.set, self.waiting)
 
 
 class Lane:
@@ -88,13 +86,11 @@ class Lane:
         widest = max(model.d, int(model.description.get("run_width") or model.description["width"]))
         row_bytes = widest * model.grid.dtype.itemsize * LIVE_LAYERS
         self.limit = max(1, min(settings.max_batch, settings.cache_kib * 1024 // row_bytes))
-        self.delay = settings.batch_delay_ms / 1000 if self.limit > 1 else 0.0
         self.inline_s = settings.inline_ms / 1000
         self.slots = settings.inference_threads
         self.gate = gate
         self.pool = pool
         self.queue: deque[Job] = deque()
-        self.queued_rows = 0
         self.running = 0
         self.row_seconds = model.row_seconds
         self.wakeup: asyncio.Handle | None = None
@@ -106,12 +102,8 @@ class Lane:
         job = Job(rows)
         job.future = loop.create_future()
         self.queue.append(job)
-        self.queued_rows += len(rows)
         if self.wakeup is None and self.running < self.slots:
-            self._wake(loop, self.delay if self.queued_rows < self.limit else 0.0)
-        elif self.delay and self.queued_rows >= self.limit and self.wakeup is not None:
-            self.wakeup.cancel()
-            self._wake(loop, 0.0)
+            self.wakeup = loop.call_soon(self._pump)
         try:
             await job.future
         finally:
@@ -122,7 +114,7 @@ class Lane:
     def run_now(self, rows: Floats) -> Job | None:
         """The counts for `rows` at once, in a call in the event loop; None where others wait or the call is long."""
         count = len(rows)
-        if self.queue or self.running or self.delay or count > self.limit or not self._is_short(count):
+        if self.queue or self.running or count > self.limit or not self._is_short(count):
             return None
         job = Job(NO_ROWS)
         try:
@@ -143,15 +135,11 @@ class Lane:
     def _is_short(self, rows: int) -> bool:
         return rows * self.row_seconds < self.inline_s
 
-    def _wake(self, loop: asyncio.AbstractEventLoop, delay: float) -> None:
-        self.wakeup = loop.call_later(delay, self._pump) if delay else loop.call_soon(self._pump)
-
     def _drop(self, job: Job) -> None:
         """Take the rows of a job that still wait out of the queue."""
-        if left := len(job.rows) - job.taken:
+        if job.taken < len(job.rows):
             job.taken = len(job.rows)
             self.queue.remove(job)
-            self.queued_rows -= left
 
     def _pump(self) -> None:
         """Start as many calls as there are free slots; a short call is made at once."""
@@ -165,7 +153,7 @@ class Lane:
                 continue
             self._finish(pieces, self._call(pieces))
             if self.queue:
-                self._wake(loop, 0.0)
+                self.wakeup = loop.call_soon(self._pump)
                 return
 
     def _start(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
@@ -206,8 +194,7 @@ class Lane:
             if not room:
                 break
         now = time.perf_counter()
-        for job, start, stop in pieces:
-            self.queued_rows -= stop - start
+        for job, _, _ in pieces:
             job.queue_s = max(job.queue_s, now - job.queued)
         return pieces
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from service.errors import BadInputError, MissingModelError, ProblemError
 from service.models.registry import LoadedModel, Registry
-from service.process.metrics import note, settle
+from service.process.metrics import WAITING, note, settle
 from service.process.peers import Peers
 from service.process.settings import Settings
 from service.serving.answer import Answer
@@ -30,7 +30,6 @@ from service.serving.bodies import Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.serving.memory import Memory
-from service.serving.options import MedianOptions
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
 from service.statistics.solve import FED, Answers, Counted, ModelCall, RefutedError, Solving, Use, solve
@@ -40,9 +39,9 @@ from service.statistics.vectors import HELD, Vectors
 log = logging.getLogger("service")
 Result = TypeVar("Result")
 
-# Numbers that a request may hold and still be prepared in the event loop; more go to a thread, so that nobody waits.
-SMALL = 32768
-VECTOR = 64  # numbers that can be prepared in the time that a vector takes beside its own
+# Numbers of a request and of its rows for models that are prepared in the event loop; more are prepared in a thread.
+SMALL = 1 << 16
+VECTOR = 64  # numbers that take the time of one row beside its numbers
 PREPARED = 48  # bytes of a number while it becomes an ordered integer
 ROW = 24  # bytes of a number of a row, which is there as an integer, as a float, and in the batch
 ANSWER = 96  # bytes of an answer, as a number and as text
@@ -92,6 +91,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
+        WAITING.set_function(lambda: self.gate.waiting)
         self.turn_taken = False  # a request was answered at once in this turn of the event loop
         self.provide: Callable[[int, float], Awaitable[None]] | None = None  # builds a model of so many entries
         self.memory = Memory(self.settings.max_memory)
@@ -117,79 +117,51 @@ class Engine:
         self.helpers.shutdown()
         self.background.shutdown()
 
-    def answer_now(self, question: Question) -> Answer | None:
-        """The answer to a small request at once, inside its handler; None if the request has to wait for others.
-
-        One request is answered at once in each turn of the event loop. Those that follow in the same turn share calls.
-        """
-        vectors, options = question.vectors, question.options
-        if vectors is None or self.turn_taken or _size(vectors, options.statistics) > SMALL:
-            return None
-        self.turn_taken = True
-        asyncio.get_running_loop().call_soon(self._end_turn)
-        started = time.perf_counter()
-        solving, counted = self._solving(question), None
-        rows = inference_s = 0.0
-        try:
-            while not isinstance(step := _step(solving, counted), Answers):
-                lane = self.lanes.get(step.model)
-                told = lane.run_now(step.rows) if lane is not None else None
-                if told is None:
-                    return None
-                counted, rows = told.counted, max(rows, told.batch_rows)
-                inference_s += told.inference_s
-        except MissingModelError:
-            return None
-        except ProblemError as error:
-            raise _placed_error(error, question) from None
-        step.batch_size, step.inference_s = int(rows), inference_s
-        return self._answer(question, step, started)
-
-    def _end_turn(self) -> None:
-        self.turn_taken = False
-
-    async def answers(self, question: Question, until: float = inf) -> Answer:
-        """The answer to any request; a model that is missing is built meanwhile, until a moment of `time.perf_counter`."""
+    async def answer(self, question: Question, until: float = inf) -> Answer:
+        """The answer to a request; a model that is missing is built meanwhile, until a moment of `time.perf_counter`."""
         while True:
             try:
-                return await self._answers(question)
+                return await self._answer(question)
             except MissingModelError as missing:
                 if self.provide is None:
                     raise
                 await self.provide(missing.d, until)
+            except ProblemError as error:
+                raise _placed_error(error, question) from None
 
-    async def _answers(self, question: Question) -> Answer:
-        """The answer by models in their lanes. A large request is prepared in a thread."""
+    async def _answer(self, question: Question) -> Answer:
+        """The answer by models in their lanes.
+
+        A small request is answered without leaving its handler, one in each turn of the event loop: requests that follow in
+        the same turn share calls. A large request is prepared in a thread.
+        """
         started, vectors, statistics = time.perf_counter(), question.vectors, question.options.statistics
         if vectors is None:
-            return self._answer(question, Answers([]), started)
-        size, job, queue_s, inference_s, batch_size = _size(vectors, statistics), None, 0.0, 0.0, 0
-        needed = _bytes_of(vectors, statistics, self._choice(question.options))
-        try:
-            with self.gate.admit(len(vectors) * len(statistics)), self.memory.hold(needed):
-                solving = self._solving(question)
-                while True:
-                    step = await self.offload(size, _step, solving, None if job is None else job.counted)
-                    if isinstance(step, Answers):
-                        break
-                    job = await self.lane(step.model).run(step.rows)
-                    queue_s, inference_s = max(queue_s, job.queue_s), inference_s + job.inference_s
-                    batch_size = max(batch_size, job.batch_rows)
-        except ProblemError as error:
-            raise _placed_error(error, question) from None
+            return self._placed(question, Answers([]), started)
+        choice = Choice(self.registry, self.reach, question.options.model, question.options.construction)
+        numbers, needed = _size(vectors, statistics, choice)
+        at_once = numbers <= SMALL and not self.turn_taken
+        if at_once:
+            self.turn_taken = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        counted, queue_s, inference_s, batch_size = None, 0.0, 0.0, 0
+        with self.gate.admit(len(vectors) * len(statistics)), self.memory.hold(needed):
+            solving = _solve(vectors, statistics, choice, question.options.grid)
+            while True:
+                step = _step(solving, counted) if numbers <= SMALL else await self.in_thread(_step, solving, counted)
+                if isinstance(step, Answers):
+                    break
+                lane = self.lane(step.model)
+                job = (lane.run_now(step.rows) if at_once else None) or await lane.run(step.rows)
+                counted, batch_size = job.counted, max(batch_size, job.batch_rows)
+                queue_s, inference_s = max(queue_s, job.queue_s), inference_s + job.inference_s
         step.queue_s, step.inference_s, step.batch_size = queue_s, inference_s, batch_size
-        return self._answer(question, step, started)
+        return self._placed(question, step, started)
 
-    def _choice(self, options: MedianOptions) -> Choice:
-        return Choice(self.registry, self.reach, options.model, options.construction)
+    def _end_turn(self) -> None:
+        self.turn_taken = False
 
-    def _solving(self, question: Question) -> Solving:
-        vectors, options = question.vectors, question.options
-        assert vectors is not None
-        _refuse_infinite(vectors)
-        return solve(vectors, options.statistics, self._choice(options), options.grid)
-
-    def _answer(self, question: Question, found: Answers, started: float) -> Answer:
+    def _placed(self, question: Question, found: Answers, started: float) -> Answer:
         """What was found, at the places of the request; the metrics are told which models answered."""
         options, count = question.options, question.count
         for model, answered in found.answered.items():
@@ -247,10 +219,6 @@ class Engine:
             with self.memory.hold(await self.in_thread(memory, body)):
                 return await self.in_thread(read)
 
-    async def offload(self, size: int, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a function: small work is done at once, large work in a thread."""
-        return function(*arguments) if size <= SMALL else await self.in_thread(function, *arguments)
-
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run work that may take its time away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.helpers, function, *arguments)
@@ -293,9 +261,22 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-def _size(vectors: Vectors, statistics: Sequence[Statistic]) -> int:
-    """The work that vectors are, in numbers."""
-    return vectors.flat.size + VECTOR * len(vectors) * len(statistics)
+def _size(vectors: Vectors, statistics: Sequence[Statistic], choice: Choice) -> tuple[int, int]:
+    """The work of a request in numbers, and about the bytes that it holds at a time: its own numbers, a part of them as
+    ordered integers, rows of d for the model, and answers.
+
+    The model for the longest vector tells d; where there is none, the error is told later, with its place.
+    """
+    count, longest = len(vectors), vectors.fixed or int(vectors.lengths.max())
+    d = longest
+    for statistic in (statistics[0], statistics[-1])[: len(statistics)]:
+        with contextlib.suppress(ProblemError, ValueError):
+            d = max(d, choice.choose(longest, statistic.target(longest)).model.d)
+    rows = count * len(statistics)
+    prepared = min(vectors.flat.size, max(HELD, longest))
+    fed = min(2 * count * d, max(FED, 2 * d))
+    needed = 2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * rows
+    return vectors.flat.size + (d + VECTOR) * rows, int(needed)
 
 
 def _step(solving: Solving, counted: Counted | None) -> ModelCall | Answers:
@@ -319,26 +300,15 @@ def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any
     return whole
 
 
-def _refuse_infinite(vectors: Vectors) -> None:
+def _solve(vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool) -> Solving:
+    """`solve` for vectors whose numbers may be infinite, which is refused."""
     flat = vectors.flat
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         at = int(np.argmin(np.isfinite(flat)))
         vector = int(np.searchsorted(vectors.starts, at, "right")) - 1
         index = at - int(vectors.starts[vector])
         raise BadInputError(f"{flat[at]} is not a finite number.", vector=vector, index=index)
-
-
-def _bytes_of(vectors: Vectors, statistics: Sequence[Statistic], choice: Choice) -> int:
-    """About what a request holds at a time: its numbers, a part of them as ordered integers, rows of d for the model, and
-    answers. The model for the longest vector tells d; where there is none, the error is told later, with its place."""
-    count, longest = len(vectors), int(vectors.lengths.max())
-    d = longest
-    for statistic in {statistics[0], statistics[-1]}:
-        with contextlib.suppress(ProblemError, ValueError):
-            d = max(d, choice.choose(longest, statistic.target(longest)).model.d)
-    prepared = min(vectors.flat.size, max(HELD, longest))
-    fed = min(2 * count * d, max(FED, 2 * d))
-    return int(2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * count * len(statistics))
+    return (yield from solve(vectors, statistics, choice, grid))
 
 
 def _placed_error(error: ProblemError, question: Question) -> ProblemError:

@@ -35,7 +35,6 @@ class Exchanges:
         self.engine = engine
         self.settings = engine.settings
         self.key = engine.settings.api_key.encode()
-        self.held = 0  # bytes of all bodies that are being read or answered
         self.prefix = secrets.token_hex(6).encode()
         self.numbers = itertools.count()
         self.log_requests = log.isEnabledFor(logging.INFO)
@@ -94,21 +93,19 @@ class Exchange:
             raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
 
     def hold(self, more: int) -> None:
-        """Count bytes of the body, or refuse them: too many for one, or for all together; one alone is always let in."""
-        shared = self.shared
-        if self.held + more > shared.settings.max_body:
+        """Count bytes of the body, or refuse them: too many for one body, or for the memory of all requests."""
+        if self.held + more > self.shared.settings.max_body:
             raise self.too_large()
-        if shared.held + more > shared.settings.max_bodies and shared.held > self.held:
-            said = "The bodies of all requests together are too large; repeat the request later."
-            raise ProblemError(503, said, headers={"Retry-After": "1", "Connection": "close"})
-        shared.engine.memory.take(more)
+        try:
+            self.shared.engine.memory.take(more)
+        except ProblemError as error:
+            error.headers["Connection"] = "close"
+            raise
         self.held += more
-        shared.held += more
 
     def release(self) -> None:
         """The body is not needed any more."""
         self.shared.engine.memory.give_back(self.held)
-        self.shared.held -= self.held
         self.held = 0
 
     def too_large(self, what: str = "body") -> ProblemError:

@@ -95,7 +95,7 @@ class Gateway:
 
         question = await engine.read(body, form.memory, read, form.table)
         until = exchange.started + engine.settings.timeout_s
-        answer = engine.answer_now(question) or await engine.answers(question, until)
+        answer = await engine.answer(question, until)
         content = wanted.write(answer)
         fields = [(b"content-type", wanted.content_type), (b"content-length", b"%d" % len(content))]
         if question.table is not None:

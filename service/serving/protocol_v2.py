@@ -143,7 +143,7 @@ def router(engine: Engine) -> APIRouter:
         call = await engine.read(header, json_body.memory_for, read)
         wanted = tuple(Statistic.of(column, model.d) for column in model.columns)
         question = Question.matrix(call.values, ColumnOptions(model=model.name, wanted=wanted))
-        answer = engine.answer_now(question) or await engine.answers(question)
+        answer = await engine.answer(question)
         return call.answer(answer.values, _about(answer.found))
 
     async def quantiles(request: Request, body: Body) -> Response:
@@ -158,7 +158,7 @@ def router(engine: Engine) -> APIRouter:
 
         call, question = await engine.read(header, json_body.memory_for, read)
         until = request.scope["exchange"].started + engine.settings.timeout_s
-        answer = engine.answer_now(question) or await engine.answers(question, until)
+        answer = await engine.answer(question, until)
         return call.answer(answer.values, _about(answer.found))
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}

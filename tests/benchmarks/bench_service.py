@@ -58,6 +58,7 @@ end
 local statuses = {}
 function done(summary, latency, requests)
   io.write(string.format("p50 %%f\\nrps %%f\\n", latency:percentile(50), summary.requests / summary.duration * 1e6))
+  io.write(string.format("count %%d\\n", summary.requests))
   io.write(string.format("bad %%d\\nbroken %%d\\n", summary.errors.status,
     summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout))
 end
@@ -66,9 +67,11 @@ end
 
 @dataclass(frozen=True)
 class Load:
-    """One wrk run: median latency in microseconds, requests a second, answers beyond 399, broken connections."""
+    """One wrk run: median latency and the server's processor time a request in microseconds, requests a second, answers
+    beyond 399, broken connections."""
 
     p50: float
+    cpu: float
     rps: float
     bad: int
     broken: int
@@ -83,11 +86,18 @@ def wrk_script(folder: Path, name: str, kind: str, bodies: list[bytes]) -> Path:
     return script
 
 
-def wrk(url: str, script: Path, connections: int, seconds: float) -> Load:
+def wrk(url: str, script: Path, connections: int, seconds: float, server: int = 0) -> Load:
+    """A run against a server, of which the process id is known or not."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s", "-s", str(script), url]
+    process = psutil.Process(server or None)
+    before = process.cpu_times()
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    values = {name: float(value) for name, value in re.findall(r"^(p50|rps|bad|broken) ([\d.]+)$", text, re.MULTILINE)}
-    return Load(values["p50"], values["rps"], int(values["bad"]), int(values["broken"]))
+    after = process.cpu_times()
+    values = {
+        name: float(value) for name, value in re.findall(r"^(p50|rps|count|bad|broken) ([\d.]+)$", text, re.MULTILINE)
+    }
+    spent = (after.user - before.user + after.system - before.system) * 1e6 / max(1.0, values["count"])
+    return Load(values["p50"], spent, values["rps"], int(values["bad"]), int(values["broken"]))
 
 
 def free_port() -> int:
@@ -145,7 +155,7 @@ def ratios(models: Path, seconds: float, rounds: int, options: list[str]) -> dic
         as_raw = wrk_script(scripts, "raw", "application/octet-stream", raw)
         as_json = wrk_script(scripts, "json", "application/json", plain)
         as_many = wrk_script(scripts, "many", "application/json", many)
-        (bare, _), (batched, _), (single, _) = (
+        (bare, echoing), (batched, serving), (single, _) = (
             stack.enter_context(server)
             for server in (baseline(), service(models, *options), service(models, "--max-batch", "1", *options))
         )
@@ -156,10 +166,14 @@ def ratios(models: Path, seconds: float, rounds: int, options: list[str]) -> dic
             print(f"{name:<58} {value:7.2f}   {'.' * len(seen[name])}", flush=True)
 
         for _ in range(rounds):
-            echo, ours = wrk(bare + "/echo", as_raw, 1, seconds), wrk(batched + query, as_raw, 1, seconds)
+            echo = wrk(bare + "/echo", as_raw, 1, seconds, echoing.pid)
+            ours = wrk(batched + query, as_raw, 1, seconds, serving.pid)
             note("p50 raw / echo, 1 connection (at most 1.7)", ours.p50 / echo.p50)
-            echo, ours = wrk(bare + "/echo", as_json, 1, seconds), wrk(batched + "/median", as_json, 1, seconds)
+            note("processor time raw / echo, 1 connection", ours.cpu / echo.cpu)
+            echo = wrk(bare + "/echo", as_json, 1, seconds, echoing.pid)
+            ours = wrk(batched + "/median", as_json, 1, seconds, serving.pid)
             note("p50 JSON / echo, 1 connection (at most 1.9)", ours.p50 / echo.p50)
+            note("processor time JSON / echo, 1 connection", ours.cpu / echo.cpu)
             echo, ours = wrk(bare + "/echo", as_raw, 64, seconds), wrk(batched + query, as_raw, 64, seconds)
             off = wrk(single + query, as_raw, 64, seconds)
             note("throughput raw / echo, 64 connections (at least 1)", ours.rps / echo.rps)

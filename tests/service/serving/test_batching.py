@@ -80,7 +80,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
                 lane = Lane(spy, settings, Gate(settings.queue), pool)  # type: ignore[arg-type]
                 spy.calls.clear()
                 await scenario(lane, spy)
-                assert lane.queued_rows == 0
+                assert not lane.queue
                 assert not lane.queue
 
         asyncio.run(main())
@@ -156,20 +156,6 @@ def test_a_failing_neighbour_fails_alone(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_the_delay_gathers_what_comes_later(play: Callable[..., None]) -> None:
-    async def scenario(lane: Lane, spy: Spy) -> None:
-        first = asyncio.create_task(lane.run(rows(1)))
-        for _ in range(3):  # turns of the loop, in which it would be run without the delay
-            await asyncio.sleep(0)
-        await asyncio.gather(first, lane.run(rows(1, 2)))
-        assert spy.calls == [2]
-        spy.calls.clear()
-        await asyncio.gather(lane.run(rows(5)), lane.run(rows(5)))  # a full batch does not wait
-        assert spy.calls[0] == 6
-
-    play(scenario, batch_delay_ms=500, max_batch=6)
-
-
 def test_a_full_gate_refuses_and_recovers() -> None:
     gate = Gate(3)
     with gate.admit(3):
@@ -188,7 +174,7 @@ def test_a_cancelled_request_leaves_the_queue(play: Callable[..., None]) -> None
         while not spy.calls:
             await asyncio.sleep(0)
         waiting = asyncio.create_task(lane.run(rows(50)))
-        while lane.queued_rows < 50:
+        while sum(len(job.rows) - job.taken for job in lane.queue) < 50:
             await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

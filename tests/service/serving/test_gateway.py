@@ -81,7 +81,7 @@ def test_company_during_a_call_shares_the_next(play: Play, monkeypatch: pytest.M
         for i, connection in enumerate(connections[1:], 1):
             connection.send(request(vector(i)))
         lane = next(lane for model, lane in gateway.engine.lanes.items() if model.d == D)
-        while lane.queued_rows < 8:
+        while sum(len(job.rows) - job.taken for job in lane.queue) < 8:
             await asyncio.sleep(0)
         go_on.set()
         for i, connection in enumerate(connections):
@@ -191,15 +191,15 @@ def test_too_many_bodies_are_said_however_a_request_arrives(play: Play) -> None:
     async def scenario(gateway: Gateway) -> None:
         large = Connection(gateway)
         large.send(request([0.0] * 1000)[:-1])
-        while not gateway.exchanges.held:
+        while not gateway.engine.memory.used:
             await asyncio.sleep(0)
         await compare(gateway, request(vector(1)), 503)
         large.send(b"\0")
         assert (await large.answer()).startswith(b"HTTP/1.1 200")
         assert right(await Connection(gateway).ask(request(vector(1))), 1)
-        assert not gateway.exchanges.held
+        assert not gateway.engine.memory.used
 
-    play(scenario, max_bodies_mib=4050 / 2**20, **PLENTY)
+    play(scenario, max_memory_mib=300_000 / 2**20, **PLENTY)
 
 
 def test_a_missing_model_is_said_however_a_request_arrives(play: Play, tmp_path: Any) -> None:
