@@ -23,10 +23,9 @@ from service.serving import filter_route, protocol_v2, schemas
 from service.serving.engine import Engine
 from service.serving.exchange import Exchange
 from service.serving.formats import BINARY, FORMATS
-from service.serving.gateway import Gateway
+from service.serving.gateway import Gateway, PlainRoute
 from service.serving.options import ROUTES, STABLE
 from service.serving.page import add_page
-from service.serving.routes import PlainRoute
 
 log = logging.getLogger("service")
 FILE = "application/octet-stream"

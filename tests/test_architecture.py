@@ -27,7 +27,7 @@ EXPORTER = [
     "frontends.rewriting", "torch", "tools", "theory", "prove", "tools.reference", "cli",
 ]  # fmt: skip
 SERVICE = [
-    "json_text", "errors", "process.settings", "process.logs", "process.metrics_files", "process.metrics", "process.peers",
+    "json_text", "errors", "process.settings", "process.logs", "process.metrics", "process.peers",
     "statistics", "models.entries", "models.sessions", "models.filters", "models.registry", "watch", "serving",
     "process.lifecycle", "models.building", "app", "process.signals", "process.workers", "process.ray_app", "client", "demo",
     "tables", "batch",

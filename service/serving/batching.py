@@ -12,20 +12,17 @@ Every request is answered exactly once, whatever goes wrong, and `failing` is se
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from math import ceil
 
 import numpy as np
 
-from service.errors import BusyError
 from service.models.registry import LoadedModel
 from service.process.metrics import ModelMetrics, note
 from service.process.settings import Settings
+from service.serving.admission import Gate
 from service.statistics.fed_grid import Floats
 from service.statistics.solve import Counted
 
@@ -55,26 +52,6 @@ class Job:
 
 Piece = tuple[Job, int, int]
 CallResult = tuple[Counted | Exception, float]
-
-
-class Gate:
-    """Counts the vectors of all requests under way, and refuses a request that would make them too many."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.waiting = 0
-        self.row_seconds = 0.0
-
-    @contextlib.contextmanager
-    def admit(self, rows: int) -> Iterator[None]:
-        """Let a request of `rows` vectors in, or refuse it. A request larger than the limit is served if no other waits."""
-        if self.waiting and self.waiting + rows > self.limit:
-            raise BusyError(min(60, max(1, ceil(self.waiting * self.row_seconds))))
-        self.waiting += rows
-        try:
-            yield
-        finally:
-            self.waiting -= rows
 
 
 class Lane:

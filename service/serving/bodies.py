@@ -12,6 +12,8 @@ from service.errors import BadInputError
 from service.serving import json_body
 from service.serving.json_body import Body, BodyLimits
 from service.serving.options import MedianOptions, merged
+from service.statistics.fed_grid import Floats
+from service.statistics.solve import Answers
 from service.statistics.vectors import Numbers, Places, Vectors
 
 NPY_HEADER_LIMIT = 4096
@@ -45,6 +47,35 @@ class Question:
     def answer_dtype(self) -> np.dtype[Any]:
         """That of the numbers, as for numpy.median, or float64, as for numpy.quantile of a list."""
         return self.dtype if self.options.told == "medians" and self.dtype.kind == "f" else np.dtype(np.float64)
+
+
+@dataclass(eq=False, slots=True)
+class Answer:
+    """`values` has an entry for each vector, or a row of them for several quantiles or ranks. NaN is the answer to a vector
+    with numbers missing. `bounds` are those of the networks' own numbers, None for numpy's answers."""
+
+    values: Numbers
+    bounds: Floats | None
+    found: Answers  # how they came about
+    question: Question
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The members beside the answers: bounds where they exist, and details where they were asked for."""
+        members: dict[str, Any] = {} if self.bounds is None else {"error_bound": self.bounds.tolist()}
+        if self.question.options.details:
+            found = self.found
+            members |= {
+                "models": sorted(found.models),
+                "fallback": found.fallback,
+                "batch_size": found.batch_size,
+                "timings": {
+                    "queue_ms": found.queue_s * 1e3,
+                    "inference_ms": found.inference_s * 1e3,
+                    "total_ms": found.total_s * 1e3,
+                },
+            }
+        return members
 
 
 def settled(question: Question, limits: BodyLimits) -> Question:

@@ -24,12 +24,11 @@ from service.models.registry import LoadedModel, Registry
 from service.process.metrics import WAITING, note, settle
 from service.process.peers import Peers
 from service.process.settings import Settings
-from service.serving.answer import Answer
-from service.serving.batching import Gate, Lane
-from service.serving.bodies import Question
+from service.serving.admission import Gate, Memory
+from service.serving.batching import Lane
+from service.serving.bodies import Answer, Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
-from service.serving.memory import Memory
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
 from service.statistics.solve import FED, Answers, Counted, ModelCall, RefutedError, Solving, Use, solve
@@ -140,23 +139,37 @@ class Engine:
             return self._placed(question, Answers([]), started)
         choice = Choice(self.registry, self.reach, question.options.model, question.options.construction)
         numbers, needed = _size(vectors, statistics, choice)
-        at_once = numbers <= SMALL and not self.turn_taken
-        if at_once:
+        if numbers <= SMALL and not self.turn_taken:
             self.turn_taken = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-        counted, queue_s, inference_s, batch_size = None, 0.0, 0.0, 0
+            found = self._at_once(_solve(vectors, statistics, choice, question.options.grid))
+            if found is not None:
+                return self._placed(question, found, started)
+        job, queue_s, inference_s, batch_size = None, 0.0, 0.0, 0
         with self.gate.admit(len(vectors) * len(statistics)), self.memory.hold(needed):
             solving = _solve(vectors, statistics, choice, question.options.grid)
             while True:
+                counted = None if job is None else job.counted
                 step = _step(solving, counted) if numbers <= SMALL else await self.in_thread(_step, solving, counted)
                 if isinstance(step, Answers):
                     break
-                lane = self.lane(step.model)
-                job = (lane.run_now(step.rows) if at_once else None) or await lane.run(step.rows)
-                counted, batch_size = job.counted, max(batch_size, job.batch_rows)
+                job = await self.lane(step.model).run(step.rows)
                 queue_s, inference_s = max(queue_s, job.queue_s), inference_s + job.inference_s
+                batch_size = max(batch_size, job.batch_rows)
         step.queue_s, step.inference_s, step.batch_size = queue_s, inference_s, batch_size
         return self._placed(question, step, started)
+
+    def _at_once(self, solving: Solving) -> Answers | None:
+        """The answer by calls in the event loop; None where a model is busy or its call takes long."""
+        counted, inference_s, batch_size = None, 0.0, 0
+        while not isinstance(step := _step(solving, counted), Answers):
+            job = self.lane(step.model).run_now(step.rows)
+            if job is None:
+                return None
+            counted, inference_s = job.counted, inference_s + job.inference_s
+            batch_size = max(batch_size, job.batch_rows)
+        step.inference_s, step.batch_size = inference_s, batch_size
+        return step
 
     def _end_turn(self) -> None:
         self.turn_taken = False

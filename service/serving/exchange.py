@@ -9,14 +9,15 @@ import logging
 import re
 import secrets
 import time
+from http import HTTPStatus
 
 from starlette.responses import Response
 from starlette.types import Scope
 
+from service import json_text
 from service.errors import ProblemError
 from service.process import logs, metrics
 from service.serving.engine import Engine
-from service.serving.problems import problem_response, protocol_response
 
 log = logging.getLogger("service")
 Fields = list[tuple[bytes, bytes]]
@@ -132,3 +133,23 @@ class Exchange:
         if not self.shared.ended:
             asyncio.get_running_loop().call_later(SOON, self.shared.record)
         self.shared.ended.append(self)
+
+
+def protocol_response(problem: ProblemError) -> Response:
+    """The error as the Open Inference Protocol wants it: wrong numbers are 400, and the place is part of the sentence."""
+    place = "".join(f" ({name} {problem.members[name]})" for name in ("vector", "index") if name in problem.members)
+    status = 400 if problem.status == 422 else problem.status
+    return Response(json_text.short({"error": problem.detail + place}), status, problem.headers, "application/json")
+
+
+def problem_response(problem: ProblemError, instance: str) -> Response:
+    """The error as `application/problem+json`. The type stays "about:blank": the status says which kind it is."""
+    content = {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        "instance": instance,
+        **problem.members,
+    }
+    return Response(json_text.short(content), problem.status, problem.headers, "application/problem+json")

@@ -18,15 +18,14 @@ from service.models.entries import PIXELS, pieces
 from service.models.filters import LoadedFilter, Pixels
 from service.process import metrics
 from service.serving import schemas
+from service.serving.admission import Turns
 from service.serving.bodies import npy_header
 from service.serving.engine import Engine
 from service.serving.exchange import Exchange
 from service.serving.formats import BINARY, FORMATS
-from service.serving.gateway import header_text, with_body
+from service.serving.gateway import PlainRoute, header_text, with_body
 from service.serving.json_body import Body
 from service.serving.options import one_of
-from service.serving.routes import PlainRoute
-from service.serving.turns import Turns
 
 NPY, RAW = FORMATS["npy"].media_type, FORMATS["raw"].media_type
 SIDE = re.compile(r"[0-9]{1,9}+")

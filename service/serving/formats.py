@@ -22,8 +22,7 @@ import orjson
 from exporter.problem.quantiles import METHODS
 from service.errors import ProblemError
 from service.serving import bodies, json_body, tables
-from service.serving.answer import Answer
-from service.serving.bodies import Question
+from service.serving.bodies import Answer, Question
 from service.serving.json_body import Body, BodyLimits
 from service.serving.options import MOST, NAN, STABLE, MedianOptions
 from service.statistics.fed_grid import Floats

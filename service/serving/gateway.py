@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import ProblemError, or_shortage
-from service.serving.answer import Answer
-from service.serving.bodies import Question, settled
+from service.serving.bodies import Answer, Question, settled
 from service.serving.engine import Engine
 from service.serving.exchange import UNKNOWN, Exchange, Exchanges, Fields
 from service.serving.formats import answer_format, format_of
@@ -61,11 +61,10 @@ class Gateway:
             if is_ours:
                 fields, content = await within_time(exchange, receive, self._ask)
                 fields += exchange.answered(200)
-                with self.engine.memory.hold(len(content)):
+                if len(content) > LARGE:
+                    await self._send_large(fields, content, send)
+                else:
                     await send({"type": "http.response.start", "status": 200, "headers": fields})
-                    if len(content) > LARGE:  # the second message waits until the client has read the first
-                        await send({"type": "http.response.body", "body": content, "more_body": True})
-                        content = b""
                     await send({"type": "http.response.body", "body": content})
             else:
                 await self.app(scope, receive, send_with_id)
@@ -82,6 +81,14 @@ class Gateway:
         finally:
             exchange.route = getattr(scope.get("route"), "path", exchange.route)
             exchange.end()
+
+    async def _send_large(self, fields: Fields, content: bytes, send: Send) -> None:
+        """Send an answer, whose memory is counted until the client has read it."""
+        with self.engine.memory.hold(len(content)):
+            await send({"type": "http.response.start", "status": 200, "headers": fields})
+            await send({"type": "http.response.body", "body": content, "more_body": True})
+            content = b""
+            await send({"type": "http.response.body", "body": content})  # waits until the client has read the first
 
     async def _ask(self, exchange: Exchange, body: Body) -> tuple[Fields, bytes]:
         """The answer to a body of POST /median or POST /quantile, and the headers that go with it."""
@@ -110,6 +117,13 @@ class Gateway:
         response.raw_headers += exchange.answered(problem.status)[:2]  # the connection is closed in any case
         exchange.end()
         return response
+
+
+class PlainRoute(APIRoute):
+    """A route that hands the request to its function as it is: no dependencies to solve, no body model to validate."""
+
+    def get_route_handler(self) -> Any:
+        return self.endpoint
 
 
 def header_text(name: str) -> str:

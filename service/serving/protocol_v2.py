@@ -1,23 +1,23 @@
 """Open Inference Protocol v2 over REST, with the binary tensor extension, for the same models.
 
 A tensor of shape [k, d] goes in, [k, columns] comes out. The numbers take the same way as in /median, so that a client
-written for another server gets numpy's answers without knowing about grids. Errors have the protocol's own form,
-{"error": "..."}.
+written for another server gets numpy's answers. Errors have the protocol's own form, {"error": "..."}.
 
-Beside the models there is one called `quantile`, for vectors of any length: what POST /quantile takes as options are its
+Beside the models there is one called `quantile`, for vectors of any length: the options of POST /quantile are its
 parameters.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
 from exporter.version import __version__
@@ -25,46 +25,62 @@ from service import json_text
 from service.errors import BadInputError, ProblemError
 from service.models.registry import LoadedModel
 from service.serving import json_body
-from service.serving.bodies import Question, settled
+from service.serving.bodies import Answer, Question, settled
 from service.serving.engine import Engine
-from service.serving.gateway import with_body
+from service.serving.gateway import PlainRoute, with_body
 from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
 from service.serving.options import VECTORS, MedianOptions, QuantileOptions, merged, numbers_of
-from service.serving.routes import PlainRoute
 from service.statistics.fed_grid import Floats
-from service.statistics.solve import Answers
 from service.statistics.statistic import Statistic
 
 SERVER = {"name": "onnx-median", "version": __version__, "extensions": ["binary_tensor_data"]}
 VERSION = "1"
+QUANTILE = "quantile"
+CHOICES = QuantileOptions.members - VECTORS
 DATA: json_body.MemberPath = ("inputs", 0, "data")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 NAMES = {"float32": "FP32", "float64": "FP64"}
 
 
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status, media_type="application/json")
+class Part(BaseModel):
+    """Anything in a request that may have parameters; an empty list stands for none."""
+
+    model_config = ConfigDict(strict=True)
+    parameters: Annotated[dict[str, Any], BeforeValidator(lambda given: given or {})] = {}
+
+    def flag(self, name: str, default: bool) -> bool:
+        flag = self.parameters.get(name, default)
+        if not isinstance(flag, bool):
+            raise BadInputError(f"{name} must be true or false.")
+        return flag
 
 
-def _about(found: Answers) -> dict[str, Any]:
-    """The parameters of an answer."""
-    return {"fallback": found.fallback, "batch_size": found.batch_size}
-
-
-class Contract(NamedTuple):
-    """What a tensor must be to be taken."""
+class Input(Part):
+    """The tensor of a request, without its numbers."""
 
     name: str
-    d: int
-    input_name: str = "x"
-    output_name: str = "y"
-    output_type: str | None = None  # that of the input
+    datatype: Literal["FP32", "FP64"]
+    shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=2, max_length=2)
+
+
+class Output(Part):
+    """The answer that a request asks for."""
+
+    name: str
+
+
+class InferenceRequest(Part):
+    """A request for inference, without its numbers."""
+
+    id: str = ""
+    inputs: list[Input] = Field(min_length=1, max_length=1)
+    outputs: list[Output] | None = Field(None, max_length=1)
 
 
 @dataclass(frozen=True)
 class ColumnOptions(MedianOptions):
-    """What a model itself is asked for: all its columns."""
+    """All columns of a model are wanted."""
 
     wanted: tuple[Statistic, ...] = ()
 
@@ -76,25 +92,16 @@ class ColumnOptions(MedianOptions):
         return np.stack(columns, 1).astype(dtype, copy=False)
 
 
-QUANTILE = "quantile"
-CHOICES = QuantileOptions.members - VECTORS
-
-
 def router(engine: Engine) -> APIRouter:
     """All routes of the protocol."""
-
-    def is_quantile(request: Request) -> bool:
-        """Whether that is what is asked for, and no file has the name."""
-        name, version = request.path_params["name"], request.path_params.get("version", VERSION)
-        return name == QUANTILE and name not in engine.registry.models and version == VERSION
-
     routes = APIRouter(tags=["Open Inference Protocol v2"], route_class=PlainRoute)
 
-    def model_of(request: Request) -> LoadedModel:
-        version = request.path_params.get("version", VERSION)
-        model = engine.registry.get(request.path_params["name"])
+    def model_of(request: Request) -> LoadedModel | None:
+        """The model of a path; None for `quantile`, unless a file has this name."""
+        name, version = request.path_params["name"], request.path_params.get("version", VERSION)
+        model = None if name == QUANTILE and name not in engine.registry.models else engine.registry.get(name)
         if version != VERSION:
-            raise ProblemError(404, f"Model {model.name!r} has only version {VERSION}.")
+            raise ProblemError(404, f"Model {name!r} has only version {VERSION}.")
         return model
 
     async def server(request: Request) -> Response:
@@ -112,58 +119,34 @@ def router(engine: Engine) -> APIRouter:
 
     async def metadata(request: Request) -> Response:
         """Inputs and outputs of a model."""
-        return _json(QUANTILE_METADATA if is_quantile(request) else model_metadata(model_of(request)))
+        return _json(model_metadata(model_of(request)))
 
     async def model_ready(request: Request) -> Response:
         """The model is loaded and answers."""
-        if is_quantile(request):
-            is_ready = await engine.trouble() is None and bool(engine.registry.models)
-            return _json({"name": QUANTILE, "ready": is_ready}, 200 if is_ready else 503)
-        model = model_of(request)
-        is_ready = await engine.trouble(model) is None
-        return _json({"name": model.name, "ready": is_ready}, 200 if is_ready else 503)
+        is_ready = await engine.trouble(model_of(request)) is None and bool(engine.registry.models)
+        return _json({"name": request.path_params["name"], "ready": is_ready}, 200 if is_ready else 503)
 
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
-        if is_quantile(request):
-            return await with_body(request, quantiles)
-        model_of(request)  # an unknown model is refused before the body is read
-        return await with_body(request, answer)
+        return await with_body(request, partial(answer, model_of(request)))
 
-    async def answer(request: Request, body: Body) -> Response:
-        model, length = model_of(request), request.headers.get(HEADER_LENGTH)
-        header, binary = _split(body, length)
-        most = BodyLimits(engine.settings.max_vectors, model.d)
-        contract = Contract(model.name, model.d, model.input_name, model.output_name)
-
-        def read() -> Call:
-            with _in_rows(model.d):
-                return Call(contract, *_read(header), binary, most)
-
-        call = await engine.read(header, json_body.memory_for, read)
-        wanted = tuple(Statistic.of(column, model.d) for column in model.columns)
-        question = Question.matrix(call.values, ColumnOptions(model=model.name, wanted=wanted))
-        answer = await engine.answer(question)
-        return call.answer(answer.values, _about(answer.found))
-
-    async def quantiles(request: Request, body: Body) -> Response:
+    async def answer(model: LoadedModel | None, request: Request, body: Body) -> Response:
+        limits = engine.limits if model is None else BodyLimits(engine.settings.max_vectors, model.d)
         header, binary = _split(body, request.headers.get(HEADER_LENGTH))
-        most = engine.limits
 
-        def read() -> tuple[Call, Question]:
-            document, data = _read(header)
-            contract, options = _of_any_length(document, most)
-            call = Call(contract, document, data, binary, most, options.nan != "error")
-            return call, settled(Question.matrix(call.values, options), most)
+        def read() -> tuple[InferenceRequest, Question]:
+            document, found = json_body.read(header, DATA)
+            asked = _checked(document, model, limits)
+            options = _options(asked, model)
+            values = _values(asked.inputs[0], found.get(DATA), binary, limits, options.nan != "error")
+            return asked, settled(Question.matrix(values, options), limits)
 
-        call, question = await engine.read(header, json_body.memory_for, read)
+        asked, question = await engine.read(header, json_body.memory_for, read)
         until = request.scope["exchange"].started + engine.settings.timeout_s
-        answer = await engine.answer(question, until)
-        return call.answer(answer.values, _about(answer.found))
+        return _response(asked, model, await engine.answer(question, until))
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
     error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
-    version = "/versions/{version}"
 
     def add(method: str, path: str, handler: Callable[[Request], Awaitable[Response]], *statuses: int) -> None:
         names = [name for name in ("name", "version") if f"{{{name}}}" in path]
@@ -177,7 +160,7 @@ def router(engine: Engine) -> APIRouter:
     add("GET", "/v2", server, 401)
     add("GET", "/v2/health/live", live)
     add("GET", "/v2/health/ready", ready, 503)
-    for path in ("/v2/models/{name}", "/v2/models/{name}" + version):
+    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         add("GET", path, metadata, 401, 404)
         add("GET", path + "/ready", model_ready, 401, 404, 503)
         add("POST", path + "/infer", infer, 400, 401, 404, 408, 413, 415, 429, 431, 500, 503, 504)
@@ -205,128 +188,67 @@ INFER_BODY: dict[str, Any] = {
 }
 
 
-def model_metadata(model: LoadedModel) -> dict[str, Any]:
-    """The protocol's description of a model; the batch dimension is -1."""
-    datatype = NAMES[model.grid.dtype.name]
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def model_metadata(model: LoadedModel | None) -> dict[str, Any]:
+    """The protocol's description of a model; the batch dimension is -1. None stands for `quantile`."""
+    name, datatype, x, y, d, columns = QUANTILE, "FP64", "x", "y", -1, -1
+    if model is not None:
+        name, datatype, d, columns = model.name, NAMES[model.grid.dtype.name], model.d, len(model.columns)
+        x, y = model.input_name, model.output_name
     return {
-        "name": model.name,
+        "name": name,
         "versions": [VERSION],
         "platform": "onnxruntime_onnx",
-        "inputs": [_tensor(model.input_name, datatype, [-1, model.d])],
-        "outputs": [_tensor(model.output_name, datatype, [-1, len(model.columns)])],
+        "inputs": [{"name": x, "datatype": datatype, "shape": [-1, d]}],
+        "outputs": [{"name": y, "datatype": datatype, "shape": [-1, columns]}],
     }
 
 
-def _tensor(name: str, datatype: str, shape: list[int]) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": shape}
+def _checked(document: dict[str, Any], model: LoadedModel | None, limits: BodyLimits) -> InferenceRequest:
+    """The request, if it fits the model."""
+    try:
+        asked = InferenceRequest.model_validate(document)
+    except ValidationError as errors:
+        first = errors.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))[:80]
+        raise BadInputError(f"{place}: {first['msg']}.") from None
+    about = model_metadata(model)
+    tensor, (rows, d) = asked.inputs[0], asked.inputs[0].shape
+    for what, given in (("inputs", asked.inputs), ("outputs", asked.outputs or [])):
+        if any(each.name != about[what][0]["name"] for each in given):
+            raise BadInputError(f"The tensor in {what} of {about['name']} is called {about[what][0]['name']!r}.")
+    if any(output.parameters.get("classification") for output in asked.outputs or []):
+        raise BadInputError("The classification extension does not apply to medians.")
+    if d > limits.length or (model is not None and d != model.d):
+        wanted = f"n from 1 to {limits.length}" if model is None else f"n = {model.d}"
+        raise BadInputError(f"The shape is {tensor.shape}, and must be [rows, n] with {wanted}.")
+    if rows > limits.vectors:
+        raise json_body.too_many(limits.vectors)
+    return asked
 
 
-QUANTILE_METADATA = {
-    "name": QUANTILE,
-    "versions": [VERSION],
-    "platform": "onnxruntime_onnx",
-    "inputs": [_tensor("x", "FP64", [-1, -1])],
-    "outputs": [_tensor("y", "FP64", [-1, -1])],
-}
-
-
-def _of_any_length(document: dict[str, Any], most: BodyLimits) -> tuple[Contract, QuantileOptions]:
-    """What the length of the tensor says itself, and the options among the parameters: lists, or text with commas."""
-    match _only(document.get("inputs"), "inputs").get("shape"):
-        case [_, int(n)] if not isinstance(n, bool) and 0 < n <= most.length:
-            contract = Contract(QUANTILE, n, output_type="FP64")
-        case _:
-            raise BadInputError(f"The shape must be [rows, n] with n from 1 to {most.length}.")
-    chosen = {name: value for name, value in _parameters(document).items() if name in CHOICES}
+def _options(asked: InferenceRequest, model: LoadedModel | None) -> MedianOptions:
+    """All columns of a model, or the options of `quantile` among the parameters: lists, or text with commas."""
+    if model is not None:
+        return ColumnOptions(model=model.name, wanted=tuple(Statistic.of(column, model.d) for column in model.columns))
+    chosen = {name: value for name, value in asked.parameters.items() if name in CHOICES}
     for name in ("quantiles", "ranks"):
         if isinstance(chosen.get(name), str):
             chosen[name] = numbers_of(name, chosen[name])
-        elif name in chosen and isinstance(chosen[name], int | float):
+        elif isinstance(chosen.get(name), int | float):
             chosen[name] = [chosen[name]]
-    options = merged(chosen, QuantileOptions())
-    assert isinstance(options, QuantileOptions)
-    return contract, options
-
-
-class Call:
-    """One inference request, read and checked: the tensor, and how the caller wants the answer."""
-
-    def __init__(
-        self,
-        model: Contract,
-        document: dict[str, Any],
-        data: Numbers | None,
-        binary: memoryview,
-        most: BodyLimits,
-        missing: bool = False,
-    ) -> None:
-        self.model = model
-        request_id = document.get("id", "")
-        if not isinstance(request_id, str):
-            raise BadInputError("id must be a string.")
-        self.id = request_id
-        tensor = _only(document.get("inputs"), "inputs")
-        if tensor.get("name") != model.input_name:
-            raise BadInputError(f"The input of {model.name} is called {model.input_name!r}.")
-        datatype = tensor.get("datatype")
-        if not isinstance(datatype, str) or datatype not in DATATYPES:
-            raise BadInputError("The datatype must be FP32 or FP64.")
-        self.datatype = datatype
-        rows = _rows(tensor.get("shape"), model, most.vectors)
-        size = _parameters(tensor).get("binary_data_size")
-        if size is None and len(binary):
-            raise BadInputError(f"{len(binary)} bytes follow the header, and no tensor has a binary_data_size.")
-        values = (
-            _from_json(data, datatype, model.d, most, missing) if size is None else _from_binary(binary, size, datatype)
-        )
-        if values.size != rows * model.d:
-            raise BadInputError(f"The shape asks for {rows * model.d} numbers, the data has {values.size}.")
-        self.values: Floats = values.reshape(rows, model.d)
-        self.binary = self._wants_binary(document)
-
-    def _wants_binary(self, document: dict[str, Any]) -> bool:
-        default = _flag(_parameters(document), "binary_data_output", default=False)
-        if document.get("outputs") in (None, []):
-            return default
-        output = _only(document["outputs"], "outputs")
-        if output.get("name") != self.model.output_name:
-            raise BadInputError(f"The output of {self.model.name} is called {self.model.output_name!r}.")
-        parameters = _parameters(output)
-        if parameters.get("classification"):
-            raise BadInputError("The classification extension does not apply to medians.")
-        return _flag(parameters, "binary_data", default)
-
-    def answer(self, outputs: Floats, parameters: dict[str, Any]) -> Response:
-        """The output tensor, as JSON or appended in binary."""
-        datatype = self.model.output_type or self.datatype
-        tensor: dict[str, Any] = {
-            "name": self.model.output_name,
-            "datatype": datatype,
-            "shape": list(outputs.shape),
-        }
-        document: dict[str, Any] = {"model_name": self.model.name, "model_version": VERSION, "parameters": parameters}
-        if self.id:
-            document["id"] = self.id
-        document["outputs"] = [tensor]
-        if not self.binary:
-            tensor["data"] = outputs.ravel().tolist()
-            return _json(document)
-        data = outputs.astype(DATATYPES[datatype], copy=False).tobytes()
-        tensor["parameters"] = {"binary_data_size": len(data)}
-        header = json_text.short(document)
-        headers = {HEADER_LENGTH: str(len(header))}
-        return Response(header + data, headers=headers, media_type="application/octet-stream")
+    return merged(chosen, QuantileOptions())
 
 
 def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
-    """The JSON, and the bytes after it; where there are such, the JSON holds no numbers and is short."""
-    if header_length is None:
-        return body, memoryview(b"")
-    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+    """The JSON, and the bytes behind it; where there are such bytes, the JSON holds no numbers and is short."""
+    length = header_length or str(len(body))
+    if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= len(body)):
         raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
-    at = int(header_length)
-    if at > len(body):
-        raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
+    at = int(length)
     if at == len(body):
         return body, memoryview(b"")
     if at > SMALL:
@@ -334,74 +256,59 @@ def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
     return body[:at], memoryview(body)[at:]
 
 
-def _read(header: Body) -> tuple[dict[str, Any], Numbers | None]:
-    """The request without its numbers, and the numbers."""
-    document, found = json_body.read(header, DATA)
-    return document, found.get(DATA)
-
-
-@contextlib.contextmanager
-def _in_rows(d: int) -> Iterator[None]:
-    """Tell the place of a bad number as row and column, also where numbers are given flat."""
-    try:
-        yield
-    except BadInputError as error:
-        index = error.members.get("index")
-        if isinstance(index, int) and not error.members["vector"]:
-            error.members = dict(zip(("vector", "index"), divmod(index, d), strict=True))
-        raise
-
-
-def _only(tensors: Any, what: str) -> dict[str, Any]:
-    match tensors:
-        case [dict(tensor)]:
-            return tensor
-    raise BadInputError(f"{what} must hold exactly one tensor.")
-
-
-def _parameters(holder: dict[str, Any]) -> dict[str, Any]:
-    parameters = holder.get("parameters")
-    if parameters is None or parameters == []:
-        return {}
-    if not isinstance(parameters, dict):
-        raise BadInputError("parameters must be an object.")
-    return parameters
-
-
-def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:
-    flag = parameters.get(name, default)
-    if not isinstance(flag, bool):
-        raise BadInputError(f"{name} must be true or false.")
-    return flag
-
-
-def _rows(shape: Any, model: Contract, max_vectors: int) -> int:
-    match shape:
-        case [int(rows), int(d)] if not isinstance(rows, bool) and d == model.d and rows > 0:
-            if rows > max_vectors:
-                raise BadInputError(f"{rows} vectors are too many: at most {max_vectors} in one request.")
-            return rows
-    raise BadInputError(f"The shape must be [rows, {model.d}] with at least one row.")
-
-
-def _from_binary(binary: memoryview, size: Any, datatype: str) -> Floats:
-    if isinstance(size, bool) or not isinstance(size, int) or size != len(binary):
-        raise BadInputError(f"binary_data_size is {size!r}, {len(binary)} bytes follow the header.")
-    if size % DATATYPES[datatype].itemsize:
-        raise BadInputError(f"{size} bytes are not a whole number of {datatype} values.")
-    return np.frombuffer(binary, DATATYPES[datatype])
-
-
-def _from_json(data: Numbers | None, datatype: str, d: int, most: BodyLimits, missing: bool) -> Floats:
-    """Numbers given flat, or in rows."""
-    if data is None:
+def _values(tensor: Input, data: Numbers | None, binary: memoryview, limits: BodyLimits, missing: bool) -> Floats:
+    """The numbers of a tensor: those behind the header, or those in it, flat or in rows."""
+    (rows, d), dtype = tensor.shape, DATATYPES[tensor.datatype]
+    size = tensor.parameters.get("binary_data_size")
+    values: Floats
+    if size is not None:
+        if isinstance(size, bool) or not isinstance(size, int) or size != len(binary) or size % dtype.itemsize:
+            raise BadInputError(
+                f"binary_data_size is {size!r}; {len(binary)} bytes of {tensor.datatype} follow the header."
+            )
+        values = np.frombuffer(binary, dtype)
+    elif len(binary):
+        raise BadInputError(f"{len(binary)} bytes follow the header, and no tensor has a binary_data_size.")
+    elif data is None:
         raise BadInputError("The input has neither data, an array of numbers, nor binary_data_size.")
-    if data.nested:
-        values, lengths = data.rows(most, missing)
-        if (row := next((row for row, length in enumerate(lengths) if length != d), None)) is not None:
-            raise BadInputError(f"A row has {lengths[row]} numbers, the model takes {d}.", vector=row)
     else:
-        with _in_rows(d):
-            values = data.flat(BodyLimits(1, most.vectors * d), missing)
-    with np.errstate(over="ignore"):  # beyond float32 becomes infinite, which is refused as such
-        return values.astype(DATATYPES[datatype])
+        if data.nested:
+            numbers, lengths = data.rows(limits, missing)
+            if (row := next((row for row, length in enumerate(lengths) if length != d), None)) is not None:
+                raise BadInputError(f"A row has {lengths[row]} numbers, the shape says {d}.", vector=row)
+        else:
+            numbers = data.flat(BodyLimits(1, limits.vectors * d), missing)
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused
+            values = numbers.astype(dtype)
+    if values.size != rows * d:
+        raise BadInputError(f"The shape asks for {rows * d} numbers, the data has {values.size}.")
+    return values.reshape(rows, d)
+
+
+def _response(asked: InferenceRequest, model: LoadedModel | None, answer: Answer) -> Response:
+    """The output tensor, as JSON or in binary behind it."""
+    about, values, found = model_metadata(model), answer.values, answer.found
+    tensor: dict[str, Any] = {
+        "name": about["outputs"][0]["name"],
+        "datatype": "FP64" if model is None else asked.inputs[0].datatype,
+        "shape": list(values.shape),
+    }
+    document: dict[str, Any] = {
+        "model_name": about["name"],
+        "model_version": VERSION,
+        "parameters": {"fallback": found.fallback, "batch_size": found.batch_size},
+        "outputs": [tensor],
+    }
+    if asked.id:
+        document["id"] = asked.id
+    binary = asked.flag("binary_data_output", default=False)
+    for output in asked.outputs or []:
+        binary = output.flag("binary_data", binary)
+    if not binary:
+        tensor["data"] = values.ravel().tolist()
+        return _json(document)
+    data = values.astype(DATATYPES[tensor["datatype"]], copy=False).tobytes()
+    tensor["parameters"] = {"binary_data_size": len(data)}
+    header = json_text.short(document)
+    headers = {HEADER_LENGTH: str(len(header))}
+    return Response(header + data, headers=headers, media_type="application/octet-stream")

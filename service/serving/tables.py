@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from exporter.errors import install
 from service.errors import BadInputError, ProblemError
-from service.serving.answer import Answer
-from service.serving.bodies import Question
+from service.serving.bodies import Answer, Question
 from service.serving.json_body import Body, BodyLimits, too_long, too_many
 from service.serving.options import NUMBER, MedianOptions
 from service.statistics.fed_grid import Floats

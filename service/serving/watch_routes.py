@@ -15,9 +15,8 @@ from exporter.analysis.promise import uniform_only
 from service.errors import BadInputError, ProblemError
 from service.serving import json_body
 from service.serving.engine import Engine
-from service.serving.gateway import with_body
+from service.serving.gateway import PlainRoute, with_body
 from service.serving.json_body import Body, BodyLimits
-from service.serving.routes import PlainRoute
 from service.serving.watching import LONGEST, Watcher
 from service.statistics.fed_grid import Floats
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from service.errors import BadInputError, ProblemError
 from service.models.entries import UnusableModelError
+from service.serving.admission import Turns
 from service.serving.engine import Engine
-from service.serving.turns import Turns
 from service.statistics.counting import proven
 from service.statistics.fed_grid import FedGrid, Floats
 from service.statistics.layout import median_target

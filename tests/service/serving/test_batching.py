@@ -19,7 +19,8 @@ from service.models import registry
 from service.models.registry import LoadedModel
 from service.process.metrics import settle
 from service.process.settings import Settings
-from service.serving.batching import Gate, Job, Lane
+from service.serving.admission import Gate
+from service.serving.batching import Job, Lane
 from service.statistics.fed_grid import Floats
 from tests.service import toy_models
 

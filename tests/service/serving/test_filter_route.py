@@ -19,7 +19,7 @@ from exporter.library import export_model
 from service.app import create_app
 from service.models import filters
 from service.process.settings import Settings
-from service.serving.turns import WAITING
+from service.serving.admission import WAITING
 from tests.service.conftest import InProcess
 
 Array = npt.NDArray[Any]
@@ -210,7 +210,7 @@ def test_what_is_refused(
     assert response.status_code == status, response.text
     assert response.headers["Content-Type"] == "application/problem+json"
     assert said in response.json()["detail"]
-    assert app.app.exchanges.held == 0
+    assert app.engine.memory.used == 0
 
 
 def test_without_filters_and_without_the_key(connect: Callable[..., InProcess], models: Path, folder: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_large_picture_holds_nobody_up_and_is_given_up_in_time(
     assert 504 in statuses
     assert set(statuses[:-20]) <= {200, 429, 504}  # a fast machine is done with some in time
     assert statuses.count(429) == 3
-    assert client.app.exchanges.held == 0
+    assert client.engine.memory.used == 0
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from service.client import Client
 from service.client.__main__ import parse
 from service.errors import BadInputError
 from service.serving import formats
-from service.serving.answer import Answer
-from service.serving.bodies import Question
+from service.serving.bodies import Answer, Question
 from service.serving.formats import FORMATS, Format
 from service.serving.gateway import Gateway
 from service.serving.options import MedianOptions

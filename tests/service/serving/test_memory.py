@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from service.errors import ProblemError
-from service.serving.memory import Memory
+from service.serving.admission import Memory
 from tests.service.asking import NPY, RAW, npy, refused
 from tests.service.conftest import InProcess, Server
 

@@ -16,7 +16,7 @@ from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.problem.spec import Spec
 from exporter.problem.task import median
-from service.serving.turns import WAITING
+from service.serving.admission import WAITING
 from service.serving.watching import ALL, EACH
 from service.watch.formulas import formula, inside
 from service.watch.network import OpenNetwork
