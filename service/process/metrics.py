@@ -34,7 +34,7 @@ MISSES = Counter(
     "median_certificate_misses_total", "Answers refuted by counting and given by another model.", ["model"]
 )
 LINES_LOST = Counter("median_log_lines_lost_total", "Log lines that could not be written.")
-WAITING = Gauge("median_queue_rows", "Vectors of requests that are not answered yet.")
+WAITING_ROWS = Gauge("median_queue_rows", "Vectors of requests that are not answered yet.")
 
 log = logging.getLogger("service")
 Record = Callable[[float], None]

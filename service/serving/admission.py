@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from math import ceil
 
 from service.errors import BusyError, ProblemError
+from service.process.metrics import WAITING_ROWS
 
 WAITING = 16  # requests that may wait for their turn
 
@@ -19,6 +20,7 @@ class Gate:
         self.limit = limit
         self.waiting = 0
         self.row_seconds = 0.0
+        WAITING_ROWS.set_function(lambda: self.waiting)
 
     @contextlib.contextmanager
     def admit(self, rows: int) -> Iterator[None]:

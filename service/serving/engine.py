@@ -21,7 +21,7 @@ import numpy as np
 
 from service.errors import BadInputError, MissingModelError, ProblemError
 from service.models.registry import LoadedModel, Registry
-from service.process.metrics import WAITING, note, settle
+from service.process.metrics import note, settle
 from service.process.peers import Peers
 from service.process.settings import Settings
 from service.serving.admission import Gate, Memory
@@ -90,7 +90,6 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
-        WAITING.set_function(lambda: self.gate.waiting)
         self.turn_taken = False  # a request was answered at once in this turn of the event loop
         self.provide: Callable[[int, float], Awaitable[None]] | None = None  # builds a model of so many entries
         self.memory = Memory(self.settings.max_memory)

@@ -199,7 +199,7 @@ def test_too_many_bodies_are_said_however_a_request_arrives(play: Play) -> None:
         assert right(await Connection(gateway).ask(request(vector(1))), 1)
         assert not gateway.engine.memory.used
 
-    play(scenario, max_memory_mib=300_000 / 2**20, **PLENTY)
+    play(scenario, max_memory_mib=4050 / 2**20, **PLENTY)
 
 
 def test_a_missing_model_is_said_however_a_request_arrives(play: Play, tmp_path: Any) -> None:
