@@ -243,8 +243,8 @@ FORMATS = {
     each.name: each
     for each in (
         Format(
-            "json", "application/json", "`vectors` or one `vector`, and options; numbers are float64, as in JavaScript: send integers beyond "
-            "2^53 as `npy`",
+            "json", "application/json",
+            "`vectors` or one `vector`, and options; numbers are float64: send integers beyond 2^53 as `npy`",
             bodies.read_json, _write_json, _pack_json, lambda content, _: orjson.loads(content), bare=False,
             memory=json_body.memory_for,
             schema=_json_schema, answer=_json_answer,
