@@ -22,9 +22,9 @@ from exporter.formats.model_file import assemble
 from exporter.ir.input_rounding import GUARD, guard_of, guarded, normalised
 from exporter.ir.network import Network, network
 from exporter.ir.primitives import compare, compare_saturating, like
-from exporter.ir.trace import Node, stack, total, vector
+from exporter.ir.trace import Node, interpolated, mean, stack, total, vector
 from exporter.options import NOT_WITHOUT_GRID, checked, needs_quantisation
-from exporter.passes.comparators import comparator_graph, interpolated, made_of_comparators
+from exporter.passes.comparators import comparator_graph, made_of_comparators
 from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
 from exporter.passes.profiles import PROFILES
 from exporter.planning.schedule import Failure
@@ -205,8 +205,7 @@ def _columns_as_numpy(stats: Statistics, task: Task) -> list[Node]:
     if double and task.interpolation != "sum":
         columns.append(interpolated(stats.values, ends, [float(task.outputs[i].weights[1]) for i in double]))
     elif double:
-        low, high = (stats.values.take(each) for each in zip(*ends, strict=True))
-        columns.append(total([(Fraction(1, 2), low), (Fraction(1, 2), high)]))
+        columns.append(mean(*(stats.values.take(each) for each in zip(*ends, strict=True))))
     return [stack(columns).take(np.argsort([*single, *double]))]
 
 

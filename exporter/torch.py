@@ -25,9 +25,8 @@ from exporter.frontends.rewriting.emission import Policy
 from exporter.frontends.rewriting.emit import emit
 from exporter.frontends.rewriting.find import TYPES, CannotReplace, Request
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
-from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
+from exporter.ir.trace import Apply, Comparator, Constant, Input, Max, Mean, Node, Relu, Stack, Sum, kind, topological
 from exporter.net import Net
-from exporter.passes.comparators import comparison
 from exporter.passes.profiles import PROFILES
 
 aten = torch.ops.aten
@@ -62,8 +61,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         self.to(getattr(torch, str(net.dtype)))
 
     def _args(self, node: Node) -> tuple[Node, ...]:
-        found = comparison(node) if self._floats else None
-        return (found.a, found.b) if found else node.args
+        return (node.a, node.b) if self._floats and isinstance(node, Comparator) else node.args
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] != self.d:
@@ -75,10 +73,9 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         return out[..., 0] if self.single else out
 
     def _value(self, place: int, node: Node, values: dict[Node, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        found = comparison(node) if self._floats else None
-        if found:
-            both = torch.maximum if found.op == "Max" else torch.minimum
-            return both(values[found.a], values[found.b])
+        if self._floats and isinstance(node, Comparator):
+            both = torch.maximum if node.op == "Max" else torch.minimum
+            return both(values[node.a], values[node.b])
         match kind(node):
             case Input():
                 return x
@@ -89,7 +86,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
             case Relu(arg=arg):
                 return torch.relu(values[arg])
             case Sum(terms=terms, offset=offset):
-                if self._floats and len(terms) == 2 and all(c == 0.5 for c, _ in terms):
+                if self._floats and isinstance(node, Mean):
                     return (values[terms[0][1]] + values[terms[1][1]]) / 2
                 parts = [values[a] if c == 1 else values[a] * float(c) for c, a in terms]
                 out = parts[0]

@@ -35,7 +35,7 @@ def accounting(net: Network) -> Accounting:
     """Depth, width, size, non-zeros and largest weight of the network that was built."""
     nnz, largest = 0, 0.0
     for level in range(len(net.layers) + 1):
-        groups = net.state(level).find()
+        groups = net.state(level).by_node
         counted: dict[Node, tuple[int, float]] = {}  # neurons that differ in scale and bias only are merged once
         for root, _ in net.roots(level):
             node, scale = _bare(root, groups)

@@ -228,12 +228,14 @@ def dense_bits(net: Network, quantum: float) -> Step:
     guard = guard_of(net.output)
     worst = _guard_step(net, guard, quantum)
     for level in range(guard.layers if guard else 0, len(net.layers) + 1):
-        parts = _Partials({g.node: g for g in net.state(level).groups}, level, quanta)
-        for node in dict.fromkeys(node for node, _ in net.roots(level)):
-            bits = parts.of_output(node) if level == len(net.layers) else parts.of(node).bits
-            worst = replace(worst, largest=max(worst.largest, parts.of(node).plus, parts.of(node).minus))
+        roots = list(dict.fromkeys([node for node, _ in net.roots(level)]))
+        parts = _Partials(net.state(level).by_node, roots, quanta)
+        for node in roots:
+            found = parts.known[node]
+            bits = parts.of_output(node) if level == len(net.layers) else found.bits
+            worst = replace(worst, largest=max(worst.largest, found.plus, found.minus))
             if bits > worst.bits:
-                where = f"layer {level + 1} adds up to {parts.of(node).terms} numbers in one Gemm"
+                where = f"layer {level + 1} adds up to {found.terms} numbers in one Gemm"
                 worst = replace(worst, bits=bits, where=where)
     return worst
 
@@ -255,11 +257,13 @@ class _Partial:
 
 
 class _Partials:
-    """Partial sums of the nodes of one affine map, over the neurons it reads."""
+    """Partial sums of the nodes of one affine map from the neurons it reads, the leaves, to its roots."""
 
-    def __init__(self, leaves: dict[Node, Neurons], level: int, quanta: dict[Node, float]) -> None:
-        self.leaves, self.level, self.quanta = leaves, level, quanta
+    def __init__(self, leaves: dict[Node, Neurons], roots: list[Node], quanta: dict[Node, float]) -> None:
+        self.leaves, self.quanta = leaves, quanta
         self.known: dict[Node, _Partial] = {}
+        for node in topological(*roots, args=self._args):
+            self.known[node] = self._one(node)
 
     def of_output(self, output: Node) -> float:
         """As `of`, column by column: a sum of two terms is rounded once, as it may be; of an interpolation, of three."""
@@ -267,20 +271,11 @@ class _Partials:
             case Stack(parts=parts) if output not in self.leaves:
                 return max(self.of_output(p) for p in parts)
             case _:
-                found = self.of(output)
+                found = self.known[output]
                 return 0.0 if found.terms <= 2 + (found.quantum == 0) else found.bits
 
-    def of(self, node: Node) -> _Partial:
-        for n in self._below(node):
-            self.known[n] = self._one(n)
-        return self.known[node]
-
-    def _below(self, node: Node) -> list[Node]:
-        def below(n: Node) -> tuple[Node, ...]:
-            done = n in self.known or n in self.leaves or n.is_constant
-            return () if done else n.args
-
-        return [n for n in topological(node, args=below) if n not in self.known]
+    def _args(self, node: Node) -> tuple[Node, ...]:
+        return () if node.is_constant or node in self.leaves else node.args
 
     def _one(self, node: Node) -> _Partial:
         n = node.shape[-1] if node.shape else 1

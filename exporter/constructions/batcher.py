@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from exporter.constructions.known_networks import MEDIANS, SORTERS, comparators
 from exporter.constructions.radix import max_tree
-from exporter.ir.trace import Node, assume, relu, stack, variant
+from exporter.ir.trace import Node, assume, compared, relu, stack, variant
 
 Stage = npt.NDArray[
     np.int64
@@ -100,7 +100,7 @@ def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
             halves = w.take(place[0::2]), w.take(place[1::2][::-1])
         w, wires = _arranged(w, wires, stage, d)
         m = len(stage)
-        low, high = compared(w.take(slice(0, m)), w.take(slice(m, 2 * m)), x)
+        low, high = compared(w.take(slice(0, m)), w.take(slice(m, 2 * m)))
         w = stack([low, high, w.take(slice(2 * m, None))] if len(wires) > 2 * m else [low, high])
         live = np.flatnonzero(needed[wires])
         w, wires = w.take(live), wires[live]
@@ -110,7 +110,7 @@ def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
     if single and d <= FEW:
         return variant(found, lambda _: as_products(x, stages).take([r - 1 for r in ranks]))
     if halves is not None and list(ranks) == list(range((d + 1) // 2, d // 2 + 2)):
-        return variant(found, lambda _: middle_of_two(*halves, x))
+        return variant(found, lambda _: middle_of_two(*halves))
     return found
 
 
@@ -123,21 +123,15 @@ def as_products(x: Node, stages: list[Stage]) -> Node:
     return x
 
 
-def compared(a: Node, b: Node, x: Node) -> tuple[Node, Node]:
-    """The minima and maxima of two vectors of entries of x."""
-    excess = relu(a - b)
-    return assume(a - excess, x.lo, x.hi), assume(b + excess, x.lo, x.hi)
-
-
-def middle_of_two(rising: Node, falling: Node, x: Node) -> Node:
-    """The middle entry, or both, of x from its sorted halves, of which the second is turned round and may lack one.
+def middle_of_two(rising: Node, falling: Node) -> Node:
+    """The middle entry, or both, of a vector from its sorted halves, of which the second is turned round and may lack one.
 
     With a_1 <= ... <= a_n and b_1 <= ... <= b_n the n minima of a_i and b_(n+1-i) are the n smallest, the maxima the n
     largest; where b_n is missing, it counts as infinite. Before its last pass merge exchange has sorted the even wires, and
     the odd ones.
     """
     missing = rising.size - falling.size
-    low, high = compared(rising.take(slice(missing, None)), falling, x)
+    low, high = compared(rising.take(slice(missing, None)), falling)
     if missing:
         return max_tree(stack([rising.take([0]), low])).reshape(1)
     return stack([max_tree(low).reshape(1), 1 - max_tree(1 - high).reshape(1)])

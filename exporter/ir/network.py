@@ -12,7 +12,8 @@ the neurons of the layer below. The weight list (`weights`) is all rows of all l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import assert_never
 
 import numpy as np
@@ -44,7 +45,7 @@ class Neurons:
     def carried(self) -> bool:
         return self.node is self.pre
 
-    @property
+    @cached_property
     def neurons(self) -> int:
         return self.node.size * len(self.signs)
 
@@ -59,11 +60,12 @@ class Layer:
     groups: tuple[Neurons, ...]
     name: str = ""
 
-    @property
+    @cached_property
     def width(self) -> int:
         return sum(g.neurons for g in self.groups)
 
-    def find(self) -> dict[Node, Neurons]:
+    @cached_property
+    def by_node(self) -> dict[Node, Neurons]:
         return {g.node: g for g in self.groups}
 
 
@@ -77,19 +79,26 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """The layered form of a traced formula; made by `network`. `again` traces the formula once more."""
+    """A traced formula, and its layers once they are asked for. `names` are those of the layers, by level.
+
+    `again` traces the formula once more.
+    """
 
     input: Node
     output: Node
-    layers: tuple[Layer, ...]
+    names: Mapping[int, str] = field(default_factory=dict)
     again: Callable[[], Node] | None = None
 
     def for_files(self, cells: int) -> Network:
-        """The formula that a fused file computes in blocks of so many numbers of a vector. The layers are not its own."""
+        """The formula that a fused file computes, in blocks of so many numbers of a vector."""
         if self.again is None:
             return self
         with fused(cells):
             return replace(self, output=self.again(), again=None)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        return layered(self.output, self.names)
 
     @property
     def d(self) -> int:
@@ -123,9 +132,14 @@ class Network:
 def network(
     source: Node, output: Node, names: Mapping[int, str] | None = None, again: Callable[[], Node] | None = None
 ) -> Network:
-    """Layer a traced formula: place every Relu at its level and carry what later layers need; `names` are by level."""
+    """The network from an Input node to an output."""
     if not isinstance(source, Input):
         raise ValueError("a network starts at an Input node")
+    return Network(source, output, names or {}, again)
+
+
+def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
+    """The layers of a traced formula: every Relu at its level, and what later layers need is carried there."""
     nodes = topological(output)
     height, whole, below = max(output.level, 0), _whole(nodes), below_as_bits(nodes)
     computed: dict[int, list[Relu]] = {}
@@ -145,9 +159,9 @@ def network(
             signs = (1,) if node.lo >= 0 else (-1,) if node.hi <= 0 else (1, -1)
             groups.append(Neurons(node, node, signs, offset))
             offset += groups[-1].neurons
-        layers.append(Layer(tuple(groups), (names or {}).get(level, "")))
+        layers.append(Layer(tuple(groups), names.get(level, "")))
         roots = [n.arg for n in here] + carried
-    return Network(source, output, tuple(reversed(layers)), again)
+    return tuple(reversed(layers))
 
 
 def _whole(nodes: list[Node]) -> set[Node]:
@@ -159,7 +173,7 @@ def _whole(nodes: list[Node]) -> set[Node]:
     whole: set[Node] = set()
     for node in nodes:
         own = 0 if node.is_constant else node.size * (1 if node.lo >= 0 or node.hi <= 0 else 2)
-        parts = sum(cost[a] for a in dict.fromkeys(node.args))
+        parts = sum(map(cost.__getitem__, dict.fromkeys(node.args)))
         if isinstance(node, Input | Relu) or own <= parts:
             whole.add(node)
         cost[node] = own if node in whole else parts
@@ -206,16 +220,18 @@ def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> li
     number = {node: 1 << below[node].bit_length() - 1 for node in chosen}
     left = sum(number.values())
     found: list[Node] = []
+    opened: set[Node] = set()
     pending = list(reversed(roots))
     while left:
-        node = pending[-1]
-        if not below[node] & left:
-            pending.pop()
-        elif missing := [arg for arg in node.args if below[arg] & left]:
-            pending.extend(reversed(missing))
-        else:
-            found.append(pending.pop())
-            left ^= number[node]
+        node = pending.pop()
+        if node in opened:
+            if number.get(node, 0) & left:
+                found.append(node)
+                left ^= number[node]
+        elif below[node] & left:
+            opened.add(node)
+            pending.append(node)
+            pending.extend(reversed(node.args))
     return found
 
 
@@ -235,7 +251,7 @@ def _spanned(node: Node, chosen: set[Node]) -> bool:
 def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
     """Rows of `node` as a merged affine function of the neurons in `state(level)`: (CSR, bias)."""
     state = net.state(level)
-    return merged_rows(node, rows, state.find(), state.width)
+    return merged_rows(node, rows, state.by_node, state.width)
 
 
 def merged_rows(

@@ -16,6 +16,7 @@ from exporter.ir.trace import (
     Node,
     assume,
     below_diagonal,
+    compared,
     constant,
     differences,
     relu,
@@ -30,7 +31,7 @@ def maximum(x1: Node, x2: Node) -> Node:
 
     [x2]+ - [-x2]+ is x2 itself, carried: the layering writes those neurons, and only one of them where x2 >= 0.
     """
-    return assume(x2 + relu(x1 - x2), max(x1.lo, x2.lo), max(x1.hi, x2.hi))
+    return compared(x1, x2)[1]
 
 
 def compare(x1: Node, x2: Node | Scalar, delta: Scalar) -> Node:

@@ -29,9 +29,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -52,7 +52,6 @@ from exporter.ir.linear import (
     ones_row,
     prefix_sums,
     regular_runs,
-    shape_size,
     target,
 )
 
@@ -86,13 +85,13 @@ class Node:
 
     @cached_property
     def size(self) -> int:
-        return shape_size(self.shape)
+        return prod(self.shape)
 
     @cached_property
     def args(self) -> tuple[Node, ...]:
         return ()
 
-    @property
+    @cached_property
     def is_constant(self) -> bool:
         return self.level == CONSTANT_LEVEL
 
@@ -199,9 +198,44 @@ class Sum(Node):
     terms: tuple[tuple[Scalar, Node], ...]
     offset: Scalar
 
+    @staticmethod
+    def of(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Sum:
+        """The sum with its shape, level and bounds."""
+        shape, level, lo, hi = terms[0][1].shape, CONSTANT_LEVEL, 0.0, 0.0
+        for c, a in terms:
+            if a.shape != shape:
+                raise ValueError(f"terms of different shapes {[a.shape for _, a in terms]}: spread them first")
+            low, high = sorted((float(c) * a.lo, float(c) * a.hi))
+            lo, hi, level = lo + low, hi + high, max(level, a.level)
+        return Sum(shape, level, lo + float(offset), hi + float(offset), tuple(terms), offset)
+
     @cached_property
     def args(self) -> tuple[Node, ...]:
-        return tuple(a for _, a in self.terms)
+        return tuple([a for _, a in self.terms])
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Comparator(Sum):
+    """One end of a comparator: Min(a, b) = a - relu(a - b), or Max(a, b) = b + relu(a - b)."""
+
+    op: Literal["Min", "Max"]
+    a: Node
+    b: Node
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mean(Sum):
+    """The mean of two nodes, which numpy adds before it halves the sum."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Interpolation(Sum):
+    """start + (upper - lower) * weights, the quantiles between two ranks as numpy computes them."""
+
+    start: Node
+    upper: Node
+    lower: Node
+    weights: Array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,12 +296,36 @@ def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
         (c, inner), within = terms[0], terms[0][1]
         flat = total([(c * within.terms[0][0], within.terms[0][1])], c * within.offset + offset)
         return assume(flat, *sorted(float(c) * end + float(offset) for end in (inner.lo, inner.hi)))
-    shapes = {a.shape for _, a in terms}
-    if len(shapes) != 1:
-        raise ValueError(f"terms of different shapes {sorted(shapes)}: spread them first")
-    ends = [sorted((float(c) * a.lo, float(c) * a.hi)) for c, a in terms]
-    lo, hi = (sum(e[i] for e in ends) + float(offset) for i in (0, 1))
-    return Sum(shapes.pop(), max(a.level for _, a in terms), lo, hi, tuple(terms), offset)
+    return Sum.of(terms, offset)
+
+
+def compared(a: Node, b: Node) -> tuple[Node, Node]:
+    """The minima and maxima of two vectors, by one ReLU."""
+    excess = relu(a - b)
+    low, high = Sum.of([(1, a), (-1, excess)]), Sum.of([(1, b), (1, excess)])
+    return (
+        Comparator(low.shape, low.level, min(a.lo, b.lo), min(a.hi, b.hi), low.terms, 0, op="Min", a=a, b=b),
+        Comparator(high.shape, high.level, max(a.lo, b.lo), max(a.hi, b.hi), high.terms, 0, op="Max", a=a, b=b),
+    )
+
+
+def mean(a: Node, b: Node) -> Node:
+    """(a + b) / 2."""
+    half = Sum.of([(Fraction(1, 2), a), (Fraction(1, 2), b)])
+    return Mean(half.shape, half.level, half.lo, half.hi, half.terms, 0)
+
+
+def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
+    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
+    lower, upper = (values.take(each) for each in zip(*places, strict=True))
+    t = np.asarray(weights, dtype=np.float64)
+    start = values.take(np.where(t < 0.5, *np.array(places).T))
+    factors = np.where(t < 0.5, t, t - 1)
+    mixed = Sum.of([(1, start), (1, (upper - lower).weigh(factors))])
+    return Interpolation(
+        mixed.shape, mixed.level, mixed.lo, mixed.hi, mixed.terms, 0,
+        start=start, upper=upper, lower=lower, weights=factors,
+    )  # fmt: skip
 
 
 def stack(parts: Iterable[Node], axis: int = 0) -> Node:
@@ -356,15 +414,16 @@ def below_diagonal(n: int) -> Node:
 def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = attrgetter("args")) -> list[Node]:
     """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
     order: dict[Node, None] = {}
+    opened: set[Node] = set()
     pending = list(reversed(outputs))
     while pending:
-        node = pending[-1]
-        if node in order:
-            pending.pop()
-        elif missing := [arg for arg in args(node) if arg not in order]:
-            pending.extend(reversed(missing))
-        else:
-            order[pending.pop()] = None
+        node = pending.pop()
+        if node in opened:
+            order[node] = None  # its arguments have been placed
+        elif node not in order:
+            opened.add(node)
+            pending.append(node)
+            pending.extend(reversed([*args(node)]))
     return list(order)
 
 

@@ -1,9 +1,9 @@
 """Sorting networks as Max and Min nodes: every float as it is, with no grid, no domain and no rounding.
 
-A comparator of the formula, a - relu(a - b) and b + relu(a - b), is Min(a, b) and Max(a, b); all else in a network of
-comparators only moves entries. Numbers that are compared and moved are never changed, so that the answer is one of the
-entries, whatever they are: infinities, subnormals, whole numbers of any type. The mean of two is (a + b) / 2, one rounding
-as in numpy. A NaN that a runtime's Max and Min hand on (onnxruntime's do) reaches every answer, as in numpy.median.
+A comparator of the formula is Min(a, b) and Max(a, b). All else in a network of comparators only moves entries. Numbers that
+are compared and moved are never changed, so that the answer is one of the entries, whatever they are: infinities,
+subnormals, whole numbers of any type. The mean of two is (a + b) / 2, one rounding as in numpy. A NaN that the Max and Min
+of a runtime hand on (those of onnxruntime do) reaches every answer, as in numpy.median.
 
 The numbers stand along the first axis of the tensors, or along any but the last: then a stage moves and compares long runs
 of memory. Bystanders of a stage are not copied.
@@ -14,100 +14,44 @@ type of the data, and goes on in float64 where several quantiles are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
 from exporter.ir.graph import Graph
-from exporter.ir.linear import RUNS, SHORT, Reorder, Reshape, Spread, Take, Weigh, grain, source_index
+from exporter.ir.linear import RUNS, SHORT, Reorder, Reshape, Spread, Take, grain, source_index
 from exporter.ir.network import Network
-from exporter.ir.trace import Apply, Input, Node, Relu, Stack, Sum, topological
+from exporter.ir.trace import Apply, Comparator, Input, Interpolation, Mean, Node, Stack, topological
 
 Index = npt.NDArray[np.int64]
 
 
-class Interpolation(NamedTuple):
-    """start + (upper - lower) * weights"""
-
-    start: Node
-    upper: Node
-    lower: Node
-    weights: npt.NDArray[np.float64]
+class NotCompared(Exception):
+    """A node has no place in a network of comparators."""
 
 
-class Comparison(NamedTuple):
-    """One end of a comparator."""
-
-    op: str
-    a: Node
-    b: Node
-
-
-def comparison(node: Node) -> Comparison | None:
-    """The comparator whose lower or upper end the node is (a - relu(a - b) or b + relu(a - b))."""
+def operands(node: Node) -> tuple[Node, ...]:
+    """What a node of a network of comparators reads."""
     match node:
-        case Sum(terms=((1, a), (-1, Relu(arg=Sum(terms=((1, same), (-1, b)), offset=0)))), offset=0) if a is same:
-            return Comparison("Min", a, b)
-        case Sum(terms=((1, b), (1, Relu(arg=Sum(terms=((1, a), (-1, same)), offset=0)))), offset=0) if b is same:
-            return Comparison("Max", a, b)
-        case _:
-            return None
-
-
-def mean_of_two(node: Node) -> tuple[Node, Node] | None:
-    """The two that the node is the mean of."""
-    match node:
-        case Sum(terms=((half, a), (same, b)), offset=0) if half == same == 0.5:
+        case Comparator(a=a, b=b):
             return a, b
+        case Interpolation(start=start, upper=upper, lower=lower):
+            return start, upper, lower
+        case Mean() | Input() | Apply(linear=Take() | Spread() | Reorder() | Reshape()) | Stack(axis=0):
+            return node.args
         case _:
-            return None
-
-
-def interpolation(node: Node) -> Interpolation | None:
-    """The quantiles between two ranks that the node is (`interpolated`)."""
-    match node:
-        case Sum(
-            terms=((1, start), (1, Apply(linear=Weigh(weights), arg=Sum(terms=((1, upper), (-1, lower)), offset=0)))),
-            offset=0,
-        ):
-            return Interpolation(start, upper, lower, np.asarray(weights, dtype=np.float64))
-        case _:
-            return None
-
-
-def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
-    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
-    lower, upper = np.array(places).T
-    t = np.asarray(weights)
-    start = values.take(np.where(t < 0.5, lower, upper))
-    return start + (values.take(upper) - values.take(lower)).weigh(np.where(t < 0.5, t, t - 1))
-
-
-def operands(node: Node) -> tuple[Node, ...] | None:
-    """What a node of a network of comparators reads; None for one that has no place in it."""
-    if found := comparison(node):
-        return found.a, found.b
-    if halves := mean_of_two(node):
-        return halves
-    if mixed := interpolation(node):
-        return mixed.start, mixed.upper, mixed.lower
-    match node:
-        case Input():
-            return ()
-        case Apply(linear=Take() | Spread() | Reorder() | Reshape(), arg=arg):
-            return (arg,)
-        case Stack(parts=parts, axis=0):
-            return parts
-        case _:
-            return None
+            raise NotCompared(node)
 
 
 def made_of_comparators(net: Network) -> bool:
     """Whether the whole network is comparators, moved entries, means of two and interpolations."""
-    return all(operands(node) is not None for node in topological(net.output, args=lambda node: operands(node) or ()))
+    try:
+        topological(net.output, args=operands)
+    except NotCompared:
+        return False
+    return True
 
 
 def comparator_graph(net: Network, dtype: str, wide: bool = False) -> Graph:
@@ -141,7 +85,7 @@ class _Comparators:
         self.ids: dict[Node, Index] = {net.input: self._new(x, net.input.size)}
         self.joined: dict[tuple[tuple[tuple[int, int], ...], bool], str] = {}
         self.widened: set[str] = set()  # tensors of float64 in a graph of float32
-        for node in topological(net.output, args=lambda node: operands(node) or ()):
+        for node in topological(net.output, args=operands):
             if node not in self.ids:
                 self.ids[node] = self._made(node)
 
@@ -154,20 +98,19 @@ class _Comparators:
 
     def _made(self, node: Node) -> Index:
         """The ids of a node's entries: new ones of what is computed, those of the arguments of what is moved."""
-        if found := comparison(node):
-            both = [self.tensor(found.a, found.b), self.tensor(found.b, found.a)]
-            return self._new(self.graph.add(found.op, both), node.size)
-        if halves := mean_of_two(node):
-            sums = self.graph.add("Add", [self.tensor(half) for half in halves])
-            return self._new(self.graph.add("Mul", [sums, self.graph.constant(0.5)]), node.size)
-        if mixed := interpolation(node):
-            apart = self.graph.add("Sub", [self.tensor(mixed.upper), self.tensor(mixed.lower)])
-            weights = self.graph.constant(mixed.weights[:, None], np.float64 if self.wide else self.graph.dtype)
-            moved = self.graph.add("Mul", [self._widened(apart) if self.wide else apart, weights])
-            sums = self.graph.add("Add", [self.tensor(mixed.start, wide=self.wide), moved])
-            self.widened |= {sums} if self.wide else set()
-            return self._new(sums, node.size)
         match node:
+            case Comparator(op=op, a=a, b=b):
+                return self._new(self.graph.add(op, [self.tensor(a, b), self.tensor(b, a)]), node.size)
+            case Mean():
+                sums = self.graph.add("Add", [self.tensor(half) for half in node.args])
+                return self._new(self.graph.add("Mul", [sums, self.graph.constant(0.5)]), node.size)
+            case Interpolation(start=start, upper=upper, lower=lower, weights=factors):
+                apart = self.graph.add("Sub", [self.tensor(upper), self.tensor(lower)])
+                weights = self.graph.constant(factors[:, None], np.float64 if self.wide else self.graph.dtype)
+                moved = self.graph.add("Mul", [self._widened(apart) if self.wide else apart, weights])
+                sums = self.graph.add("Add", [self.tensor(start, wide=self.wide), moved])
+                self.widened |= {sums} if self.wide else set()
+                return self._new(sums, node.size)
             case Stack(parts=parts):
                 return np.concatenate([self.ids[part] for part in parts])
             case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):

@@ -56,7 +56,8 @@ class Program:
     def _add(self, op: Op, a: Plane, b: Plane) -> Plane:
         a, b = min(a, b), max(a, b)
         down, right = min(a.down, b.down), min(a.right, b.right)
-        node = Operation(op, (a.moved(-down, -right), b.moved(-down, -right)))
+        args = (a.moved(-down, -right), b.moved(-down, -right)) if down or right else (a, b)
+        node = Operation(op, args)
         if node not in self._known:
             self._known[node] = len(self.nodes)
             self.nodes.append(node)
@@ -65,15 +66,15 @@ class Program:
     def live(self, outputs: Sequence[Plane]) -> list[int]:
         """The nodes that the outputs depend on, operands first: each as late as its readers allow, depth first."""
         order: dict[int, None] = {}
+        opened: set[int] = set()
         todo = [plane.node for plane in reversed(outputs)]
         while todo:
-            at = todo[-1]
-            missing = [arg.node for arg in self.nodes[at].args if arg.node not in order]
-            if at in order or not missing:
-                order.setdefault(at)
-                todo.pop()
-            else:
-                todo.append(missing[0])
+            at = todo.pop()
+            if at in opened:
+                order[at] = None
+            elif at not in order:
+                opened.add(at)
+                todo += [at, *[arg.node for arg in reversed(self.nodes[at].args)]]
         return list(order)
 
     def cost(self, outputs: Sequence[Plane]) -> Cost:
