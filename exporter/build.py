@@ -192,7 +192,10 @@ def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
     parts = [stats.values.take([task.ranks.index(r)]) for r in out.ranks]
     if parts[0].size == 1 and out.weights == (Fraction(1),) and span == 1 and grid.low == 0:
         return parts[0]
-    return total([(span * w, part) for w, part in zip(out.weights, parts, strict=True)], grid.low)
+    factors = [span * w for w in out.weights]
+    if factors == [Fraction(1, 2)] * 2 and grid.low == 0:
+        return mean(*parts)
+    return total(list(zip(factors, parts, strict=True)), grid.low)
 
 
 def _columns_as_numpy(stats: Statistics, task: Task) -> list[Node]:

@@ -9,161 +9,184 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from difflib import get_close_matches
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from exporter.errors import UserError, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, Tune
-from exporter.problem.task import OPS, Even, Method
+from exporter.problem.task import Even, Method
 
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its help, its default in words, and the rule for its values.
+    """One option: its group, its help, its default in words, and the rule for its values.
 
-    An option with `choices` takes one of these words. The others take a number (`whole` or any), two numbers (`pair`), a
-    size HxW (`size`) or nothing (`flag`). A value of the right type must satisfy `holds`, and `rule` says so in words. Rules
-    that involve other options are checked where these options are used. An option with `many` can be given several times.
+    The type of the option says the rest: one of some words (`choices`), a switch (`flag`), a whole number (`whole`) or any,
+    two numbers (`pair`), a size HxW (`size`), one value or a list of them (`many`). A value of the right type must satisfy
+    `holds`, and `rule` says so in words. Rules that involve other options are checked where these options are used.
     """
 
-    name: str
     group: Literal["what", "image", "data", "file", "research"]
     help: str
     default: str
     metavar: str = ""
     _: KW_ONLY
+    rule: str = ""
+    holds: Callable[[Any], bool] = lambda value: True
     choices: tuple[str, ...] = ()
+    name: str = ""
     whole: bool = False
     flag: bool = False
     pair: bool = False
     size: bool = False
     many: bool = False
-    rule: str = ""
-    holds: Callable[[Any], bool] = lambda value: True
+
+    def of(self, name: str, hint: Any) -> Option:
+        """The option with its name and what follows from its type, `... | None`."""
+        kinds = set(get_args(hint)) - {type(None)}
+        words = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), self.choices)
+        listed = any(get_origin(kind) is Sequence for kind in kinds)
+        return replace(
+            self, name=name, choices=words, flag=bool in kinds, whole=int in kinds,
+            pair=listed and len(kinds) == 1, size=listed and str in kinds, many=listed and bool(kinds & {int, float}),
+        )  # fmt: skip
 
 
-_ONE_OR_MORE: dict[str, Any] = {"whole": True, "rule": "must be 1 or more", "holds": lambda v: v >= 1}
+def _one_or_more(group: Any, text: str, default: str, metavar: str) -> Option:
+    return Option(group, text, default, metavar, rule="must be 1 or more", holds=lambda v: v >= 1)
 
-OPTIONS: dict[str, Option] = {
-    o.name: o
-    for o in (
-        Option("op", "what", "what is computed", "median", "STATISTIC", choices=OPS),
-        Option("rank", "what", "the K-th smallest; repeatable", "the median", "K", whole=True, many=True),
-        Option("quantile", "what", "quantile, from 0 to 1; repeatable", "the median", "Q", many=True),
-        Option(
-            "method", "what", "how a quantile between two ranks is computed, by numpy's names", "linear",
-            choices=get_args(Method),
-        ),
-        Option(
-            "even", "what",
-            "the median of an even number of values: the mean of the middle two, as in numpy, or one of them", "mean",
-            choices=get_args(Even),
-        ),
-        Option(
-            "certificate", "what",
-            "add two outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer m", "off",
-            flag=True,
-        ),
-        Option(
-            "window", "image", "windows of H x W pixels, at most 441", "none", "HxW",
-            size=True, rule="must have from 2 to 441 pixels", holds=lambda v: 2 <= v[0] * v[1] <= LARGEST_WINDOW,
-        ),
-        Option(
-            "frames", "image", "N images, pixel by pixel, at most 441", "none", "N",
-            whole=True, rule="must be from 2 to 441", holds=lambda v: 2 <= v <= LARGEST_WINDOW,
-        ),
-        Option(
-            "border", "image",
-            "pixels beyond the image, as in scipy.ndimage: its edge, the image reflected (c b a | a b c), or zeros; "
-            "valid: none, and the output is smaller", "edge", "RULE", choices=get_args(Border),
-        ),
-        Option(
-            "size", "image", "images of H x W pixels, for layout tflite, where every length is fixed", "any size", "HxW",
-            size=True, rule="must have at least one pixel", holds=lambda v: min(v) >= 1,
-        ),
-        Option(
-            "channels", "image", "how many channels the images have, for profile conv or layout tflite", "3; tflite: 1", "C",
-            whole=True, rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
-        ),
-        Option(
-            "domain", "data", "the range of your data", "0 1; images: 0 255", "LO HI", pair=True,
-        ),
-        Option(
-            "bits", "data", "a grid of 2^B steps on it", "24; float16: 8", "B", whole=True,
-        ),
-        Option(
-            "inputs", "data",
-            "any: the first layers round data to the grid and clamp it to the domain; grid: the bare network of the "
-            "construction, right on the grid only", "any", choices=get_args(Inputs),
-        ),
-        Option(
-            "dtype", "data",
-            "the type of the numbers, in and out; auto: the smallest that is exact at these bits", "auto", "TYPE",
-            choices=get_args(DType),
-        ),
-        Option(
-            "quantized", "data",
-            "int8 or uint8 numbers q stand for (q - ZERO_POINT) * SCALE, and every node works on them (QDQ)", "none",
-            "SCALE ZERO_POINT", pair=True,
-        ),
-        Option(
-            "profile", "file", "the operators of the file, listed below", "auto", "OPERATORS",
-            choices=("auto", *{**PROFILES, **IMAGE_PROFILES}),
-        ),
-        Option(
-            "tune", "file", "for large batches, for single vectors, for few layers, or for few neurons in a layer",
-            "throughput", choices=get_args(Tune),
-        ),
-        Option(
-            "batch", "file", "exactly N vectors or images in a run; with 1 a fused file has fewer nodes", "any number", "N",
-            whole=True, rule="must be from 1 to 2147483647", holds=lambda v: 1 <= v < 2**31,
-        ),
-        Option(
-            "layout", "file",
-            "files: NAME.onnx and manifest.json, as python -m service reads them; triton: a model repository of Triton, "
-            "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
-            "LiteRT and compilers of NPUs, with profile minmax, and batch 1 or the size of the images; huggingface: a "
-            "folder for a model hub, NAME/onnx/model.onnx with float16 and int8 forms where they are exact, a model card "
-            "and config.json", "files",
-            choices=get_args(Layout),
-        ),
-        Option(
-            "epsilon", "research",
-            "no grid, but slopes 12 d^4/E as in the theorem: mean squared error at most E on uniform inputs", "a grid",
-            "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
-        ),
-        Option(
-            "radix", "research", "bins per digit, a power of two; more bins: less depth, more width", "by tune", "T",
-            whole=True, rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
-        ),
-        Option(
-            "seed", "research", "the seed of all random choices", "0", "S", whole=True,
-            rule="must be 0 or more", holds=lambda v: v >= 0,
-        ),
-        Option(
-            "failure", "research", "the probability of a wrong answer, at most, which the planner must prove", "1e-3", "P",
-            rule="must be a probability above 0 and below 1, such as 1e-3", holds=lambda v: 0 < v < 1,
-        ),
-        Option(
-            "objective", "research",
-            "what is kept small; weights: no index offsets, which tell equal entries apart by slopes d times as large",
-            "width", choices=get_args(Objective),
-        ),
-        Option(
-            "gamma", "research", "the paper's blocks and window d^(1/3 + G), where the paper has G = 0.1",
-            "the planner's sizes", "G", rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)",
-            holds=lambda v: 0 <= v < 1 / 3,
-        ),
-        Option("depth", "research", "the depth of the network, in layers", "as the planner chooses", "H", **_ONE_OR_MORE),
-        Option("width", "research", "neurons in a layer, at most", "as the planner chooses", "W", **_ONE_OR_MORE),
-    )
-}  # fmt: skip
+
+# fmt: off
+class NetOptions(TypedDict, total=False):
+    """Keyword parameters of every function that builds a network. None means that the option is not given."""
+
+    certificate: Annotated[bool | None, Option(
+        "what", "add two outputs per rank: the counts of x < m and of x <= m, which prove or refute the answer m",
+        "off",
+    )]
+    domain: Annotated[Sequence[float] | None, Option("data", "the range of your data", "0 1; images: 0 255", "LO HI")]
+    bits: Annotated[int | None, Option("data", "a grid of 2^B steps on it", "24; float16: 8", "B")]
+    inputs: Annotated[Inputs | None, Option(
+        "data",
+        "any: the first layers round data to the grid and clamp it to the domain; grid: the bare network of the "
+        "construction, right on the grid only", "any",
+    )]
+    dtype: Annotated[str | None, Option(
+        "data", "the type of the numbers, in and out; auto: the smallest that is exact at these bits", "auto", "TYPE",
+        choices=get_args(DType),
+    )]
+    profile: Annotated[str | None, Option(
+        "file", "the operators of the file, listed below", "auto", "OPERATORS",
+        choices=("auto", *{**PROFILES, **IMAGE_PROFILES}),
+    )]
+    tune: Annotated[Tune | None, Option(
+        "file", "for large batches, for single vectors, for few layers, or for few neurons in a layer", "throughput",
+    )]
+    batch: Annotated[int | None, Option(
+        "file", "exactly N vectors or images in a run; with 1 a fused file has fewer nodes", "any number", "N",
+        rule="must be from 1 to 2147483647", holds=lambda v: 1 <= v < 2**31,
+    )]
+    epsilon: Annotated[float | None, Option(
+        "research", "no grid, but slopes 12 d^4/E as in the theorem: mean squared error at most E on uniform inputs",
+        "a grid", "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
+    )]
+    radix: Annotated[int | None, Option(
+        "research", "bins per digit, a power of two; more bins: less depth, more width", "by tune", "T",
+        rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
+    )]
+    seed: Annotated[int | None, Option(
+        "research", "the seed of all random choices", "0", "S", rule="must be 0 or more", holds=lambda v: v >= 0,
+    )]
+    failure: Annotated[float | None, Option(
+        "research", "the probability of a wrong answer, at most, which the planner must prove", "1e-3", "P",
+        rule="must be a probability above 0 and below 1, such as 1e-3", holds=lambda v: 0 < v < 1,
+    )]
+    objective: Annotated[Objective | None, Option(
+        "research",
+        "what is kept small; weights: no index offsets, which tell equal entries apart by slopes d times as large",
+        "width",
+    )]
+    gamma: Annotated[float | None, Option(
+        "research", "the paper's blocks and window d^(1/3 + G), where the paper has G = 0.1", "the planner's sizes",
+        "G", rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)",
+        holds=lambda v: 0 <= v < 1 / 3,
+    )]
+    depth: Annotated[int | None, _one_or_more(
+        "research", "the depth of the network, in layers", "as the planner chooses", "H",
+    )]
+    width: Annotated[int | None, _one_or_more("research", "neurons in a layer, at most", "as the planner chooses", "W")]
+
+
+class ExportOptions(NetOptions, total=False):
+    """Keyword parameters of `export_model`: the options of the command line. None means that the option is not given."""
+
+    op: Annotated[Literal["median", "max", "min", "sort"] | None, Option(
+        "what", "what is computed", "median", "STATISTIC",
+    )]
+    rank: Annotated[int | Sequence[int] | None, Option("what", "the K-th smallest; repeatable", "the median", "K")]
+    quantile: Annotated[float | Sequence[float] | None, Option(
+        "what", "quantile, from 0 to 1; repeatable", "the median", "Q",
+    )]
+    method: Annotated[Method | None, Option(
+        "what", "how a quantile between two ranks is computed, by numpy's names", "linear",
+    )]
+    even: Annotated[Even | None, Option(
+        "what", "the median of an even number of values: the mean of the middle two, as in numpy, or one of them",
+        "mean",
+    )]
+    window: Annotated[str | Sequence[int] | None, Option(
+        "image", "windows of H x W pixels, at most 441", "none", "HxW", rule="must have from 2 to 441 pixels",
+        holds=lambda v: 2 <= v[0] * v[1] <= LARGEST_WINDOW,
+    )]
+    frames: Annotated[int | None, Option(
+        "image", "N images, pixel by pixel, at most 441", "none", "N", rule="must be from 2 to 441",
+        holds=lambda v: 2 <= v <= LARGEST_WINDOW,
+    )]
+    border: Annotated[str | None, Option(
+        "image",
+        "pixels beyond the image, as in scipy.ndimage: its edge, the image reflected (c b a | a b c), or zeros; "
+        "valid: none, and the output is smaller", "edge", "RULE", choices=get_args(Border),
+    )]
+    size: Annotated[str | Sequence[int] | None, Option(
+        "image", "images of H x W pixels, for layout tflite, where every length is fixed", "any size", "HxW",
+        rule="must have at least one pixel", holds=lambda v: min(v) >= 1,
+    )]
+    channels: Annotated[int | None, Option(
+        "image", "how many channels the images have, for profile conv or layout tflite", "3; tflite: 1", "C",
+        rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
+    )]
+    quantized: Annotated[Sequence[float] | None, Option(
+        "data", "int8 or uint8 numbers q stand for (q - ZERO_POINT) * SCALE, and every node works on them (QDQ)",
+        "none", "SCALE ZERO_POINT",
+    )]
+    layout: Annotated[Layout | None, Option(
+        "file",
+        "files: NAME.onnx and manifest.json, as python -m service reads them; triton: a model repository of Triton, "
+        "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
+        "LiteRT and compilers of NPUs, with profile minmax, and batch 1 or the size of the images; huggingface: a "
+        "folder for a model hub, NAME/onnx/model.onnx with float16 and int8 forms where they are exact, a model card "
+        "and config.json", "files",
+    )]
+# fmt: on
+
+
+def _options() -> dict[str, Option]:
+    """The options by name, those that say what is computed first."""
+    found = {name: get_args(hint) for name, hint in get_type_hints(ExportOptions, include_extras=True).items()}
+    options = [option.of(name, hint) for name, (hint, option) in found.items()]
+    groups = ("what", "image", "data", "file", "research")
+    return {o.name: o for o in sorted(options, key=lambda o: (groups.index(o.group), o.name == "certificate"))}
+
+
+OPTIONS = _options()
+for _table in (NetOptions, ExportOptions):
+    _table.__doc__ = "\n\n".join([_table.__doc__ or "", *(f"{n}: {OPTIONS[n].help}" for n in get_type_hints(_table))])
 
 
 def needs_quantisation(dtype: str) -> str:
@@ -278,44 +301,6 @@ def nearest(word: Any, known: Iterable[str]) -> str:
     return f": did you mean {found[0]!r}?" if found else ""
 
 
-class NetOptions(TypedDict, total=False):
-    """Keyword parameters of every function that builds a network. None means that the option is not given."""
-
-    certificate: bool | None
-    bits: int | None
-    domain: Sequence[float] | None
-    inputs: Inputs | None
-    epsilon: float | None
-    dtype: str | None
-    profile: str | None
-    tune: Tune | None
-    radix: int | None
-    batch: int | None
-    seed: int | None
-    failure: float | None
-    objective: Objective | None
-    gamma: float | None
-    depth: int | None
-    width: int | None
-
-
-class ExportOptions(NetOptions, total=False):
-    """Keyword parameters of `export_model`: the options of the command line. None means that the option is not given."""
-
-    op: Literal["median", "max", "min", "sort"] | None
-    rank: int | Sequence[int] | None
-    quantile: float | Sequence[float] | None
-    method: Method | None
-    even: Even | None
-    window: str | Sequence[int] | None
-    border: str | None
-    frames: int | None
-    size: str | Sequence[int] | None
-    channels: int | None
-    quantized: Sequence[float] | None
-    layout: Layout | None
-
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -334,8 +319,3 @@ def spelled_out(options: type) -> Callable[[_F], _F]:
         return function
 
     return named
-
-
-for _options in (NetOptions, ExportOptions):
-    _lines = [f"{name}: {OPTIONS[name].help}" for name in _options.__annotations__]
-    _options.__doc__ = "\n\n".join([_options.__doc__ or "", *_lines])
