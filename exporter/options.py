@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_or
 from exporter.errors import UserError, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, Tune
-from exporter.problem.task import Even, Method
+from exporter.problem.task import Even, Method, Op
 
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
@@ -126,9 +126,7 @@ class NetOptions(TypedDict, total=False):
 class ExportOptions(NetOptions, total=False):
     """Keyword parameters of `export_model`: the options of the command line. None means that the option is not given."""
 
-    op: Annotated[Literal["median", "max", "min", "sort"] | None, Option(
-        "what", "what is computed", "median", "STATISTIC",
-    )]
+    op: Annotated[Op | None, Option("what", "what is computed", "median", "STATISTIC")]
     rank: Annotated[int | Sequence[int] | None, Option("what", "the K-th smallest; repeatable", "the median", "K")]
     quantile: Annotated[float | Sequence[float] | None, Option(
         "what", "quantile, from 0 to 1; repeatable", "the median", "Q",

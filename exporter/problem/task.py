@@ -25,7 +25,7 @@ Method = Literal[
     "interpolated_inverted_cdf", "hazen", "weibull", "median_unbiased", "normal_unbiased",
 ]  # fmt: skip
 Interpolation = Literal["sum", "data", "float64"]
-OPS = ("median", "max", "min", "sort")
+Op = Literal["median", "max", "min", "sort"]
 MOST = 1 << 24
 
 

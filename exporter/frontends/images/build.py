@@ -14,7 +14,7 @@ from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.description import written
 from exporter.formats.model_file import assemble
 from exporter.frontends.images.convolutions import Convolutions
-from exporter.frontends.images.lowering import Form, Planar
+from exporter.frontends.images.lowering import Planar
 from exporter.frontends.images.windows import Selection, frames, window
 from exporter.ir.graph import Graph
 from exporter.options import NOT_WITHOUT_GRID, needs_quantisation
@@ -52,6 +52,26 @@ class ImageFilter:
         return {rank: float(w) for rank, w in zip(out.ranks, out.weights, strict=True)}
 
     @property
+    def window(self) -> tuple[int, int]:
+        """The window; of frames, one pixel."""
+        return self.spec.window or (1, 1)
+
+    @property
+    def cast(self) -> str | None:
+        """The type of input and output where it is another than that of the nodes."""
+        return self.dtype if self.dtype == "uint8" and not self.quantised else None
+
+    @property
+    def rounded(self) -> bool:
+        """Whether data is first rounded to the grid and clamped, as in `exporter.ir.input_rounding`."""
+        return self.inputs == "any"
+
+    @property
+    def exact(self) -> float:
+        """Multiples of the grid step are exact up to this number."""
+        return 2.0 ** MANTISSA[self.computed] * self.grid.step
+
+    @property
     def channels(self) -> int | None:
         return (self.spec.channels or 3) if self.profile == "conv" else None
 
@@ -67,16 +87,7 @@ class ImageFilter:
     @cached_property
     def numbers(self) -> Graph:
         """The nodes, without the QDQ pattern of a file in integers."""
-        grid, m = self.grid, MANTISSA[self.computed]
-        cast = self.dtype if self.dtype == "uint8" and not self.quantised else None
-        form = Form(
-            profile=self.profile, dtype=self.computed, cast=cast,
-            window=self.spec.window or (1, 1), border=self.spec.border, frames=self.spec.frames is not None,
-            channels=self.channels, low=grid.low, high=grid.high, step=grid.step, exact=2.0**m * grid.step,
-            rounded=self.inputs == "any",
-        )  # fmt: skip
-        form_of = Convolutions if self.profile == "conv" else Planar
-        return form_of(self.selection, form).write(self.weights)
+        return (Convolutions if self.profile == "conv" else Planar)(self).write()
 
     @property
     def depth(self) -> int:

@@ -53,19 +53,18 @@ class Convolutions(Planar):
 
     def _inputs(self, x: str) -> str:
         """For a border of lines of the image values are raised to be more than 0, and lowered again with the last step."""
-        form = self.form
-        steps = [step for axis, sizes in self._lines.items() for step in growth(form.border, axis, *sizes)]
-        if form.border == "zero" or not steps:
+        steps = [step for axis, sizes in self._lines.items() for step in growth(self.border, axis, *sizes)]
+        if self.border == "zero" or not steps:
             return super()._inputs(x)
-        self.moved = form.low
-        if form.rounded:
-            top, c = self._top, form.exact
-            a = self._relu(self._affine(x, 1.0, -form.low))
+        self.moved = self.grid.low
+        if self.model.rounded:
+            top, c = self._top, self.model.exact
+            a = self._relu(self._affine(x, 1.0, -self.grid.low))
             r = self._relu(self._affine(a, -1.0, c))
             t = r if c == top else self._relu(self._affine(r, 1.0, top - c))
             x = self._affine(t, -1.0, top + self._extra)  # t <= top, since a >= 0
         else:
-            x = self._affine(x, 1.0, self._extra - form.low)
+            x = self._affine(x, 1.0, self._extra - self.grid.low)
         for step in steps:
             x = self._grown(x, step, self._extra if step is steps[-1] else 0.0)
         return x
@@ -78,16 +77,20 @@ class Convolutions(Planar):
 
     @property
     def _top(self) -> float:
-        return self.form.high - self.form.low
+        return self.grid.high - self.grid.low
 
     @cached_property
     def _extra(self) -> float:
         """What values are raised by to tell the image from the zeros around it: the largest power of two for which they stay
         exact, or 0 where there is none, or where the weight that it needs is too much for the type.
         """
-        room = self.form.exact - self._top
-        extra = 2.0 ** floor(log2(room)) if room >= self.form.step else 0.0
-        return extra if extra and self._weight(extra) * self.form.exact <= float(np.finfo(self.form.dtype).max) else 0.0
+        room = self.model.exact - self._top
+        extra = 2.0 ** floor(log2(room)) if room >= self.grid.step else 0.0
+        return (
+            extra
+            if extra and self._weight(extra) * self.model.exact <= float(np.finfo(self.model.computed).max)
+            else 0.0
+        )
 
     def _weight(self, extra: float) -> float:
         """A power of two: so many times `extra` is at least twice the sum of two values."""
@@ -153,7 +156,7 @@ class Convolutions(Planar):
 
     def _ended(self, y: str, factor: float, offset: float) -> str:
         """Cut to its size, with the factor and the offset in the last cut."""
-        cuts = {axis: size for axis, size in zip((ROWS, COLUMNS), self.form.window, strict=True) if size > 1}
+        cuts = {axis: size for axis, size in zip((ROWS, COLUMNS), self.model.window, strict=True) if size > 1}
         for axis, size in cuts.items():
             last = axis == max(cuts)
             tap = factor if last else 1.0
@@ -173,7 +176,7 @@ class Convolutions(Planar):
 
         `pads` lines of zeros lie around x: as many as leave its size as it was if they are not given.
         """
-        channels, first, last = self.form.channels or 1, min(0, *taps), max(0, *taps)
+        channels, first, last = self.model.channels or 1, min(0, *taps), max(0, *taps)
         line = [taps.get(place, 0.0) for place in range(first, last + 1)]
         size = (len(line), 1) if axis == ROWS else (1, len(line))
         kernel = self.graph.constant(np.tile(np.reshape(line, size), (channels, 1, 1, 1)))

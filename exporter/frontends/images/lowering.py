@@ -9,8 +9,7 @@ image of any size, also one smaller than the window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,48 +19,30 @@ from exporter.frontends.images.windows import Selection
 from exporter.ir.graph import Graph
 from exporter.problem.spec import Border
 
+if TYPE_CHECKING:
+    from exporter.frontends.images.build import ImageFilter
+
 END = np.iinfo(np.int64).max
 ROWS, COLUMNS = 2, 3  # axes of an image [n, c, h, w]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """What the nodes of a file depend on beside the program.
-
-    `dtype` is computed in; `cast` is the type of input and output where it is another. `rounded`: data is first rounded to
-    the grid and clamped, as in `exporter.ir.input_rounding`. Values are multiples of `step` in [low, high], and exact up to
-    `exact`. The borders of `conv`, of which the channels are fixed, read these numbers.
-    """
-
-    profile: Literal["minmax", "structured", "fused", "conv"]
-    dtype: str
-    cast: str | None
-    window: tuple[int, int]
-    border: Border
-    frames: bool
-    channels: int | None
-    low: float
-    high: float
-    step: float
-    exact: float
-    rounded: bool
 
 
 class Planar:
     """The weighted sum of the ranks of every window, or of all frames, as a graph from x to y."""
 
-    def __init__(self, selection: Selection, form: Form) -> None:
-        self.selection, self.form = selection, form
-        self.graph = Graph(np.dtype(form.dtype), once=True)
+    def __init__(self, model: ImageFilter) -> None:
+        self.model, self.grid, self.selection = model, model.grid, model.selection
+        self.border: Border = model.spec.border
+        self.graph = Graph(np.dtype(model.computed), once=True)
         self.names: dict[int, str] = {}
         self.moved = 0.0  # what was taken off the data
-        self.beyond = _extents(selection)
+        self.beyond = _extents(model.selection)
 
-    def write(self, weights: dict[int, float]) -> Graph:
-        form, graph, program = self.form, self.graph, self.selection.program
-        x = self._inputs(graph.add("Cast", ["x"], to=ELEMENT[form.dtype]) if form.cast else "x")
+    def write(self) -> Graph:
+        model, graph, program = self.model, self.graph, self.selection.program
+        cast, weights = model.cast, model.weights
+        x = self._inputs(graph.add("Cast", ["x"], to=ELEMENT[model.computed]) if cast else "x")
         for i in range(program.inputs):
-            self.names[i] = self._slice(x, {0: (i, i + 1)}) if form.frames else x
+            self.names[i] = self._slice(x, {0: (i, i + 1)}) if model.spec.frames else x
         for at in program.live(self.selection.outputs):
             if program.nodes[at].args:
                 self.names[at] = self._operation(at, program.nodes[at])
@@ -70,8 +51,8 @@ class Planar:
         terms = [part if alike else self._affine(part, weights[rank]) for rank, part in parts.items()]
         y = terms[0] if len(terms) == 1 else graph.add("Add", terms)
         y = self._ended(y, weights[min(weights)] if alike else 1.0, self.moved)
-        if form.cast:
-            y = graph.add("Cast", [y], to=ELEMENT[form.cast])
+        if cast:
+            y = graph.add("Cast", [y], to=ELEMENT[cast])
         graph.finish(y)
         return graph
 
@@ -79,17 +60,17 @@ class Planar:
 
     def _inputs(self, x: str) -> str:
         """Round, clamp and pad."""
-        first = self.form.border == "zero"  # a zero is data like any other
+        first = self.border == "zero"  # a zero is data like any other
         if first:
             x = self._padded(x)
-        if self.form.rounded:
-            x, self.moved = self._rounded(x), self.form.low
+        if self.model.rounded:
+            x, self.moved = self._rounded(x), self.grid.low
         return x if first else self._padded(x)
 
     def _rounded(self, x: str) -> str:
         """x - low to the grid, clamped: bit for bit what the layers of `exporter.ir.input_rounding` do."""
-        low, top, c = self.form.low, self.form.high - self.form.low, self.form.exact
-        if self.form.profile == "fused":
+        low, top, c = self.grid.low, self.grid.high - self.grid.low, self.model.exact
+        if self.model.profile == "fused":
             ends = [self.graph.constant(low), self.graph.constant(low + top)]
             a = self._affine(self.graph.add("Clip", [x, *ends]), 1.0, -low)
             return self._affine(self._affine(a, -1.0, c), -1.0, c)
@@ -101,17 +82,17 @@ class Planar:
     @property
     def _lines(self) -> dict[int, tuple[int, int]]:
         """How many lines the windows reach beyond the image, before and after it, by axis: scipy's origin for even sizes."""
-        sides = zip((ROWS, COLUMNS), self.form.window, strict=True)
-        return {} if self.form.border == "valid" else {axis: (k // 2, k - 1 - k // 2) for axis, k in sides if k > 1}
+        sides = zip((ROWS, COLUMNS), self.model.window, strict=True)
+        return {} if self.border == "valid" else {axis: (k // 2, k - 1 - k // 2) for axis, k in sides if k > 1}
 
     def _padded(self, x: str) -> str:
         """The image with the border that its windows reach into, as scipy.ndimage means it."""
-        form, sizes = self.form, self._lines
-        if form.border == "zero":
+        sizes = self._lines
+        if self.border == "zero":
             (up, down), (left, right) = (sizes.get(axis, (0, 0)) for axis in (ROWS, COLUMNS))
             return self.graph.add("Pad", [x, self.graph.shape([0, 0, up, left, 0, 0, down, right])])
         for axis, (before, after) in sizes.items():
-            if form.border == "edge":
+            if self.border == "edge":
                 first, last = self._slice(x, {axis: (0, 1)}), self._slice(x, {axis: (-1, END)})
                 x = self.graph.add("Concat", [first] * before + [x] + [last] * after, axis=axis)
             else:
@@ -135,7 +116,7 @@ class Planar:
     def _operation(self, at: int, node: Operation) -> str:
         """A minimum or a maximum, as large as its readers need it."""
         a, b = (self._read(arg, self.beyond[at]) for arg in node.args)
-        if self.form.profile == "minmax":
+        if self.model.profile == "minmax":
             return self.graph.add("Min" if node.op == "low" else "Max", [a, b])
         excess = self._relu(self.graph.add("Sub", [a, b]))
         return self.graph.add("Sub", [a, excess]) if node.op == "low" else self.graph.add("Add", [b, excess])
