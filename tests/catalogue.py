@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from exporter.build import trace
+from exporter.formula import trace
 from exporter.ir.linear import Scalar
 from exporter.ir.network import Network, network
 from exporter.ir.trace import Node, assume, vector

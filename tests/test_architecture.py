@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
     "version", "errors", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats", "options",
-    "parsing", "constructions", "specs", "fhe", "build", "frontends.images", "display", "net", "library",
+    "parsing", "constructions", "specs", "fhe", "formula", "build", "frontends.images", "display", "net", "library",
     "frontends.rewriting", "torch", "tools", "theory", "prove", "tools.reference", "cli",
 ]  # fmt: skip
 SERVICE = [

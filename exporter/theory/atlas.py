@@ -26,11 +26,12 @@ from pathlib import Path
 import numpy as np
 
 from exporter.analysis.accounting import Accounting, accounting
-from exporter.build import build, to_onnx, trace
+from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
 from exporter.errors import UserError, install
 from exporter.formats.manifest import replace_file, writable
 from exporter.formats.session import Session
+from exporter.formula import trace
 from exporter.options import checked
 from exporter.planning.schedule import Failure
 from exporter.problem import task as tasks

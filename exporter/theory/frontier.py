@@ -14,9 +14,9 @@ from itertools import product
 from typing import Any, Literal
 
 from exporter.analysis.accounting import accounting
-from exporter.build import trace
 from exporter.constructions import CONSTRUCTIONS, Construction, lookup
 from exporter.errors import UserError
+from exporter.formula import trace
 from exporter.problem import task as tasks
 from exporter.problem.spec import Spec
 

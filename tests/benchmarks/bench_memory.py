@@ -33,7 +33,7 @@ more = []
 
 WEIGHTS = """
 from exporter.problem import task
-from exporter.build import trace
+from exporter.formula import trace
 from exporter.problem.spec import Spec
 from exporter.ir.network import weights
 net, _ = trace(Spec(task.median({d}), "depth3"))

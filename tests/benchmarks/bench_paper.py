@@ -23,9 +23,9 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from exporter.build import trace
 from exporter.formats.manifest import replace_file
 from exporter.formats.session import Session
+from exporter.formula import trace
 from exporter.library import export
 from exporter.problem import task as tasks
 from exporter.problem.families import UNITS

@@ -11,8 +11,9 @@ import pytest
 
 from exporter.analysis.contract import DType, Step, dense_bits, fused_bits, structured_bits
 from exporter.analysis.evaluate import evaluate
-from exporter.build import Built, build, trace
+from exporter.build import Built, build
 from exporter.errors import ContractError, UserError
+from exporter.formula import trace
 from exporter.ir.network import Network, Weights, network, weights
 from exporter.ir.primitives import compare, compare_saturating
 from exporter.ir.trace import vector

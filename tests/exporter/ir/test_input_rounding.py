@@ -13,10 +13,11 @@ import onnxruntime as ort
 import pytest
 
 from exporter.analysis.contract import dense_bits, structured_bits
-from exporter.build import Built, build, output_error, to_onnx, trace
+from exporter.build import Built, build, output_error, to_onnx
 from exporter.cli.parser import main
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import ContractError, UserError
+from exporter.formula import trace
 from exporter.ir.input_rounding import Guard, guard_of, guarded
 from exporter.ir.network import network
 from exporter.ir.trace import vector
