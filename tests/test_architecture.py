@@ -175,8 +175,7 @@ def test_only_the_catalogue_names_a_construction() -> None:
         for module, path in modules(package):
             if module != "exporter.constructions":
                 found |= {(module, said) for text in texts(path) for said in names.findall(text)}
-    # the option of that name, and how it shows in names of files
-    assert found == {("exporter.specs", "radix"), ("exporter.options", "radix")}
+    assert found == {("exporter.specs", "radix")}  # how the option of that name shows in names of files
     for path in [*(ROOT / "service" / "page" / "js").glob("*.js"), ROOT / "service" / "page" / "index.html"]:
         assert not names.findall(path.read_text()), path.name
 
