@@ -47,7 +47,7 @@ class Part(BaseModel):
     """Anything in a request that may have parameters; an empty list stands for none."""
 
     model_config = ConfigDict(strict=True)
-    parameters: Annotated[dict[str, Any], BeforeValidator(lambda given: given or {})] = {}
+    parameters: Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given == [] else given)] = {}
 
     def flag(self, name: str, default: bool) -> bool:
         flag = self.parameters.get(name, default)
@@ -56,7 +56,7 @@ class Part(BaseModel):
         return flag
 
 
-class Input(Part):
+class InputTensor(Part):
     """The tensor of a request, without its numbers."""
 
     name: str
@@ -64,7 +64,7 @@ class Input(Part):
     shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=2, max_length=2)
 
 
-class Output(Part):
+class OutputTensor(Part):
     """The answer that a request asks for."""
 
     name: str
@@ -74,8 +74,8 @@ class InferenceRequest(Part):
     """A request for inference, without its numbers."""
 
     id: str = ""
-    inputs: list[Input] = Field(min_length=1, max_length=1)
-    outputs: list[Output] | None = Field(None, max_length=1)
+    inputs: list[InputTensor] = Field(min_length=1, max_length=1)
+    outputs: list[OutputTensor] | None = Field(None, max_length=1)
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
     return body[:at], memoryview(body)[at:]
 
 
-def _values(tensor: Input, data: Numbers | None, binary: memoryview, limits: BodyLimits, missing: bool) -> Floats:
+def _values(tensor: InputTensor, data: Numbers | None, binary: memoryview, limits: BodyLimits, missing: bool) -> Floats:
     """The numbers of a tensor: those behind the header, or those in it, flat or in rows."""
     (rows, d), dtype = tensor.shape, DATATYPES[tensor.datatype]
     size = tensor.parameters.get("binary_data_size")

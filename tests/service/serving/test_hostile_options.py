@@ -49,8 +49,9 @@ def _npy(text: str) -> Any:
 
 
 def _v2(text: str) -> Any:
-    document = {"inputs": [{"shape": [1, 1]}], "parameters": {"quantiles": text}}
-    return protocol_v2._of_any_length(document, LIMITS)
+    tensor = {"name": "x", "datatype": "FP64", "shape": [1, 1]}
+    document = {"inputs": [tensor], "parameters": {"quantiles": text}}
+    return protocol_v2._options(protocol_v2._checked(document, None, LIMITS), None)
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {
