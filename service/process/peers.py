@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,7 @@ class Neighbours(Peers):
         self.seen = self._mark()
         self.reported = 0.0
         self.can_share = True
+        self.thread = ThreadPoolExecutor(1, "metrics")  # the event loop's own executor would start a thread per scrape
 
     def _mark(self) -> int:
         try:
@@ -77,11 +79,16 @@ class Neighbours(Peers):
 
     async def mark(self) -> int:
         if time.monotonic() - self.reported > REPORT_S:
-            self.close()
+            self.reported = time.monotonic()
+            await asyncio.get_running_loop().run_in_executor(self.thread, self._report)
         return self._mark()
 
     def close(self) -> None:
-        self.reported = time.monotonic()
+        self.thread.shutdown()
+        self._report()
+
+    def _report(self) -> None:
+        """Write the metrics of this worker to its file."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _replace(self.folder / f"{os.getpid()}.prom", metrics.exposition()[0])
@@ -100,7 +107,7 @@ class Neighbours(Peers):
     async def figures(self) -> tuple[bytes, str]:
         own, media_type = metrics.exposition()
         try:
-            return await asyncio.to_thread(self._sum, own), media_type
+            return await asyncio.get_running_loop().run_in_executor(self.thread, self._sum, own), media_type
         except (OSError, ValueError) as error:  # the metrics of this worker are better than none
             log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
             return own, media_type
