@@ -45,6 +45,7 @@ def start(folder: Path, **environment: str) -> tuple[subprocess.Popen[bytes], st
 def shot(page: Page, name: str) -> None:
     if SHOTS:
         Path(SHOTS).mkdir(parents=True, exist_ok=True)
+        page.evaluate("scrollTo(0, 0)")
         page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
 
 

@@ -227,8 +227,14 @@ CONTRAST = """() => {
 }"""
 
 
+# texts squeezed into a column of letters
+SQUEEZED = """() => [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.closest('svg'))
+  .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim().length > 20) && e.getBoundingClientRect().width < 60)
+  .map((e) => e.textContent.trim().slice(0, 40))"""
+
+
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1200, 360])
+@pytest.mark.parametrize("width", [1440, 768, 360])
 def test_every_view_fits_and_can_be_read(open_page: Open, dark: bool, width: int) -> None:
     page = open_page("/", width=width, dark=dark)
     page.click("[data-example=few]")
@@ -239,6 +245,10 @@ def test_every_view_fits_and_can_be_read(open_page: Open, dark: bool, width: int
         page.wait_for_load_state("networkidle")
         if view == "watch":
             page.click("#last")
+            for kind in ("pairs", "live", "bracket"):
+                page.locator(f"#idea-{kind}").scroll_into_view_if_needed()
+                page.wait_for_selector(f"#idea-{kind} svg[role=img]")
+        assert page.evaluate(SQUEEZED) == [], view
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
         assert page.evaluate(CONTRAST) == [], view
         shot(page, f"{view}-{name}")
@@ -246,6 +256,7 @@ def test_every_view_fits_and_can_be_read(open_page: Open, dark: bool, width: int
     page.wait_for_selector(".operation")
     page.click(".operation summary")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(SQUEEZED) == []
     assert page.evaluate(CONTRAST) == []
     shot(page, f"docs-{name}")
 

@@ -71,7 +71,7 @@ function redraw() {
   $('atlas').replaceChildren(s('svg', { viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: 'group', 'aria-label': `Depth against width of ${plural(built.length, 'network')} at d = ${d}` }, ...parts))
   const again = built.find((row) => row.construction === shown)
   if (again) tell(again)
-  else $('atlas-tip').replaceChildren(h('p', { class: 'hint' }, 'Point at a network, or walk through them with the Tab key, for its figures. Shaded is what the paper rules out.'))
+  else $('atlas-tip').replaceChildren(h('p', { class: 'hint' }, 'Point at a network, or press Tab to walk through them, to see its figures. The paper rules out the shaded areas.'))
   legend(medians, rows.filter((row) => !row.width))
   table(rows)
 }

@@ -33,19 +33,20 @@ function operationOf(verb, path, operation) {
   return details
 }
 
-/** The first sentence there is; a summary that is only the function's name says nothing. */
-function said({ summary = '', description = '' }) {
-  const words = description.replace(/\s+/g, ' ').trim()
-  return /^.*?[.:](?=\s|$)/.exec(words)?.[0].replace(/:$/, '.') ?? (words || summary)
-}
+const words = ({ summary = '', description = '' }) => description.replace(/\s+/g, ' ').trim() || summary
+
+/** The first sentence of a description. */
+const said = (operation) => /^.*?[.:](?=\s|$)/.exec(words(operation))?.[0].replace(/:$/, '.') ?? words(operation)
 
 function inside(verb, path, operation) {
   const parameters = (operation.parameters ?? []).map(resolve), contents = Object.entries(operation.requestBody?.content ?? {})
   const parts = []
-  if (operation.description && operation.description !== operation.summary) parts.push(h('p', {}, operation.description))
+  const rest = words(operation).slice(said(operation).length).trim()
+  if (rest) parts.push(h('p', {}, rest))
   const fields = parameters.map((each) => [each, h('input', { 'aria-label': each.name, placeholder: each.schema?.enum?.join(' | ') ?? each.schema?.type ?? '', spellcheck: 'false', autocomplete: 'off' })])
   if (fields.length) {
-    parts.push(h('h3', {}, 'Parameters'), h('div', { class: 'scroll' }, h('table', {}, h('tbody', {}, fields.map(([each, field]) => h('tr', {}, h('th', { scope: 'row' }, `${each.name}${each.required ? ' *' : ''}`), h('td', {}, each.in), h('td', {}, field), h('td', {}, each.description ?? '')))))))
+    parts.push(h('h3', {}, 'Parameters'), ...fields.map(([each, field]) => h('div', { class: 'parameter' },
+      h('strong', {}, each.name, h('small', {}, `${each.in}${each.required ? ', required' : ''}`)), field, h('span', {}, each.description ?? ''))))
   }
   let kind = null, text = null
   if (contents.length) {
@@ -69,16 +70,16 @@ function folded(responses) {
   for (const [status, given] of Object.entries(responses)) {
     const each = resolve(given), form = status < 400 ? status : JSON.stringify(each.content ?? {})
     const [statuses, before] = rows.get(form) ?? []
-    const words = [...new Set([...(before?.description.split('; ') ?? []), each.description])].join('; ')
-    rows.set(form, [statuses ? `${statuses}, ${status}` : status, { ...each, description: words }])
+    const description = [...new Set([...(before?.description.split('; ') ?? []), each.description])].join('; ')
+    rows.set(form, [statuses ? `${statuses}, ${status}` : status, { ...each, description }])
   }
   return [...rows.values()]
 }
 
 function answer(each) {
   const types = Object.keys(each.content ?? {}).join(', '), schema = each.content?.['application/json']?.schema
-  const words = `${each.description ?? ''}${types ? `: ${types}` : ''}`
-  return schema ? h('details', {}, h('summary', {}, words), h('pre', {}, JSON.stringify(expanded(schema), null, 1))) : words
+  const line = `${each.description ?? ''}${types ? `: ${types}` : ''}`
+  return schema ? h('details', {}, h('summary', {}, line), h('pre', {}, JSON.stringify(expanded(schema), null, 1))) : line
 }
 
 function example(json) {

@@ -1,9 +1,23 @@
-// A histogram with the answer marked.
+// Where the numbers and the answer lie: dots for a few numbers, a histogram for many.
 import { count, drawing, line, plural, s, short, text, ticks } from './dom.js'
 
-const [H, LEFT, RIGHT, TOP, BOTTOM] = [250, 16, 16, 44, 28]
+const [LEFT, RIGHT, TOP, BOTTOM] = [16, 16, 44, 28]
+const FEW = 40, DOT = 6 // so many numbers at most are drawn one by one, as dots of this radius
+
+/** A dot for each number; dots that would overlap stand on top of each other. */
+function stacked(numbers, x, floor) {
+  let last = -Infinity, up = 0
+  const placed = Array.from(numbers).sort((a, b) => a - b).map((value) => {
+    up = x(value) - last < 2 * DOT ? up + 1 : 0
+    if (!up) last = x(value)
+    return [value, up]
+  })
+  const step = Math.min(2 * DOT + 1, (floor - TOP) / Math.max(...placed.map(([, up]) => up + 1)))
+  return placed.map(([value, up]) => s('circle', { cx: x(value), cy: floor - DOT - 2 - up * step, r: DOT, class: 'bin' }, s('title', {}, String(value))))
+}
 
 export function histogram(numbers, median, quantiles, W) {
+  const few = numbers.length <= FEW, H = few ? 160 : 250
   let low = Infinity, high = -Infinity
   for (const value of numbers) { low = Math.min(low, value); high = Math.max(high, value) }
   const span = high - low, wide = Number.isFinite(span) && span > 0
@@ -17,7 +31,7 @@ export function histogram(numbers, median, quantiles, W) {
   const x = (value) => LEFT + part(value) * (W - LEFT - RIGHT), y = (n) => H - BOTTOM - (n / most) * (H - TOP - BOTTOM)
   const width = (W - LEFT - RIGHT) / bins
   const edge = (i) => low + (high / 2 - low / 2) * 2 * (i / bins)
-  const bars = counts.map((n, i) => s('rect', { x: LEFT + i * width + 0.75, y: y(n), width: Math.max(0.5, width - 1.5), height: H - BOTTOM - y(n), class: 'bin', rx: 1.5 },
+  const bars = few ? stacked(numbers, x, H - BOTTOM) : counts.map((n, i) => s('rect', { x: LEFT + i * width + 0.75, y: y(n), width: Math.max(0.5, width - 1.5), height: H - BOTTOM - y(n), class: 'bin', rx: 1.5 },
     s('title', {}, `${short(edge(i))} to ${short(edge(i + 1))}: ${plural(n, 'number')}`)))
   const marks = wide && Number.isFinite(span) ? ticks(low, high, Math.max(4, W / 110)) : [low]
   const axis = marks.map((value) => s('g', {}, line(x(value), H - BOTTOM, x(value), H - BOTTOM + 5, 'axis'),

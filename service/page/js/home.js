@@ -17,7 +17,7 @@ export async function openHome() {
     const [construction] = Object.keys(constructions).filter((name) => constructions[name].story === 'exchanges')
     told = await post('/watch', { vector: NINE, construction })
     const stages = told.story.scenes, many = stages.reduce((sum, each) => sum + each.pairs.length, 0)
-    $('hero-lead').textContent = `This network finds the median of nine numbers with ${plural(many, 'neuron')} of the form relu(a − b). No Sort, no TopK, numpy’s answer.`
+    $('hero-lead').textContent = `This network finds the median of nine numbers with ${plural(many, 'neuron')} of the form relu(a − b). It runs where Sort and TopK do not, and answers as numpy does.`
     show($('hero'))
     $('hero-again').addEventListener('click', () => { at = 0; play() })
     addEventListener('resize', () => draw(true))

@@ -3,6 +3,9 @@ import { get, request } from './api.js'
 import { $, count, h, plural, say, short, show } from './dom.js'
 
 const HEADS = ['Model', 'Answers', 'Promise', 'Depth', 'Width', 'Operators', 'File']
+const OPERATORS = {
+  minmax: 'Min, Max', structured: 'Relu, Add, MatMul', dense: 'Gemm, Relu', matmul: 'MatMul, Add, Relu', fused: 'Relu, Clip, ReduceMax', conv: 'Conv, Relu',
+}
 
 export async function openModels() {
   try {
@@ -20,8 +23,8 @@ function row({ name, sha256, description: about }) {
   const outputs = (about.outputs ?? []).map((output) => output.name).join(', ')
   const of = about.window ? `windows of ${about.window.join(' × ')} pixels` : about.frames ? plural(about.frames, 'frame') : `${count(about.d)} numbers`
   const width = about.width == null ? about.comparators == null ? '–' : `${count(about.comparators)} comparisons a pixel` : count(about.width)
-  return h('tr', {}, h('th', { scope: 'row' }, name, h('small', {}, about.theorem)), h('td', {}, `${outputs || about.op} of ${of}`), h('td', {}, ...promise(about)),
-    h('td', {}, about.depth == null ? '–' : count(about.depth)), h('td', {}, width), h('td', {}, about.profile), h('td', {}, button))
+  const cells = [[`${outputs || about.op} of ${of}`], promise(about), [about.depth == null ? '–' : count(about.depth)], [width], [OPERATORS[about.profile] ?? about.profile], [button]]
+  return h('tr', {}, h('th', { scope: 'row' }, name), ...cells.map((cell, i) => h('td', { 'data-head': HEADS[i + 1] }, h('span', {}, ...cell))))
 }
 
 /** What holds of the answers, and on which data. */

@@ -19,7 +19,7 @@ export function showNeurons(answer, of) {
     return
   }
   const all = layer.tensors.reduce((sum, each) => sum + each.size, 0), active = layer.tensors.reduce((sum, each) => sum + each.active, 0)
-  $('neurons-title').textContent = `${plural(all, 'neuron')}, ${count(active)} active`
+  $('neurons-title').textContent = `${plural(all, 'neuron')}, ${count(active)} above 0`
   let first = 0
   $('neurons').replaceChildren(...layer.tensors.flatMap((tensor) => {
     const start = first
@@ -30,7 +30,7 @@ export function showNeurons(answer, of) {
 
 /** A field of cells that one can point at, or walk with the arrow keys. */
 function field(tensor, start) {
-  const name = h('h3', {}, `${layer.name || `Layer ${layer.number}`}: ${plural(tensor.size, 'neuron')}, ${count(tensor.active)} active, largest ${short(tensor.largest)}`)
+  const name = h('h3', {}, `${layer.name || `Layer ${layer.number}`}: ${plural(tensor.size, 'neuron')}, ${count(tensor.active)} above 0, the largest ${short(tensor.largest)}`)
   if (!tensor.values) return [name, h('p', { class: 'hint' }, 'Too many to be sent one by one.')]
   const shown = Math.min(tensor.size, SHOWN), columns = Math.min(shown, shown > 256 ? 64 : 32), rows = Math.ceil(shown / columns)
   const cell = columns > 32 ? 8 : 16, gap = columns > 32 ? 1 : 2, width = columns * cell

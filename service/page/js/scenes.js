@@ -1,7 +1,7 @@
 // What each construction does, as a picture of the tensors that the service has told.
 import { count, drawing, line, plural, s, short, text, ticks } from './dom.js'
 
-const LEAST = 640 // pixels that wires and matrices need; a narrower screen scrolls
+const LEAST = 640 // pixels that large matrices need; a narrower screen scrolls
 
 /** The picture of a construction, in so many pixels. */
 export function sceneOf(told, width) {
@@ -48,7 +48,7 @@ function bracket(told, W) {
       parts.push(group)
     })
     const done = layer >= told.layers.at(-1).number, y = 28 + rows * ROW + 12
-    parts.push(text(LEFT, y + 8, done ? `The last digit finds the answer: ${short(told.answer, 9)}` : narrow ? 'The last digit follows.' : 'The last digit has single grid values for bins; for an even count the next number up is found too.', { class: done ? 'answer-text' : 'soft' }))
+    parts.push(text(LEFT, y + 8, done ? `The last digit finds the answer: ${short(told.answer, 6)}` : narrow ? 'The last digit follows.' : 'The last digit has single grid values for bins; for an even count the next number up is found too.', { class: done ? 'answer-text' : 'soft' }))
     parts.unshift(text(LEFT, 14, short(back(value(0)), 6), { class: 'soft' }), text(LEFT + across, 14, short(back(value(1)), 6), { class: 'soft', 'text-anchor': 'end' }))
     return drawing(W, H, `The interval that holds the answer after each digit, at layer ${layer}.`, ...parts)
   }
@@ -65,9 +65,8 @@ function shade(part) {
 }
 
 function exchanges(told, width) {
-  const W = Math.max(LEAST, width)
   const scenes = told.story.scenes, back = data(told), entries = own(told).map((each) => each.value).sort((a, b) => a - b)
-  const d = told.d, GAP = d > 40 ? 10 : 22, TOP = 18, LEFT = 62, RIGHT = 66, H = TOP + d * GAP + 14
+  const d = told.d, GAP = d > 40 ? 10 : 22, TOP = 18, LEFT = 62, RIGHT = width < 600 ? 58 : 66, H = TOP + d * GAP + 14
   // comparators of one stage that overlap stand side by side
   const laid = scenes.map((scene) => {
     const ends = []
@@ -79,7 +78,8 @@ function exchanges(told, width) {
       return lane
     })
   })
-  const lanes = laid.map((lane) => Math.max(...lane) + 1), unit = (W - LEFT - RIGHT) / lanes.reduce((sum, n) => sum + n + 1.2, 0)
+  const lanes = laid.map((lane) => Math.max(...lane) + 1), units = lanes.reduce((sum, n) => sum + n + 1.2, 0)
+  const W = Math.max(width, LEFT + RIGHT + 5 * units), unit = (W - LEFT - RIGHT) / units // 5 pixels each; a narrower screen scrolls
   const starts = []
   lanes.reduce((sum, n, i) => { starts[i] = LEFT + sum * unit; return sum + n + 1.2 }, 0)
   const y = (wire) => TOP + wire * GAP, low = entries[0], high = entries.at(-1)
@@ -209,18 +209,17 @@ function live(told, W) {
       const dot = s('circle', { cx: x(point.layer), cy: y(point.live), r: 5, class: known ? 'accent' : 'dim' })
       dot.addEventListener('pointerenter', () => tip(describe(point)))
       parts.push(dot, text(x(point.layer) + (point.final ? -10 : 9), y(point.live) + (point.final ? 14 : -9), count(point.live), { class: known ? 'answer-text' : 'soft', 'text-anchor': point.final ? 'end' : 'start' }))
-      if (point.entries) parts.push(text(x(point.layer) + 9, y(point.live) + 16, named(point.layer), { class: 'soft' }))
+      if (point.entries && W >= 600) parts.push(text(x(point.layer) + 9, y(point.live) + 16, named(point.layer), { class: 'soft' }))
     }
     const steps = Math.max(1, Math.ceil(depth / (W / 60)))
     for (let n = 0; n <= depth; n += steps) parts.push(text(x(n), TOP + CHART + 20, n, { 'text-anchor': 'middle', class: 'soft' }))
-    parts.push(text(LEFT, TOP - 8, 'live entries', { class: 'soft' }), text(W - RIGHT, TOP + CHART + 36, 'layer', { class: 'soft', 'text-anchor': 'end' }))
+    parts.push(text(LEFT, TOP - 8, 'entries left', { class: 'soft' }), text(W - RIGHT, TOP + CHART + 36, 'layer', { class: 'soft', 'text-anchor': 'end' }))
     // the entries themselves, along their values
     const at = clip.filter((point) => point.entries).at(-1), marks = { dim: '', accent: '' }
-    let from = Infinity, to = -Infinity, fillers = 0
+    let from = Infinity, to = -Infinity
     told.input.forEach((value, i) => {
       const alive = at ? at.entries[i] : true
       if (alive) { from = Math.min(from, value); to = Math.max(to, value) }
-      if (told.entries[i] < 0 && !at) fillers++
       const lift = (i * 7919 % 29) * 1.7
       marks[alive ? 'accent' : 'dim'] += `M${place(value).toFixed(1)} ${(strip + lift).toFixed(1)}h3v3h-3z`
     })
@@ -230,19 +229,19 @@ function live(told, W) {
       const px = place((value / 4 - told.to_data.offset) / (told.to_data.slope || 1))
       parts.push(text(px, strip + 82, short(value), { 'text-anchor': 'middle', class: 'soft' }))
     }
-    if (layer >= depth) parts.push(line(place(told.output), strip - 14, place(told.output), strip + 62, 'answer-line'), text(place(told.output), strip - 18, short(told.answer, 8), { 'text-anchor': 'middle', class: 'answer-text' }))
+    if (layer >= depth) parts.push(line(place(told.output), strip - 14, place(told.output), strip + 62, 'answer-line'), text(place(told.output), strip - 18, short(told.answer, 6), { 'text-anchor': 'middle', class: 'answer-text' }))
     return drawing(W, H, `Live entries against depth: ${points.map((point) => `${point.live} at layer ${point.layer}`).join(', ')}.`, ...parts)
   }
   const named = (layer) => told.layers.find((each) => each.number === layer)?.name ?? ''
   const describe = (point) => {
     const name = named(point.layer)
     if (point.final) return `Layer ${depth}: the answer.`
-    return `${point.layer ? `Layer ${point.layer}, ${name}` : 'The input'}: ${point.live ? `${plural(point.live, 'entry', 'entries')} live` : 'none is strictly inside: the answer is an end of the interval'}.`
+    return `${point.layer ? `Layer ${point.layer}, ${name}` : 'The input'}: ${point.live ? `${plural(point.live, 'entry', 'entries')} left` : 'none is strictly inside: the answer is an end of the interval'}.`
   }
   const fewest = Math.min(...scenes.map((scene) => scene.live).filter((n) => n > 0), told.d)
   return { title: `How ${count(told.d)} entries become ${count(fewest)}`, text: scenes[0].candidates
-    ? 'Every block of entries keeps those of its central ranks; only these candidates are compared with all entries. Their number is that of the network’s own vector of them.'
-    : 'A sample brackets the answer; a mask drops what lies outside, so that the few entries left can be compared in all pairs. The numbers on the line are counted in the network’s own masks.', draw }
+    ? 'Every block of entries keeps those of its central ranks. Only these candidates are compared with all entries.'
+    : 'A sample brackets the answer, and a mask drops the entries outside. The few entries left are compared in all pairs. The numbers on the line are counted in the network’s own masks.', draw }
 }
 
 // ---- anything else: how many neurons are active

@@ -5,8 +5,8 @@ import { sample } from './numbers.js'
 import { sceneOf } from './scenes.js'
 
 const IDEAS = [
-  ['pairs', 'Compare all', 'Compare every number with every other. The number of wins of a number is its rank. That takes two layers, and neurons in proportion to the square of d.'],
-  ['live', 'Sample', 'A small sample brackets the median. A mask drops everything outside, until the few numbers left can be compared in all pairs. The width is in proportion to d, and a sample can miss: the failure is proven to be small.'],
+  ['pairs', 'Compare all', 'Compare every number with every other. A number that beats four others has rank five. Two layers are enough, but the neurons grow with the square of d.'],
+  ['live', 'Sample', 'A small sample brackets the median, and a mask drops all numbers outside. The few numbers left are compared in all pairs. The width is in proportion to d. A sample can miss, with a chance that is proven to be small.'],
   ['bracket', 'Count', 'Count how many numbers lie below a threshold. The count tells on which side the median is, digit by digit. The width is in proportion to d, and nothing is left to chance.'],
 ]
 

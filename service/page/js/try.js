@@ -233,7 +233,7 @@ function draw(rows, round) {
       s('svg', { viewBox: '0 0 200 10', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
         s('rect', { width: 200, height: 10, rx: 2, class: 'box' }), s('rect', { width: Math.max(1, 200 * ms / most), height: 10, rx: 2, class: i === 1 && rows.length > 2 ? 'mark' : 'accent' })),
       h('span', {}, `${duration(ms)} ${where}`))),
-    h('p', { class: 'hint' }, `One measurement; asking from this page took ${duration(round)} in all, most of it on the way.`))
+    h('p', { class: 'hint' }, `One measurement. From this page the request took ${duration(round)} in all, mostly on the way.`))
 }
 
 function curl(numbers) {

@@ -115,9 +115,9 @@ function about(note, n) {
   const padding = told.d - told.entries.filter((entry) => entry >= 0).length
   const repeated = told.d - padding > n ? ', each twice,' : ''
   const guard = told.layers.filter((layer) => layer.name === 'round and clamp').length
-  const facts = `${note}${repeated}${padding ? ` and ${plural(padding, 'filler')}, half below and half above,` : ''} in a network of d = ${count(told.d)}, depth ${told.depth}${guard ? `, of which ${plural(guard, 'layer')} round and clamp the input` : ''}, ${plural(told.size, 'neuron')}. `
-  const law = networks.find((each) => each.name === told.model)?.uniform ? 'It is made for uniform inputs, and promises nothing on others. ' : ''
-  const verdict = told.certified ? `It answers ${short(told.answer, 8)}, and counting proves it.` : `It answers ${short(told.answer, 8)}, which counting refutes: this is one of the inputs it misses. In Try an exact network would step in.`
+  const facts = `${note}${repeated}${padding ? ` and ${plural(padding, 'filler')}, half below and half above,` : ''} in a network for d = ${count(told.d)} with ${plural(told.size, 'neuron')}. Its depth is ${told.depth}${guard ? `; ${plural(guard, 'layer')} round and clamp the input` : ''}. `
+  const law = networks.find((each) => each.name === told.model)?.uniform ? 'It is made for uniform inputs and promises nothing on others. ' : ''
+  const verdict = told.certified ? `It answers ${short(told.answer)}, and counting proves it.` : `It answers ${short(told.answer)}, and counting shows that this is wrong: the network misses a few inputs. In Try an exact network answers instead.`
   $('watch-about').replaceChildren(h('strong', {}, `${told.construction}: `), `${summaries[told.construction]?.summary ?? told.theorem}. `, law, facts, verdict)
 }
 
