@@ -23,7 +23,7 @@ from exporter.prove.forms import Forms
 from exporter.prove.graph import Array, Codes, NotProvedError
 from exporter.prove.pairs import ByRank, Function, Pairs
 from exporter.prove.piecewise import Piecewise
-from exporter.prove.scalars import End, Near, Number, Order, Scalar, Scenario
+from exporter.prove.scalars import End, Near, Number, Order, Scalar, Scenario, times
 
 BITS = 22  # of i, and of j
 SEARCH, FORM, RANK = 1 << 20, (1 << BITS) - 2, (1 << BITS) - 1  # kinds of j: searches are SEARCH, SEARCH + 1, ...
@@ -261,7 +261,7 @@ class Counting:
         if end.rank not in (None, number.rank):
             raise NotProvedError(f"a search for rank {end.rank} uses what was found for rank {number.rank}")
         ratio = self.at.unit / function.left
-        moved = number.values * ratio.numerator
+        moved = times(number.values, Fraction(ratio.numerator))
         rest = int(moved[0] % ratio.denominator)
         if (moved % ratio.denominator != rest).any():
             raise NotProvedError("a search moves by parts of a grid step")

@@ -1,13 +1,11 @@
 """Run the graph of a file on symbols instead of numbers, for one vector.
 
-Every entry of a tensor is the code of a symbol, an int64; a `Domain` gives the codes their meaning. Operators that only
-move entries act on the codes. What depends on constants alone is computed in float64 and must come out the same in the
-dtype of the file.
+Every entry of a tensor is the code of a symbol, an int64. A `Domain` gives the codes their meaning. Operators that only
+move entries act on the codes. The reader knows the operators of our exporter, as of opset 13, and refuses every other node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +16,8 @@ from onnx import helper, numpy_helper
 
 Codes = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+SMALLEST = 2.0**-126  # runtimes may take smaller weights for 0
+HARD_SIGMOID = {"alpha": float(np.float32(0.2)), "beta": 0.5}  # where the node does not say
 
 
 class NotProvedError(Exception):
@@ -45,14 +45,13 @@ Value = Array | Symbols
 
 
 def input_length(model: onnx.ModelProto) -> int:
-    """How many numbers a vector has; NotProvedError unless the file takes [N, d] with N free or 1."""
-    stored = {t.name for t in model.graph.initializer}
-    inputs = [i for i in model.graph.input if i.name not in stored]
-    if len(inputs) != 1 or len(model.graph.output) != 1:
+    """How many numbers a vector has; NotProvedError unless the file takes [N, d] with N free or 1, and nothing else."""
+    if len(model.graph.input) != 1 or len(model.graph.output) != 1:
         raise NotProvedError(
-            f"the file has {len(inputs)} inputs and {len(model.graph.output)} outputs, instead of one each"
+            f"the file has {len(model.graph.input)} inputs and {len(model.graph.output)} outputs, instead of one each "
+            "(weights must not be inputs as well, or a caller may replace them)"
         )
-    dims = inputs[0].type.tensor_type.shape.dim
+    dims = model.graph.input[0].type.tensor_type.shape.dim
     if len(dims) != 2 or dims[1].dim_value < 1:
         raise NotProvedError("the input is not of shape [N, d] with a fixed d")
     if dims[0].dim_value > 1:
@@ -64,38 +63,32 @@ def input_length(model: onnx.ModelProto) -> int:
 
 def run(model: onnx.ModelProto, domain: Domain) -> Codes:
     """The codes of the outputs for one vector of symbols."""
-    d = input_length(model)
-    _refuse(model)
-    values: dict[str, Value] = {t.name: _constants(t) for t in model.graph.initializer}
-    source = next(i.name for i in model.graph.input if i.name not in values)
-    values[source] = Symbols(domain.entries(d).reshape(1, d))
-    left = {name: i for i, node in enumerate(model.graph.node) for name in node.input}
-    for i, node in enumerate(model.graph.node):
-        if node.domain not in ("", "ai.onnx"):
+    d, graph = input_length(model), model.graph
+    opsets = [(o.domain, o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    if len(opsets) != 1 or opsets[0][1] < 13:
+        raise NotProvedError("operators are read as of opset 13 and later: convert the file")
+    if model.functions or graph.sparse_initializer:
+        raise NotProvedError("functions and sparse initialisers are not read: inline the ones, write the others out")
+    values: dict[str, Value] = {t.name: _constants(t) for t in graph.initializer}
+    values[graph.input[0].name] = Symbols(domain.entries(d).reshape(1, d))
+    last = {name: i for i, node in enumerate(graph.node) for name in node.input}
+    last[graph.output[0].name] = len(graph.node)
+    for i, node in enumerate(graph.node):
+        if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
             raise NotProvedError(f"operator {node.domain}.{node.op_type} is not among those the methods read")
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         try:
             args = [values[name] if name else None for name in node.input]
-            results = _apply(node.op_type, args, attributes, domain, len(node.output))
+            codes = _applied(node.op_type, args, attributes, domain)
         except (ArithmeticError, ValueError, TypeError, LookupError, AssertionError) as error:
             raise NotProvedError(f"node {i} ({node.op_type}) is not read: {error}") from None
-        values.update(zip(node.output, results, strict=True))
-        for name in node.input:
-            if name and left[name] == i and name != model.graph.output[0].name:
-                values.pop(name, None)
-    out = values[model.graph.output[0].name]
+        values[node.output[0]] = Symbols(codes)
+        for name in {name for name in node.input if name and last[name] == i}:
+            del values[name]
+    out = values[graph.output[0].name]
     if not isinstance(out, Symbols):
         raise NotProvedError("the output does not depend on the input")
     return out.codes.reshape(-1)
-
-
-def _refuse(model: onnx.ModelProto) -> None:
-    """Refuse what makes a graph mean something else than its nodes and initialisers say."""
-    opsets = [(o.domain, o.version) for o in model.opset_import if o.domain in ("", "ai.onnx")]
-    if len(opsets) != 1 or opsets[0][1] < 13:
-        raise NotProvedError("operators are read as of opset 13 and later: convert the file")
-    if model.functions or model.graph.sparse_initializer:
-        raise NotProvedError("functions and sparse initialisers are not read: inline the ones, write the others out")
 
 
 def _constants(tensor: onnx.TensorProto) -> Array:
@@ -104,66 +97,63 @@ def _constants(tensor: onnx.TensorProto) -> Array:
     values = numpy_helper.to_array(tensor)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise NotProvedError(f"initialiser {tensor.name} has infinite numbers or NaN")
+    if values.dtype.kind == "f" and ((values != 0) & (abs(values) < SMALLEST)).any():
+        raise NotProvedError(f"initialiser {tensor.name} has numbers below 2^-126, which runtimes may take for 0")
     return values
 
 
-def _apply(op: str, args: list[Value | None], attributes: dict[str, Any], domain: Domain, outputs: int) -> list[Value]:
+def _applied(op: str, args: list[Value | None], attributes: dict[str, Any], domain: Domain) -> Codes:
+    first = args[0] if args else None
     if not any(isinstance(a, Symbols) for a in args):
-        return [_folded(op, [np.asarray(a) for a in args if a is not None], attributes)]
-    first = args[0]
-    if op in MOVES and isinstance(first, Symbols) and not any(isinstance(a, Symbols) for a in args[1:]):
-        return [Symbols(MOVES[op](first.codes, [None if a is None else np.asarray(a) for a in args[1:]], attributes))]
-    if op == "Split" and isinstance(first, Symbols):
-        axis = attributes.get("axis", 0)
-        ends = np.cumsum(np.asarray(args[1]))[:-1] if len(args) > 1 else outputs
-        return [Symbols(p) for p in np.split(first.codes, ends, axis=axis)]
+        raise NotProvedError(f"{op} is computed from constants alone: fold constants first, as onnxsim does")
     if op == "Concat":
-        parts = [_codes(a, domain) for a in args]
-        return [Symbols(np.concatenate(parts, axis=attributes["axis"]))]
-    return [Symbols(_arithmetic(op, args, attributes, domain))]
+        return np.concatenate([_codes(a, domain) for a in args], axis=attributes["axis"])
+    if op in ("Add", "Sub", "Max", "Min") and len(args) == 2:
+        a, b = np.broadcast_arrays(_codes(args[0], domain), _codes(args[1], domain))
+        if op in ("Max", "Min"):
+            return domain.extremum(a, b, op == "Max")
+        return domain.add(a, b if op == "Add" else domain.scale(b, np.array(-1.0)))
+    if op == "Mul" and len(args) == 2:
+        symbols, factor = args if isinstance(first, Symbols) else args[::-1]
+        spread, factors = np.broadcast_arrays(_codes(symbols, domain), np.asarray(factor, np.float64))
+        return domain.scale(spread, factors)
+    if op == "MatMul":
+        return _product(args[0], args[1], domain)
+    if op == "Gemm":
+        return _gemm(args, attributes, domain)
+    if not isinstance(first, Symbols) or any(isinstance(a, Symbols) for a in args[1:]):
+        raise NotProvedError(f"operator {op} is not among those the methods read, or not with these inputs")
+    return _unary(op, first.codes, [None if a is None else np.asarray(a) for a in args[1:]], attributes, domain)
 
 
-def _arithmetic(op: str, args: list[Value | None], attributes: dict[str, Any], domain: Domain) -> Codes:
-    first = args[0]
+def _unary(op: str, codes: Codes, args: list[Array | None], attributes: dict[str, Any], domain: Domain) -> Codes:
+    """An operator on one tensor of symbols; the other inputs are constants."""
     match op:
-        case "Add" | "Sub" | "Max" | "Min" if len(args) == 2:
-            a, b = np.broadcast_arrays(_codes(args[0], domain), _codes(args[1], domain))
-            if op in ("Max", "Min"):
-                return domain.extremum(a, b, op == "Max")
-            return domain.add(a, b if op == "Add" else domain.scale(b, np.array(-1.0)))
-        case "Mul" if len([a for a in args if isinstance(a, Symbols)]) == 1:
-            codes, factor = (first, args[1]) if isinstance(first, Symbols) else (args[1], first)
-            assert isinstance(codes, Symbols)
-            spread, factors = np.broadcast_arrays(codes.codes, np.asarray(factor, np.float64))
-            return domain.scale(spread, factors)
         case "Relu":
-            return domain.relu(_codes(first, domain))
-        case "Clip" if not any(isinstance(a, Symbols) for a in args[1:]):
-            low, high = (np.asarray(a).item() if a is not None else None for a in [*args[1:], None, None][:2])
-            return _clip(_codes(first, domain), low, high, domain)
+            return domain.relu(codes)
+        case "Clip":
+            low, high = (None if a is None else a.item() for a in [*args, None, None][:2])
+            return _clip(codes, low, high, domain)
         case "HardSigmoid":
-            slope, offset = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
-            codes = domain.scale(_codes(first, domain), np.array(slope))
-            return _clip(domain.add(codes, _constant(codes, offset, domain)), 0.0, 1.0, domain)
-        case "Gemm":
-            return _gemm(args, attributes, domain)
-        case "MatMul":
-            return _matmul(args[0], args[1], domain)
+            slope, offset = (np.array(attributes.get(name, default)) for name, default in HARD_SIGMOID.items())
+            sloped = domain.scale(codes, slope)
+            return _clip(domain.add(sloped, _constant(codes, offset, domain)), 0.0, 1.0, domain)
         case "ReduceSum" | "ReduceMax":
-            codes = _codes(first, domain)
-            given = np.asarray(args[1]).tolist() if len(args) > 1 else attributes.get("axes")
-            if given is None or len(given) != 1:
+            axes = args[0].tolist() if args and args[0] is not None else attributes.get("axes")
+            if axes is None or len(axes) != 1:
                 raise NotProvedError(f"{op} over several axes is not read")
-            moved = np.moveaxis(codes, given[0], -1)
-            rows = moved.reshape(-1, moved.shape[-1])
-            if op == "ReduceSum":
-                out = domain.dot(rows, np.ones((rows.shape[1], 1)))
-            else:
-                out = rows[:, :1]
-                for column in range(1, rows.shape[1]):
-                    out = domain.extremum(out, rows[:, column : column + 1], True)
-            out = out.reshape(*moved.shape[:-1], 1)
-            return np.moveaxis(out, -1, given[0]) if attributes.get("keepdims", 1) else out[..., 0]
+            return _reduced(op, codes, axes[0], attributes.get("keepdims", 1), domain)
+        case "Slice":
+            return _slice(codes, args)
+        case "Reshape" if args[0] is not None:
+            copied = attributes.get("allowzero", 0) == 0
+            return codes.reshape([codes.shape[i] if n == 0 and copied else n for i, n in enumerate(args[0].tolist())])
+        case "Expand" if args[0] is not None:
+            return np.broadcast_to(codes, np.broadcast_shapes(codes.shape, tuple(args[0].tolist())))
+        case "Transpose":
+            return np.transpose(codes, attributes.get("perm"))
+        case "Gather" if args[0] is not None:
+            return np.take(codes, args[0], axis=attributes.get("axis", 0))
     raise NotProvedError(f"operator {op} is not among those the methods read")
 
 
@@ -171,29 +161,42 @@ def _codes(value: Value | None, domain: Domain) -> Codes:
     return value.codes if isinstance(value, Symbols) else domain.constants(np.asarray(value))
 
 
-def _constant(like: Codes, value: float, domain: Domain) -> Codes:
-    return np.broadcast_to(domain.constants(np.array(value)), like.shape)
+def _constant(like: Codes, value: float | Array, domain: Domain) -> Codes:
+    return np.broadcast_to(domain.constants(np.asarray(value)), like.shape)
 
 
 def _clip(codes: Codes, low: float | None, high: float | None, domain: Domain) -> Codes:
     """low + relu(v - low) for the lower bound; high - relu(high - v) for the upper one."""
     if low is not None:
-        codes = domain.add(
-            domain.relu(domain.add(codes, _constant(codes, -low, domain))), _constant(codes, low, domain)
-        )
+        raised = domain.relu(domain.add(codes, _constant(codes, -low, domain)))
+        codes = domain.add(raised, _constant(codes, low, domain))
     if high is not None:
-        turned = domain.relu(domain.add(domain.scale(codes, np.array(-1.0)), _constant(codes, high, domain)))
-        codes = domain.add(domain.scale(turned, np.array(-1.0)), _constant(codes, high, domain))
+        minus = np.array(-1.0)
+        turned = domain.relu(domain.add(domain.scale(codes, minus), _constant(codes, high, domain)))
+        codes = domain.add(domain.scale(turned, minus), _constant(codes, high, domain))
     return codes
+
+
+def _reduced(op: str, codes: Codes, axis: int, keep: int, domain: Domain) -> Codes:
+    moved = np.moveaxis(codes, axis, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    if op == "ReduceSum":
+        out = domain.dot(rows, np.ones((rows.shape[1], 1)))
+    else:
+        out = rows[:, :1]
+        for column in range(1, rows.shape[1]):
+            out = domain.extremum(out, rows[:, column : column + 1], True)
+    out = out.reshape(*moved.shape[:-1], 1)
+    return np.moveaxis(out, -1, axis) if keep else out[..., 0]
 
 
 def _gemm(args: list[Value | None], attributes: dict[str, Any], domain: Domain) -> Codes:
     def turned(value: Value | None, flag: str) -> Value:
-        array = value.codes if isinstance(value, Symbols) else np.asarray(value)
-        array = array.T if attributes.get(flag, 0) else array
-        return Symbols(array) if isinstance(value, Symbols) else array
+        if isinstance(value, Symbols):
+            return Symbols(value.codes.T) if attributes.get(flag, 0) else value
+        return np.asarray(value).T if attributes.get(flag, 0) else np.asarray(value)
 
-    product = _matmul(turned(args[0], "transA"), turned(args[1], "transB"), domain)
+    product = _product(turned(args[0], "transA"), turned(args[1], "transB"), domain)
     if attributes.get("alpha", 1.0) != 1.0:
         product = domain.scale(product, np.array(attributes["alpha"]))
     if len(args) < 3 or args[2] is None:
@@ -202,8 +205,8 @@ def _gemm(args: list[Value | None], attributes: dict[str, Any], domain: Domain) 
     return domain.add(product, domain.scale(bias, np.array(attributes.get("beta", 1.0))))
 
 
-def _matmul(a: Value | None, b: Value | None, domain: Domain) -> Codes:
-    """A product with one constant factor, as rows of symbols times a matrix."""
+def _product(a: Value | None, b: Value | None, domain: Domain) -> Codes:
+    """A matrix product with one constant factor, as rows of symbols times a matrix."""
     if isinstance(a, Symbols) and isinstance(b, np.ndarray) and b.ndim == 2:
         rows = a.codes.reshape(-1, a.codes.shape[-1])
         return domain.dot(rows, np.asarray(b, np.float64)).reshape(*a.codes.shape[:-1], -1)
@@ -214,72 +217,15 @@ def _matmul(a: Value | None, b: Value | None, domain: Domain) -> Codes:
     raise NotProvedError("a product of two values that depend on the input, or with a tensor, is not read")
 
 
-def _slice(codes: Codes, args: list[Array | None], attributes: dict[str, Any]) -> Codes:
-    starts, ends = (np.asarray(a).tolist() for a in args[:2])
-    axes = np.asarray(args[2]).tolist() if len(args) > 2 and args[2] is not None else range(len(starts))
-    steps = np.asarray(args[3]).tolist() if len(args) > 3 and args[3] is not None else [1] * len(starts)
+def _slice(codes: Codes, args: list[Array | None]) -> Codes:
+    """ONNX moves a start and an end beyond the entries to the nearest one, numpy does not where a step is negative."""
+    starts, ends, axes, steps = (a if a is None else a.tolist() for a in [*args, None, None][:4])
+    if starts is None or ends is None:
+        raise NotProvedError("a Slice has no ends")
+    axes, steps = range(len(starts)) if axes is None else axes, [1] * len(starts) if steps is None else steps
     index: list[slice] = [slice(None)] * codes.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = codes.shape[axis]
-        if step < 0 and start < -size:
+        if step < 0 and start < -codes.shape[axis]:
             raise NotProvedError("a Slice begins before the first entry")
-        if step < 0 and end < -size:
-            index[axis] = slice(start, None, step)  # down to the first entry
-        else:
-            index[axis] = slice(start, end, step)
+        index[axis] = slice(start, None if step < 0 and end < -codes.shape[axis] else end, step)
     return codes[tuple(index)]
-
-
-def _reshape(codes: Codes, args: list[Array | None], attributes: dict[str, Any]) -> Codes:
-    shape = np.asarray(args[0]).tolist()
-    if attributes.get("allowzero", 0) == 0:
-        shape = [codes.shape[i] if n == 0 else n for i, n in enumerate(shape)]
-    return codes.reshape(shape)
-
-
-def _squeeze(codes: Codes, args: list[Array | None], attributes: dict[str, Any]) -> Codes:
-    axes = tuple(np.asarray(args[0]).tolist()) if args and args[0] is not None else None
-    return np.squeeze(codes, axis=axes)
-
-
-def _expand(codes: Codes, args: list[Array | None], attributes: dict[str, Any]) -> Codes:
-    return np.broadcast_to(codes, np.broadcast_shapes(codes.shape, tuple(np.asarray(args[0]).tolist())))
-
-
-def _cast(codes: Codes, args: list[Array | None], attributes: dict[str, Any]) -> Codes:
-    if attributes["to"] not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
-        raise NotProvedError("a Cast to another type than float32 or float64 is not read")
-    return codes
-
-
-MOVES: dict[str, Callable[[Codes, list[Array | None], dict[str, Any]], Codes]] = {
-    "Slice": _slice,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Expand": _expand,
-    "Cast": _cast,
-    "Identity": lambda codes, args, attributes: codes,
-    "Transpose": lambda codes, args, attributes: np.transpose(codes, attributes.get("perm")),
-    "Gather": lambda codes, args, attributes: np.take(codes, np.asarray(args[0]), axis=attributes.get("axis", 0)),
-    "Unsqueeze": lambda codes, args, attributes: np.expand_dims(codes, tuple(np.asarray(args[0]).tolist())),
-}
-
-
-def _folded(op: str, args: list[Array], attributes: dict[str, Any]) -> Array:
-    """An operator on constants alone, the same in float64 and in the dtype of the file."""
-    simple: dict[str, Callable[..., Array]] = {
-        "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Relu": lambda a: np.maximum(a, 0), "Max": np.maximum,
-        "Min": np.minimum,
-    }  # fmt: skip
-    if op in MOVES:
-        return np.asarray(MOVES[op](args[0], list(args[1:]), attributes))
-    if op == "Constant":
-        return _constants(attributes["value"])
-    if op == "Concat":
-        return np.concatenate(args, axis=attributes["axis"])
-    if op not in simple:
-        raise NotProvedError(f"operator {op} on constants is not read")
-    found = np.asarray(simple[op](*args))
-    if not np.array_equal(found, simple[op](*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in args))):
-        raise NotProvedError(f"{op} of constants rounds")
-    return found

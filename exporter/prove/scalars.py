@@ -171,7 +171,7 @@ class Scenario:
             raise NotProvedError("a neighbour is asked for before the search")
         base = self._bases[number.rank]
         for slope in (Fraction(0), Fraction(1), Fraction(1, 2)):
-            rest = number.values - base * self.whole(slope * self.step)
+            rest = number.values - times(base, Fraction(self.whole(slope * self.step)))
             of = {r: rest[self.v - base == r] for r in self._most[number.rank]}
             if all((values == values[0]).all() for values in of.values()):
                 found = {r: Piecewise.affine(Fraction(0), int(values[0]) * self.unit) for r, values in of.items()}
@@ -299,7 +299,7 @@ class Scenario:
         for part in found.parts if isinstance(found, Mix) else (found,):
             match part:
                 case Number(rank, values):
-                    rest = values - self.v * self.whole(left.pop(rank, Fraction(0)) * self.step)
+                    rest = values - times(self.v, Fraction(self.whole(left.pop(rank, Fraction(0)) * self.step)))
                 case Near(rank, slope, lower, upper):
                     one, two = left.pop(rank, Fraction(0)), left.pop(rank + 1, Fraction(0))
                     over = set()

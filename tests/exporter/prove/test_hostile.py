@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from exporter import export_model
+from exporter.formats.session import Session
 from exporter.prove import methods
 from exporter.prove.certificate import certify
 from exporter.prove.counting import Counting
@@ -114,12 +115,76 @@ def _other_rank(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def _thresholds(model: onnx.ModelProto) -> onnx.ModelProto:
+    """y = step * #{t: x(3) > t}. One comparison is made on x 2^-35 + 2^25 [x(3) <= 3], where 2^25 is 2^64 units."""
+    del model.graph.node[:], model.graph.initializer[:]
+    nodes = [NODE("Mul", ["x", "steps"], ["s"])]
+    stored: dict[str, Any] = {
+        "zero": 0, "one": 1, "two": 2, "steps": 16, "down": 2.0**-35, "far": 2.0**25, "up": 2.0**39,
+        "sum": np.full((16, 1), -1 / 16),
+    }  # fmt: skip
+
+    def decided(t: int, entries: str) -> None:
+        stored[f"t{t}"] = t + 1
+        nodes.extend([
+            NODE("Sub", [f"t{t}", entries], [f"a{t}"]), NODE("Clip", [f"a{t}", "zero", "one"], [f"b{t}"]),
+            NODE("ReduceSum", [f"b{t}", "axis"], [f"c{t}"], keepdims=1), NODE("Sub", [f"c{t}", "two"], [f"e{t}"]),
+            NODE("Clip", [f"e{t}", "zero", "one"], [f"d{t}"]),
+        ])  # fmt: skip
+
+    for t in range(16):
+        if t != 8:
+            decided(t, "s")
+    nodes += [NODE("Mul", ["x", "down"], ["low"]), NODE("Mul", ["d3", "far"], ["jump"]),
+              NODE("Add", ["low", "jump"], ["moved"]), NODE("Mul", ["moved", "up"], ["s8"])]  # fmt: skip
+    decided(8, "s8")
+    nodes += [NODE("Concat", [f"d{t}" for t in range(16)], ["d"], axis=1), NODE("MatMul", ["d", "sum"], ["less"]),
+              NODE("Add", ["less", "one"], ["y"])]  # fmt: skip
+    numbers = {name: np.asarray(a, np.float32) for name, a in stored.items()}
+    return _followed(model, nodes, axis=np.array([1]), **numbers)
+
+
+def _constants_cut(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Without axes a Slice cuts rows: 0 0 is added by its columns, 0 1 by its rows."""
+    nodes = [NODE("Slice", ["table", "from", "to", "", "step"], ["row"]), NODE("Reshape", ["row", "shape"], ["pair"]),
+             NODE("Add", ["old", "pair"], ["both"]), NODE("Gather", ["both", "last"], ["y"], axis=1)]  # fmt: skip
+    numbers = {"from": [0], "to": [1], "step": [1], "shape": [1, 2], "last": [1]}
+    table = np.array([[0, 1], [0, 1]], np.float32)
+    return _followed(model, nodes, table=table, **{name: np.array(n) for name, n in numbers.items()})
+
+
+def _constant_cast(model: onnx.ModelProto) -> onnx.ModelProto:
+    """(1 + 2^-30) - 1 is 0 after a Cast to float32."""
+    nodes = [NODE("Cast", ["wide"], ["one"], to=TensorProto.FLOAT), NODE("Mul", ["old", "one"], ["a"]),
+             NODE("Sub", ["a", "old"], ["b"]), NODE("Mul", ["b", "big"], ["y"])]  # fmt: skip
+    return _followed(model, nodes, wide=np.array(1 + 2.0**-30), big=np.float32(2.0**30))
+
+
+def _tiny(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Runtimes may take weights below the smallest normal float for 0."""
+    nodes = [NODE("Mul", ["old", "tiny"], ["a"]), NODE("Mul", ["a", "big"], ["b"]), NODE("Mul", ["b", "more"], ["y"])]
+    return _followed(model, nodes, tiny=np.float32(2.0**-140), big=np.float32(2.0**100), more=np.float32(2.0**40))
+
+
+def _replaceable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights that are inputs too have other values where a caller gives them."""
+    name = next(t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT or t.dims)
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    model.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+    return model
+
+
 ATTACKS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {
     "claims-all-numbers": _claims_all_numbers, "two-medians": _two_medians, "local-relu": _local_relu, "sparse": _sparse,
     "old-clip": _old_clip, "clip-short": _clipped(0.0, 0.9375), "clip-late": _clipped(0.0625, 1.0),
     "clip-infinite": _clipped(-np.inf, 0.5), "clip-nan": _clipped(np.nan, 1.0), "early-slice": _early_slice,
     "shift": _shifted(2.0**-40), "nan": _shifted(np.nan), "infinite": _shifted(np.inf), "other-rank": _other_rank,
+    "overflow": _thresholds, "constants-cut": _constants_cut, "constant-cast": _constant_cast, "tiny": _tiny,
+    "replaceable": _replaceable,
 }  # fmt: skip
+
+
+WRONG_SOMEWHERE = {"overflow", "constants-cut", "constant-cast", "clip-late", "early-slice", "sparse"}
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +204,10 @@ def test_no_attack_is_proved(attack: str, plain: Path, tmp_path: Path, read_only
     path = tmp_path / "changed.onnx"
     onnx.save(ATTACKS[attack](onnx.load(plain)), path)
     assert prove(path).status == "not proved"
+    if attack in WRONG_SOMEWHERE:
+        session = Session(path)
+        x = np.random.default_rng(0).integers(0, 17, (500, 5)) / 16
+        assert (session.run(x)[:, 0] != np.median(x, axis=1)).any()
 
 
 def test_clips_at_the_ends_of_the_grid_are_proved(plain: Path, tmp_path: Path, read_only: None) -> None:
