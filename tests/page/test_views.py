@@ -229,7 +229,8 @@ CONTRAST = """() => {
 
 # texts squeezed into a column of letters
 SQUEEZED = """() => [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.closest('svg'))
-  .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim().length > 20) && e.getBoundingClientRect().width < 60)
+  .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim().length > 20))
+  .filter((e) => e.getBoundingClientRect().width < 60)
   .map((e) => e.textContent.trim().slice(0, 40))"""
 
 
