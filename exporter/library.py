@@ -123,7 +123,7 @@ def export_model(
         raise UserError(f"the task says what is computed: leave {spelled(asked[0])} out")
     elif d not in (None, task.d):
         raise UserError(f"the task is of {task.d} numbers, not {spelled('d', d)}: leave {spelled('d')} out")
-    spec = preferred(task, None, given) if construction is None else named(task, construction, given, Path(out))
+    spec = preferred(task, None, given) if construction is None else named(task, construction, given)
     return export(spec, Path(out)).path
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
 from exporter.errors import UserError, spelled
-from exporter.formats.speed_table import SHIPPED, SPEED_TABLE, Timed, read_speed_table
 from exporter.options import NOT_WITHOUT_GRID, OPTIONS, checked, nearest, needs_quantisation, refuse_images
 from exporter.passes.int8 import INTEGERS
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
@@ -163,14 +161,14 @@ def _spec(task: Task, construction: str, given: Mapping[str, Any]) -> Spec:
     return spec
 
 
-def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any], out: Path | None = None) -> list[Spec]:
+def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) -> list[Spec]:
     """What to build: the named constructions with all options, or every construction with the options that it takes.
 
-    Without names, those that take most of the options come first, and an option that nothing built can take is rejected;
-    a construction for uniform inputs only must be named. `fastest` goes by the table of speeds in `out`, if there is one.
+    Without names, those that take most of the options come first, and an option that nothing built can take is rejected.
+    A construction for uniform inputs only must be named.
     """
     if names is not None:
-        return list(dict.fromkeys(named(task, name, given, out) for name in names))
+        return list(dict.fromkeys(named(task, name, given) for name in names))
     only_compared = "quantized" in given or given.get("layout") == "tflite"
     known = [c for c in CONSTRUCTIONS.values() if not c.uniform and (c.comparators or not only_compared)]
     able = [c for c in known if c.cannot(task.d, task.ranks) is None]
@@ -182,42 +180,10 @@ def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any], 
     return [_spec(task, c.name, own(c, given)) for c in ordered]
 
 
-def named(task: Task, name: str, given: Mapping[str, Any], out: Path | None = None) -> Spec:
-    """The spec of a named construction, or of the `fastest`."""
-    if name == "fastest":
-        name, given = _fastest(task, given, out)
+def named(task: Task, name: str, given: Mapping[str, Any]) -> Spec:
+    """The spec of a named construction."""
     refuse_unread(lookup(name), given)
     return _spec(task, name, given)
-
-
-def _fastest(task: Task, given: Mapping[str, Any], out: Path | None) -> tuple[str, dict[str, Any]]:
-    """The exact construction at the top of a table of speeds, and the options with its profile and layout.
-
-    The table is of medians; another statistic is taken from it as well, where that can be built. tune="latency" asks for a
-    batch of 1, else it is `batch` or 64.
-    """
-    tune = given.get("tune", "throughput")
-    if tune not in ("throughput", "latency"):
-        raise UserError(f"fastest is meant for {spelled('tune', 'throughput')} or latency, not {tune}")
-    profile = given.get("profile", "auto")
-    floats = not (task.may_round or set(given) & set(NOT_WITHOUT_GRID))  # a profile without a grid is as right
-
-    def fits(each: Timed) -> bool:
-        known = each.construction in CONSTRUCTIONS and each.profile in PROFILES
-        written = known and (
-            each.profile == profile if profile != "auto" else floats or not PROFILES[each.profile].floats
-        )
-        return written and CONSTRUCTIONS[each.construction].cannot(task.d, task.ranks) is None
-
-    mine = out / SPEED_TABLE if out is not None else SHIPPED
-    table = read_speed_table(mine if mine.exists() else SHIPPED)
-    ranking = table.ranking(task.d, given.get("batch", 1 if tune == "latency" else 64))
-    best = next(filter(fits, ranking), None)
-    given = {option: value for option, value in given.items() if option != "tune"}  # it has said what is meant
-    if best is None:  # a profile that was not measured
-        return default(task.op), given
-    tuned = {"tune": best.tune} if best.tune != Spec.tune else {}
-    return best.construction, {**given, **tuned, "profile": best.profile}
 
 
 def preferred(task: Task, construction: str | None, given: Mapping[str, Any]) -> Spec:
@@ -226,8 +192,6 @@ def preferred(task: Task, construction: str | None, given: Mapping[str, Any]) ->
     Comparators are the first choice: right on every float, with no domain. An option that needs a grid, or that only another
     construction takes, chooses the exact construction with a grid.
     """
-    if construction is not None and construction not in CONSTRUCTIONS:  # fastest, or a name that is refused
-        return named(task, construction, given)
     floats = next(p.name for p in PROFILES.values() if p.floats)
     profile, usual = given.get("profile", "auto"), default(task.op)
     names = [construction] if construction is not None else [usual, *CONSTRUCTIONS]

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from exporter.cli import theory
 from exporter.cli.command import Command, parser_of, with_file
 from exporter.errors import UserError, install
-from exporter.formats.speed_table import SPEED_TABLE
 from exporter.frontends.rewriting import LONGEST, OPERATORS
 from exporter.parsing import at_least, folder, number
 from exporter.passes.profiles import PROFILES
@@ -22,7 +21,6 @@ from exporter.prove import certificate
 from exporter.tools.benchmark import write_benchmark
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.properties import write_properties
-from exporter.tools.tune import BATCHES, LENGTHS, tune, tune_lines
 from exporter.tools.verify import LABELS, verify
 
 
@@ -95,32 +93,6 @@ def _benchmark(args: Sequence[str]) -> int:
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="draws the properties (default: 0)")
     parsed = parser.parse_args(args)
     print(f"{parsed.out / 'instances.csv'}  {write_benchmark(parsed.out, parsed.seed)} instances")
-    return 0
-
-
-def _tune(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "tune")
-    parser.add_argument(
-        "--d", type=at_least(1), nargs="+", default=LENGTHS, metavar="D",
-        help=f"lengths (default: {' '.join(map(str, LENGTHS))})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--batch", type=at_least(1), nargs="+", default=BATCHES, metavar="N",
-        help=f"vectors in a run (default: {' '.join(map(str, BATCHES))})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=at_least(1), default=120, metavar="S", help="to measure in all (default: 120)"
-    )
-    parser.add_argument(
-        "--out", type=folder, required=True, metavar="DIR", help="the folder of the models: DIR/fastest.json"
-    )
-    parsed = parser.parse_args(args)
-    table = tune(
-        parsed.d, parsed.batch, parsed.out, parsed.seconds,
-        lambda all_: Progress(all_, "measuring", "length"),
-    )  # fmt: skip
-    print("\n".join(tune_lines(table)))
-    print(parsed.out / SPEED_TABLE)
     return 0
 
 
@@ -234,15 +206,6 @@ COMMANDS = {
         "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
         "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
         "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --also ReduceMax --out models/new.onnx",
-    ),
-    "tune": Command(
-        _tune,
-        "time all exact networks here, for --construction fastest",
-        "Time every exact file for the median at these lengths and batches, as multiples of ONNX TopK + mean in the same\n"
-        "rounds, and write DIR/fastest.json. --construction fastest --out DIR then chooses by it, and so does a service\n"
-        "that loads DIR, between models of one length. Without such a file the table that we measured is used.",
-        "  python -m exporter tune --d 9 25 --batch 1 64 --seconds 2 --out models/\n"
-        "  python -m exporter --d 25 --construction fastest --out models/",
     ),
     "theory": theory.THEORY,
 }

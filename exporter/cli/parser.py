@@ -50,7 +50,6 @@ examples:
   python -m exporter filter --frames 9 --out models/
       the background of a scene in 9 frames, as models/median-frames9.onnx
 """
-FASTEST = "the exact one that is fastest at this D, by DIR/fastest.json (`tune` writes it) or by our measurements"
 GROUPS = {
     "what": "what is computed",
     "image": "images",
@@ -113,7 +112,7 @@ def _parser(verb: Literal["export", "filter"], prog: str, everything: bool = Fal
     about = VERBS[verb].about
     profiles = PROFILES if verb == "export" else IMAGE_PROFILES
     if everything:
-        constructions = [(c.name, c.summary) for c in CONSTRUCTIONS.values()] + [("fastest", FASTEST)]
+        constructions = [(c.name, c.summary) for c in CONSTRUCTIONS.values()]
         listed = [("constructions", constructions)] if verb == "export" else []
         listed += [
             ("profiles", [*((p.name, f"{p.operators}, for {p.purpose}") for p in profiles.values()), AUTO[verb]])
@@ -201,7 +200,7 @@ def _export(args: Sequence[str], prog: str = "python -m exporter export") -> int
         parser.error("the following arguments are required: --d (or --window, or --frames)")
     task = question(whole_number("d", parsed["d"]), given)
     named = parsed.get("construction")
-    wanted = requests(task, named, given, parsed["out"])
+    wanted = requests(task, named, given)
     written: list[Exported] = []
     skipped: dict[str, str] = {}
     for spec in (bar := Progress(wanted, "exporting", "model")):

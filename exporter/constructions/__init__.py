@@ -313,6 +313,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
 
 
 GONE = {
+    "fastest": "fastest is gone: docs/performance.md says which file is fastest at which d and batch",
     "linear22": "linear22 is gone: use linear18, which is shallower and narrower (docs/frontier.md)",
 }
 
@@ -322,8 +323,8 @@ def lookup(name: str) -> Construction:
     if isinstance(name, str) and name in GONE:
         raise UserError(GONE[name])
     if not isinstance(name, str) or name not in CONSTRUCTIONS:
-        known = [*CONSTRUCTIONS, "fastest"]
-        raise UserError(f"unknown construction {name!r}: choose from {', '.join(known)}{nearest(name, known)}")
+        known = ", ".join(CONSTRUCTIONS)
+        raise UserError(f"unknown construction {name!r}: choose from {known}{nearest(name, CONSTRUCTIONS)}")
     return CONSTRUCTIONS[name]
 
 

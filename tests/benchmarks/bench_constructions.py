@@ -32,8 +32,8 @@ from exporter.errors import UserError
 from exporter.passes.profiles import PROFILES
 from exporter.problem import task as tasks
 from exporter.problem.spec import Spec, Tune
-from exporter.tools.tune import CHAIN, grid_inputs, seconds, session, topk_mean
 from tests.benchmarks.least import least
+from tests.benchmarks.timing import CHAIN, grid_inputs, seconds, session, topk_mean
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take
 FILES: tuple[tuple[str, Tune, int | None], ...] = (  # profile, tune, exact batch

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from exporter.constructions.batcher import shallowest
 from exporter.constructions.depth3 import FEW
-from exporter.tools.tune import session
+from tests.benchmarks.timing import session
 
 
 def least(d: int) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:

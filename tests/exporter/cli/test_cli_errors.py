@@ -354,7 +354,7 @@ def test_an_empty_name_is_no_directory(
 ) -> None:
     """As `--out $UNSET` gives it: nothing is written into the present directory."""
     monkeypatch.chdir(tmp_path)
-    for words in (["--d", "3", "--construction", "batcher"], ["tune"], ["atlas", "--d", "3"]):
+    for words in (["--d", "3", "--construction", "batcher"], ["atlas", "--d", "3"]):
         assert main([*words, "--out", ""]) == 2
         assert "--out must be a directory, not ''" in capsys.readouterr().err
     with pytest.raises(UserError, match="out must be a directory, not ''"):
