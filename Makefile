@@ -31,7 +31,7 @@ $(SETUP): pyproject.toml constraints.txt
 # Export, serve, compare, stop.
 demo: $(SETUP)
 	$(BIN)/python -m exporter --d 2048 --out demo/models
-	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out demo/models
+	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --optimize-for latency --out demo/models
 	$(BIN)/python -m exporter filter --window 3x3 --dtype uint8 --out demo/models
 	$(BIN)/python -m service.demo demo/models
 

@@ -127,7 +127,7 @@ class Built:
             run_width=-(-max(widths, default=0) // PROFILES[self.profile].pair), size=sum(widths),
             nnz=self.accounting.nnz if counted else None, max_weight=self.accounting.max_weight if counted else None,
             widths=widths, profile=self.profile, seed=spec.seed,
-            modules=[layer.name for layer in net.layers], tune=spec.tune, **more,
+            modules=[layer.name for layer in net.layers], tune=spec.optimize_for, **more,
         )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def _preferences(spec: Spec, dtypes: tuple[DType, ...], profile: str) -> list[tu
     forms = list(construction.forms)
     if construction.form_first:
         return [(dtype, form) for form in forms for dtype in dtypes]
-    if profile == "structured" and spec.tune in ("throughput", "latency"):
+    if profile == "structured" and spec.optimize_for in ("throughput", "latency"):
         # relu(u - relu(v)) passes over the data three times, relu(v) - relu(v - u) four times
         forms.sort(key=lambda form: form != "saturating")
     return [(dtype, form) for dtype in dtypes for form in forms]
@@ -382,7 +382,7 @@ def to_onnx(model: Built, about: dict[str, Any] | None = None) -> onnx.ModelProt
     if wide and model.dtype != "float64":
         graph = comparator_graph(model.network, model.dtype, wide=True)
     else:
-        graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.tune, batch)
+        graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.optimize_for, batch)
     source: str = model.dtype
     target: str = "float64" if wide else source
     if quantised := model.quantised:

@@ -19,7 +19,7 @@ def spelled(name: str, value: Any = None) -> str:
     """An option in a message, as its reader writes the option: `bits=8` in Python, `--bits 8` on the command line."""
     if _command_line.get():
         values = value if isinstance(value, tuple) else () if value is None else (value,)
-        return " ".join([f"--{name}", *map(str, values)])
+        return " ".join([f"--{name.replace('_', '-')}", *map(str, values)])
     return name if value is None else f"{name}={value!r}"
 
 

@@ -81,7 +81,7 @@ def write_tflite(model: Built, about: dict[str, Any], path: Path) -> tuple[Path,
             f"{spelled('layout', 'tflite')} has ranks and the mean of two: take {spelled('method', 'lower')}, higher, "
             "midpoint or nearest"
         )
-    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.tune, 1)
+    graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.optimize_for, 1)
     data = tflite_bytes(graph, (1, model.task.d), model.quantised, about)
     return _write_lite(data, path, about)
 

@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_or
 
 from exporter.errors import UserError, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
-from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, Tune
+from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, OptimizeFor
 from exporter.problem.task import Even, Method, Op
 
+OLD_NAMES = {"tune": "optimize_for"}  # still accepted
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
 
 
@@ -85,7 +86,7 @@ class NetOptions(TypedDict, total=False):
         "file", "the operators of the file, listed below", "auto", "OPERATORS",
         choices=("auto", *{**PROFILES, **IMAGE_PROFILES}),
     )]
-    tune: Annotated[Tune | None, Option(
+    optimize_for: Annotated[OptimizeFor | None, Option(
         "file", "for large batches, for single vectors, for few layers, or for few neurons in a layer", "throughput",
     )]
     batch: Annotated[int | None, Option(
@@ -97,7 +98,7 @@ class NetOptions(TypedDict, total=False):
         "a grid", "E", rule="must be above 0 and at most 1", holds=lambda v: 0 < v <= 1,
     )]
     radix: Annotated[int | None, Option(
-        "research", "bins per digit, a power of two; more bins: less depth, more width", "by tune", "T",
+        "research", "bins per digit, a power of two; more bins: less depth, more width", "by --optimize-for", "T",
         rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
     )]
     seed: Annotated[int | None, Option(

@@ -7,7 +7,7 @@ from typing import Any
 
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
 from exporter.errors import UserError, spelled
-from exporter.options import NOT_WITHOUT_GRID, OPTIONS, checked, nearest, needs_quantisation, refuse_images
+from exporter.options import NOT_WITHOUT_GRID, OLD_NAMES, OPTIONS, checked, nearest, needs_quantisation, refuse_images
 from exporter.passes.int8 import INTEGERS
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.problem import task as tasks
@@ -24,7 +24,7 @@ IMAGES = (
 # what an option adds to the name of a file, in this order
 SUFFIXES = {
     "border": "{}", "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "epsilon": "eps{}", "inputs": "{}-only", "radix": "T{}",
-    "tune": "{}", "failure": "p{}", "objective": "{}", "gamma": "gamma{}",
+    "optimize_for": "{}", "failure": "p{}", "objective": "{}", "gamma": "gamma{}",
     "depth": "depth{}", "width": "width{}", "certificate": "certificate", "dtype": "{}",
     "quantized": "scale{0[0]}zero{0[1]}", "profile": "{}", "channels": "c{}",
     "size": "{0[0]}x{0[1]}", "batch": "batch{}", "seed": "seed{}",
@@ -50,10 +50,15 @@ def _suffix(value: Any) -> Any:
 
 def checked_all(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, with good values."""
-    for name in options:
-        if name not in OPTIONS:
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        option = OLD_NAMES.get(name, name)
+        if option not in OPTIONS:
             raise UserError(f"unknown option {name!r}{nearest(name, OPTIONS)} (there are {', '.join(OPTIONS)})")
-    given = {name: checked(name, value) for name, value in options.items() if value is not None and value is not False}
+        if value is not None and value is not False:
+            if option in given:
+                raise UserError(f"{spelled('tune')} is the old name of {spelled(option)}: give one of them")
+            given[option] = checked(option, value)
     if not asks_for_images(given):
         refuse_images(given)
     return given

@@ -192,7 +192,7 @@ def _constructions() -> list[Case]:
         ]
     for form in ("pair", "saturating", "bounded"):
         cases += [construction_case("radix", tasks.median(6), bits=7, form=form, radix=t) for t in (4, 16)]
-        cases += [construction_case("radix", tasks.median(9), form=form, tune=t) for t in ("latency", "depth")]
+        cases += [construction_case("radix", tasks.median(9), form=form, optimize_for=t) for t in ("latency", "depth")]
         cases.append(construction_case("radix", tasks.rank(5, [1, 3, 4]), bits=5, form=form))
     cases += [construction_case("depth3", tasks.median(d), form="saturating") for d in (2, 5)]
     cases.append(construction_case("depth3", tasks.rank(2, [1]), epsilon=0.75))  # δ = ε/(12 d^4) = 1/256
@@ -236,7 +236,7 @@ TELLING = [
     "rank2-3-radix-d5-b8-certificate=True-bounded",
     "median-radix-d3-b10--3..1000-guarded",
     "median-radix-d6-b7-radix=16",
-    "median-radix-d9-b8-tune=latency-saturating",
+    "median-radix-d9-b8-optimize_for=latency-saturating",
     "median-depth3-d8-b8",
     "rank5-2-depth3-d6-b8",
     "median-depth3-d5-b8-saturating",

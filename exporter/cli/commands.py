@@ -204,7 +204,7 @@ COMMANDS = {
         "Exit status 0: all replaced and as right as promised (without a check where --no-check or --dry-run asks for\n"
         "none); 1: something is left as it was, or differs; 2: an error, and nothing is written; 3: all replaced, but\n"
         "nothing was checked, because onnxruntime does not run the model as it was, or not on any input that was drawn.",
-        "  python -m exporter --d 64 --construction radix --tune latency --profile fused --out models/\n"
+        "  python -m exporter --d 64 --construction radix --optimize-for latency --profile fused --out models/\n"
         "  python -m exporter rewrite models/median-radix-d64-latency-fused.onnx --also ReduceMax --out models/new.onnx",
     ),
     "theory": theory.THEORY,

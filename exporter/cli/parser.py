@@ -14,9 +14,9 @@ from exporter.cli import theory
 from exporter.cli.command import Command
 from exporter.cli.commands import COMMANDS
 from exporter.constructions import CONSTRUCTIONS, spoken, takers
-from exporter.errors import UserError, WriteError, command_line
+from exporter.errors import UserError, WriteError, command_line, spelled
 from exporter.library import Exported, export
-from exporter.options import OPTIONS, nearest, whole_number
+from exporter.options import OLD_NAMES, OPTIONS, nearest, whole_number
 from exporter.parsing import Parser, folder, number
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.progress import Progress
@@ -136,7 +136,7 @@ def _parser(verb: Literal["export", "filter"], prog: str, everything: bool = Fal
     )  # fmt: skip
 
     def add(to: Any, name: str, text: str, **more: Any) -> None:
-        to.add_argument(f"--{name}", help=text if name in shown else argparse.SUPPRESS, **more)
+        to.add_argument(f"--{name.replace('_', '-')}", help=text if name in shown else argparse.SUPPRESS, **more)
 
     add(parser, "d", "how many numbers go in (required)", type=number, metavar="D")
     add(
@@ -169,6 +169,8 @@ def _parser(verb: Literal["export", "filter"], prog: str, everything: bool = Fal
             takes |= {"action": "append"}
             text = text.replace("; repeatable", "") if verb == "filter" else text
         add(groups[option.group], option.name, f"{text} (default: {option.default}){of}", **takes)
+    for old in OLD_NAMES:
+        parser.add_argument(f"--{old}", help=argparse.SUPPRESS)
     add(parser, "json", "print what was written as JSON", action="store_true")
     return parser
 
@@ -193,7 +195,7 @@ class HelpAll(argparse.Action):
 def _export(args: Sequence[str], prog: str = "python -m exporter export") -> int:
     parser = _parser("export", prog)
     parsed = vars(parser.parse_args(args))
-    given = checked_all({name: value for name, value in parsed.items() if name in OPTIONS})
+    given = checked_all(_options(parsed))
     if asks_for_images(given):
         return _write_filter(parsed, given)
     if "d" not in parsed:
@@ -219,7 +221,7 @@ def _export(args: Sequence[str], prog: str = "python -m exporter export") -> int
                 who = [name for name in takers(option) if not CONSTRUCTIONS[name].uniform]
                 if who and set(who) <= set(skipped):
                     reasons = "; ".join(skipped[name] for name in who)
-                    raise UserError(f"nothing that can be built here takes --{option} ({reasons})") from None
+                    raise UserError(f"nothing that can be built here takes {spelled(option)} ({reasons})") from None
     if not written:
         raise UserError("; ".join(skipped.values()))
     order = list(CONSTRUCTIONS)
@@ -228,10 +230,14 @@ def _export(args: Sequence[str], prog: str = "python -m exporter export") -> int
     return 0
 
 
+def _options(parsed: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parsed.items() if name in OPTIONS or name in OLD_NAMES}
+
+
 def _filter(args: Sequence[str]) -> int:
     parser = _parser("filter", "python -m exporter filter")
     parsed = vars(parser.parse_args(args))
-    given = {name: value for name, value in parsed.items() if name in OPTIONS}
+    given = _options(parsed)
     if not asks_for_images(given):
         parser.error("the following arguments are required: --window or --frames")
     return _write_filter(parsed, checked_all(given))

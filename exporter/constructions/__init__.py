@@ -35,7 +35,7 @@ from exporter.planning.linear import linear_nearest, linear_plans
 from exporter.planning.linear_max import max_plans, tree_plans
 from exporter.planning.vote import vote_max_nearest, vote_max_plans
 from exporter.planning.window import window6_plans
-from exporter.problem.spec import Spec, Tune
+from exporter.problem.spec import OptimizeFor, Spec
 
 
 def default(op: str) -> str:
@@ -68,9 +68,9 @@ def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
     return None
 
 
-def tuned_radix(d: int, tune: Tune) -> int:
+def usual_radix(d: int, optimize_for: OptimizeFor) -> int:
     """Bins per digit by what is wanted; docs/radix.md has the measurements behind the choice."""
-    match tune:
+    match optimize_for:
         case "throughput" | "width":
             return 2
         case "latency":
@@ -80,20 +80,20 @@ def tuned_radix(d: int, tune: Tune) -> int:
 
 
 def _radix(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool) -> Statistics:
-    bits, tune = spec.grid.bits, spec.tune
+    bits, optimize_for = spec.grid.bits, spec.optimize_for
     if (spec.radix or 2) > 2**bits:
         raise UserError(f"{spelled('radix', spec.radix)}: {bits} bits have {2**bits} values, so no digit has more bins")
-    each = even_digits(bits, min(spec.radix or tuned_radix(x.size, tune), 2**bits))
+    each = even_digits(bits, min(spec.radix or usual_radix(x.size, optimize_for), 2**bits))
     digits = Digits(
         2**bits,
         each,
         form,
-        share=tune != "depth",
-        saturated_moves=form == "saturating" and tune == "latency",
-        rows=tune == "latency" and form != "bounded",
-        block=16 if tune == "latency" else 1,
+        share=optimize_for != "depth",
+        saturated_moves=form == "saturating" and optimize_for == "latency",
+        rows=optimize_for == "latency" and form != "bounded",
+        block=16 if optimize_for == "latency" else 1,
         # after the rounding layers every entry is on the grid, which allows a shorter end
-        served=(*each, Digit(1, 1)) if tune == "throughput" and spec.rounds else (),
+        served=(*each, Digit(1, 1)) if optimize_for == "throughput" and spec.rounds else (),
     )
     names = LayerNames()
     return Statistics(radix(x, ranks, digits, names), names=names)
@@ -107,7 +107,7 @@ def _depth3(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool
 
 
 def _batcher(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool) -> Statistics:
-    values, names = batcher(x, ranks, single=not in_batches(spec.tune, spec.batch)), LayerNames()
+    values, names = batcher(x, ranks, single=not in_batches(spec.optimize_for, spec.batch)), LayerNames()
     for stage in range(1, values.level - x.level + 1):
         names.add(x.level + stage, f"stage {stage}")
     return Statistics(values, names=names)
@@ -154,8 +154,8 @@ CONSTRUCTIONS: dict[str, Construction] = {
             _radix,
             _no_radix,
             ("pair", "saturating", "bounded"),
-            takes=("radix", "tune"),
-            searched={"radix": (2, 4, 8, 16, 32, 64), "tune": ("throughput", "depth")},
+            takes=("radix", "optimize_for"),
+            searched={"radix": (2, 4, 8, 16, 32, 64), "optimize_for": ("throughput", "depth")},
             everywhere=True,
             dense_bits=8,
             answers=("median",),
@@ -340,8 +340,8 @@ def own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reads(construction: Construction, option: str, given: Mapping[str, Any]) -> bool:
     """Whether an option changes what a construction is, or how its fused file is laid out."""
-    layout = given.get("profile") == "fused" and given.get("tune") == "latency"
-    return option in construction.takes or (option == "tune" and layout)
+    layout = given.get("profile") == "fused" and given.get("optimize_for") == "latency"
+    return option in construction.takes or (option == "optimize_for" and layout)
 
 
 def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:

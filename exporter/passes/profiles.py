@@ -57,9 +57,9 @@ class Profile:
 
     batches: Callable[[Network, str], Graph] | None = None
 
-    def graph(self, net: Network, dtype: str, tune: str = "throughput", batch: int | None = None) -> Graph:
-        """The nodes of a network: the form for large batches, where the profile has one and `tune` and `batch` allow it."""
-        if self.batches and in_batches(tune, batch):
+    def graph(self, net: Network, dtype: str, optimize_for: str = "throughput", batch: int | None = None) -> Graph:
+        """The nodes of a network, in the form for large batches if there is such a form and the file is for batches."""
+        if self.batches and in_batches(optimize_for, batch):
             return self.batches(net, dtype)
         return self.write(net, dtype)
 
@@ -69,9 +69,9 @@ class Profile:
         return self.pair > 1
 
 
-def in_batches(tune: str, batch: int | None) -> bool:
+def in_batches(optimize_for: str, batch: int | None) -> bool:
     """Whether a file is for many vectors in a run, and not for single ones."""
-    return tune == "throughput" and batch != 1
+    return optimize_for == "throughput" and batch != 1
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from exporter.problem.grid import Grid
 from exporter.problem.task import Task
 
 Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
-Tune = Literal["throughput", "latency", "depth", "width"]
+OptimizeFor = Literal["throughput", "latency", "depth", "width"]
 Layout = Literal["files", "triton", "tflite", "huggingface"]
 Border = Literal["edge", "reflect", "zero", "valid"]
 DType = Literal["auto", "float32", "float64", "int8", "uint8", "float16"]
@@ -41,7 +41,7 @@ class Spec:
     dtype: DType = "auto"
     quantized: tuple[float, float] | None = None
     profile: str = "auto"
-    tune: Tune = "throughput"
+    optimize_for: OptimizeFor = "throughput"
     radix: int | None = None
     batch: int | None = None
     layout: Layout = "files"

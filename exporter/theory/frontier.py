@@ -39,7 +39,9 @@ class Point:
     @property
     def command(self) -> str:
         """What exports it."""
-        return " ".join([f"--construction {self.construction}", *(f"--{k} {v}" for k, v in self.options.items())])
+        return " ".join(
+            [f"--construction {self.construction}", *(f"--{k.replace('_', '-')} {v}" for k, v in self.options.items())]
+        )
 
 
 def candidates(inputs: Law, failure: float, names: Sequence[str] = ()) -> list[tuple[Construction, dict[str, Any]]]:

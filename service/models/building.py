@@ -31,7 +31,7 @@ from service.serving.engine import Engine
 log = logging.getLogger("service")
 DEFAULT_D = 2048
 PROFILE = "fused"
-TUNE = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
+OPTIMIZE_FOR = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
 LOCK = ".building"
 AGAIN_S = 10.0  # how long a build that failed is not tried again
 FIRST_S = 3.0  # what a build takes at least, and more for each entry: only for saying when to come back
@@ -59,7 +59,7 @@ def build(folder: Path, d: int) -> Path | None:
     from exporter.constructions import default  # noqa: PLC0415
 
     task = specs.question(d, {})
-    (wanted,) = specs.requests(task, [default(task.op)], {"profile": PROFILE, "tune": TUNE})
+    (wanted,) = specs.requests(task, [default(task.op)], {"profile": PROFILE, "optimize_for": OPTIMIZE_FOR})
     name = specs.file_name(wanted)
     with _alone(folder):
         listed = [raw for raw in entries.raw_entries(folder) if isinstance(raw, dict) and raw.get("file") == name]

@@ -6,8 +6,8 @@
 
 One onnxruntime thread, and the time that the processor gave it. Inputs rotate (on one repeated vector, selection algorithms
 learn its branches), contenders take turns within every round, and the median of the rounds counts. Below 1 a construction is
-faster than its rival. ns/neuron is the time of one vector over the size of the network; best of --tune. bottleneck and torch
-take part where they are installed. `no median` is what a network of each kind takes at least (tests/benchmarks/least.py).
+faster than its rival. ns/neuron is the time of one vector over the size of the network. bottleneck and torch take part where
+they are installed. `no median` is what a network of each kind takes at least (tests/benchmarks/least.py).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
 from exporter.passes.profiles import PROFILES
 from exporter.problem import task as tasks
-from exporter.problem.spec import Spec, Tune
+from exporter.problem.spec import OptimizeFor, Spec
 from tests.benchmarks.least import least
 from tests.benchmarks.timing import CHAIN, grid_inputs, seconds, session, topk_mean
 
 MEMORY = 4 << 30  # bytes that the largest tensors of one run may take
-FILES: tuple[tuple[str, Tune, int | None], ...] = (  # profile, tune, exact batch
+FILES: tuple[tuple[str, OptimizeFor, int | None], ...] = (  # profile, optimize_for, exact batch
     ("dense", "throughput", None), ("fused", "throughput", None), ("fused", "latency", None), ("fused", "latency", 1),
     ("minmax", "throughput", None),
 )  # fmt: skip
@@ -68,9 +68,9 @@ def peers() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     return found
 
 
-def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
+def where_time_goes(name: str, d: int, batch: int, optimize_for: OptimizeFor) -> None:
     """Microseconds a vector by operator, from onnxruntime's own profiler; the best of ten runs of every node."""
-    proto = to_onnx(build(Spec(tasks.median(d), name, profile="fused", tune=tune)))
+    proto = to_onnx(build(Spec(tasks.median(d), name, profile="fused", optimize_for=optimize_for)))
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.enable_profiling = 1, True
     with tempfile.TemporaryDirectory() as folder:
@@ -91,23 +91,23 @@ def where_time_goes(name: str, d: int, batch: int, tune: Tune) -> None:
     by_operator: dict[str, list[int]] = {}
     for (op, _), spent in nodes.items():
         by_operator.setdefault(op, []).append(min(spent))
-    print(f"{name} {tune}, d = {d}, batch {batch}\n{'':4}{'':12} {'nodes':>6} {'us/vector':>10}")
+    print(f"{name} {optimize_for}, d = {d}, batch {batch}\n{'':4}{'':12} {'nodes':>6} {'us/vector':>10}")
     for op, spent in sorted(by_operator.items(), key=lambda item: -sum(item[1])):
         print(f"{'':4}{op:12} {len(spent):6} {sum(spent) / batch:10.1f}")
 
 
 def contenders(
-    d: int, names: list[str], files: Sequence[tuple[str, Tune, int | None]] = FILES
+    d: int, names: list[str], files: Sequence[tuple[str, OptimizeFor, int | None]] = FILES
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {"TopK + mean": session(topk_mean(d)), **peers()}
     for name in names:
-        for profile, tune, batch in files:
+        for profile, optimize_for, batch in files:
             written = PROFILES[profile]
             if (written.floats and not CONSTRUCTIONS[name].comparators) or (written.merged and d > CHAIN):
                 continue
             try:
-                model = build(Spec(tasks.median(d), name, profile=profile, tune=tune, batch=batch))
-                label = f"{name} {profile} {tune} {model.dtype}{ONE if batch == 1 else ''}"
+                model = build(Spec(tasks.median(d), name, profile=profile, optimize_for=optimize_for, batch=batch))
+                label = f"{name} {profile} {optimize_for} {model.dtype}{ONE if batch == 1 else ''}"
                 found[label] = session(to_onnx(model))
             except UserError as error:
                 print(f"skipped {name} {profile}: {error}")
@@ -156,8 +156,8 @@ def growth(names: list[str], batch: int, rounds: int) -> None:
     """Exponents of the size and of the time of one vector over d, fitted on a log-log scale, and the time over the size."""
     print(f"batch {batch}\n{'':4}{'':12} {'size':>8} {'time':>8}   ns/neuron at d = {', '.join(map(str, LENGTHS))}")
     for name in names:
-        tune: Tune = "latency" if batch == 1 else "throughput"
-        models = [build(Spec(tasks.median(d), name, profile="fused", tune=tune)) for d in LENGTHS]
+        optimize_for: OptimizeFor = "latency" if batch == 1 else "throughput"
+        models = [build(Spec(tasks.median(d), name, profile="fused", optimize_for=optimize_for)) for d in LENGTHS]
         runs = [session(to_onnx(model)) for model in models]
         inputs = [grid_inputs(d, batch)[:4] for d in LENGTHS]
         turns = [[seconds(run, x, 0.02) for run, x in zip(runs, inputs, strict=True)] for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""radix against ONNX TopK + mean and numpy.median, by profile and tune; and how its cost grows with d.
+"""radix against ONNX TopK + mean and numpy.median, by profile and optimization; and how its cost grows with d.
 
     python tests/benchmarks/bench_radix.py                      ratios at d = 2048 and 16384
     python tests/benchmarks/bench_radix.py --d 9 25 64 --batch 1 64 1024 --all
@@ -33,9 +33,9 @@ def ratios(sizes: list[int], batches: list[int], rounds: int, everything: bool) 
             }
             runs |= {f"{name} dense float64": session(to_onnx(model)) for name, model in dense.items()}
         for profile in ("fused", "structured"):
-            for tune in ("throughput", "latency"):
-                model = build(Spec(tasks.median(d), "radix", profile=profile, tune=tune))
-                runs[f"radix {profile} {tune}"] = session(to_onnx(model))
+            for optimize_for in ("throughput", "latency"):
+                model = build(Spec(tasks.median(d), "radix", profile=profile, optimize_for=optimize_for))
+                runs[f"radix {profile} {optimize_for}"] = session(to_onnx(model))
         for batch in batches if d <= 4096 else [1]:
             print(f"d = {d}, batch {batch}\n{'':4}{'':28} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9}")
             compare(d, batch, runs, rounds)

@@ -21,10 +21,10 @@ from exporter.specs import checked_all, question, requests
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
-    "epsilon": 0.5, "tune": "latency", "radix": 4, "seed": 1, "failure": 0.1, "objective": "weights",
+    "epsilon": 0.5, "optimize_for": "latency", "radix": 4, "seed": 1, "failure": 0.1, "objective": "weights",
     "gamma": 0.05, "depth": 13, "width": 1300,
 }  # fmt: skip
-DEFAULT = {"tune": "throughput", "seed": 0, "failure": 1e-3, "objective": "width"}
+DEFAULT = {"optimize_for": "throughput", "seed": 0, "failure": 1e-3, "objective": "width"}
 # where another value is needed to see the effect, or another d and rank
 SEEN: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("depth3", "epsilon"): [{"d": 3}],
@@ -68,7 +68,7 @@ def said_by_both(
     for name, value in {"d": 64, **given}.items():
         values = value if isinstance(value, list) else [value]
         for v in values:
-            words += [f"--{name}", *map(str, v if isinstance(v, tuple) else [v])]
+            words += [f"--{name.replace('_', '-')}", *map(str, v if isinstance(v, tuple) else [v])]
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     options = {"d": 64, "construction": construction, "out": out, **given}
@@ -132,9 +132,9 @@ def test_every_fused_file_can_be_laid_out_for_single_vectors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("batcher", "compact"):
-        assert build(Spec(tasks.median(16), name, profile="fused", tune="latency")).spec.tune == "latency"
-    for given in ({"profile": "structured", "tune": "latency"}, {"profile": "fused", "tune": "width"}):
-        assert "batcher does not use tune" in said_by_both(given, tmp_path, capsys, "batcher")
+        assert build(Spec(tasks.median(16), name, profile="fused", optimize_for="latency")).profile == "fused"
+    for given in ({"profile": "structured", "optimize_for": "latency"}, {"profile": "fused", "optimize_for": "width"}):
+        assert "batcher does not use optimize_for" in said_by_both(given, tmp_path, capsys, "batcher")
 
 
 BAD = [
@@ -177,6 +177,7 @@ BAD = [
     ({"construction": "depth3", "d": 3, "epsilon": 0}, "epsilon must be above 0 and at most 1, not 0"),
     ({"construction": "depth3", "bits": 50}, "is the most that works"),
     ({"construction": "fastest"}, "fastest is gone"),
+    ({"tune": "depth", "optimize_for": "depth"}, "tune is the old name of optimize_for"),
     ({"op": "max", "rank": 3}, "op and rank ask for different things"),
     ({"method": "linear"}, "it needs quantile"),
     ({"even": "mean", "d": 9}, "9 is odd, so leave it out"),
@@ -224,7 +225,7 @@ def test_bad_values_that_only_a_program_can_give(given: dict[str, Any], cause: s
 
 def test_options_are_checked_without_a_front_door() -> None:
     wrong: dict[str, Any]
-    for wrong in ({"profile": "fussed"}, {"batch": 0}, {"tune": "fast"}, {"seed": -1}, {"radix": 3}, {"dtype": "half"}):
+    for wrong in ({"profile": "fussed"}, {"batch": 0}, {"optimize_for": "fast"}, {"seed": -1}, {"dtype": "half"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             build(Spec(question(64, {}), "radix", **wrong))
     for wrong in ({"failure": 2.0}, {"objective": "size"}, {"depth": 0}, {"gamma": float("nan")}):
@@ -242,6 +243,7 @@ def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None
         ({"d": 6, "construction": "batcher", "even": "lower"}, "--d 6 --construction batcher --even lower"),
         ({"d": 9, "quantile": [0.25, 0.75], "method": "lower"}, "--d 9 --quantile .25 --quantile .75 --method lower"),
         ({"d": 64, "construction": "depth3", "certificate": True}, "--d 64 --construction depth3 --certificate"),
+        ({"d": 9, "construction": "radix", "optimize_for": "latency"}, "--d 9 --construction radix --tune latency"),
         ({"d": 64, "construction": "depth5", "gamma": 0.05}, "--d 64 --construction depth5 --gamma 5e-2"),
         ({"d": 20, **sampled}, "--d 20 --construction compact --failure 0.2 --seed 3 --depth 7"),
         ({"d": np.int64(5), **signed}, "--d 5 --construction radix --op max --domain -1e6 1E+6 --bits 12"),
@@ -264,7 +266,7 @@ def test_negative_numbers_in_every_spelling(tmp_path: Path, lo: str, hi: str) ->
 
 
 def test_without_names_an_option_is_for_those_that_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--d", "16", "--failure", "0.2", "--tune", "latency", "--out", str(tmp_path)]) == 0
+    assert main(["--d", "16", "--failure", "0.2", "--optimize-for", "latency", "--out", str(tmp_path)]) == 0
     assert {p.stem for p in tmp_path.glob("*.onnx")} == {
         "median-radix-d16-latency", "median-depth3-d16", "median-batcher-d16",
         *(f"median-{name}-d16-p0.2" for name in ("depth5", "linear46", "linear18", "compact")),

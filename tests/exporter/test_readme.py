@@ -21,7 +21,7 @@ from exporter.build import Built, build
 from exporter.constructions import CONSTRUCTIONS
 from exporter.formats.model_file import OPSET
 from exporter.problem.grid import Grid
-from exporter.problem.spec import Spec, Tune
+from exporter.problem.spec import OptimizeFor, Spec
 from exporter.problem.task import median
 from tests.runtimes.adapters import RUNTIMES
 from tests.tiers import telling
@@ -105,9 +105,9 @@ def test_refusals_read_as_they_are_printed(tmp_path: Path) -> None:
         assert " ".join(printed).split() == said.split()
 
 
-def bare(construction: str, tune: Tune = "throughput") -> Built:
+def bare(construction: str, optimize_for: OptimizeFor = "throughput") -> Built:
     """What --inputs grid writes, as the table has it."""
-    return build(Spec(median(D), construction, profile="structured", tune=tune, inputs="grid"))
+    return build(Spec(median(D), construction, profile="structured", optimize_for=optimize_for, inputs="grid"))
 
 
 def row(construction: str) -> str:
@@ -129,7 +129,7 @@ def figures() -> list[str]:
     python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     depth3, depth5, linear = (CONSTRUCTIONS[name].claims for name in ("depth3", "depth5", "linear46"))
     assert (depth3.exponent, depth5.exponent, linear.exponent) == (2, 5 / 3, 1)
-    depths = [bare("radix", tune).accounting.depth for tune in get_args(Tune)]
+    depths = [bare("radix", optimize_for).accounting.depth for optimize_for in get_args(OptimizeFor)]
     bits, half = Grid().bits, np.float32(0.5)
     assert np.spacing(half) == Grid().step > np.spacing(np.nextafter(half, np.float32(0)))
     assert len(RUNTIMES) == 15
@@ -139,7 +139,7 @@ def figures() -> list[str]:
         f"and constant depth {linear.depth} and width O(d)",
         f"(d = {D}, {bits} bits, the mean of the two middle values",
         *map(row, TABLE),
-        f"depth {min(depths)} to {max(depths)}, see `--tune`",
+        f"depth {min(depths)} to {max(depths)}, see `--optimize-for`",
         f"({bits} by default: every float32 in [{half}, 1]",
         f"opset {OPSET}",
         "measured in fifteen runtimes",

@@ -20,7 +20,7 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 EXPORTED = [
-    "--d 2048 --construction radix --profile fused --tune latency",
+    "--d 2048 --construction radix --profile fused --optimize-for latency",
     "--window 3x3 --dtype uint8",
     "--window 5x5",
     "--window 3x3 --border valid --profile structured",

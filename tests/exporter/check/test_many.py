@@ -40,8 +40,8 @@ def exact() -> Iterator[Spec]:
 
 def options() -> Iterator[Spec]:
     """Tunes, domains, quantiles, certificates, fixed batches, types."""
-    for tune, d, profile in product(("throughput", "latency", "depth", "width"), (64, 101, 256), TREES):
-        chosen: Any = {"tune": tune}
+    for optimize_for, d, profile in product(("throughput", "latency", "depth", "width"), (64, 101, 256), TREES):
+        chosen: Any = {"optimize_for": optimize_for}
         yield Spec(median(d, "lower"), "radix", profile=profile, bits=24, **chosen)
     domains = ((-1.0, 1.0), (0.0, 255.0), (-3.0, 5.0), (1000.0, 1001.0))
     for name, domain, bits, profile in product(("radix", "batcher"), domains, (12, 23), TREES):

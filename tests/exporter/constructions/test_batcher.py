@@ -162,7 +162,9 @@ def test_the_bare_network_needs_no_grid() -> None:
 @pytest.mark.parametrize("batch", [None, 1])
 @pytest.mark.parametrize("d", [2, 9, 25, 32, 33, 64, 65, 257])
 def test_medians_in_files_for_single_vectors(d: int, batch: int | None) -> None:
-    model = session(to_onnx(build(Spec(tasks.median(d), "batcher", profile="fused", tune="latency", batch=batch))))
+    model = session(
+        to_onnx(build(Spec(tasks.median(d), "batcher", profile="fused", optimize_for="latency", batch=batch)))
+    )
     for family in UNITS:
         for row in data(family, 3, d):
             assert run(model, row[None]).item() == np.float32(np.median(row.astype(np.float64))), family
@@ -170,7 +172,7 @@ def test_medians_in_files_for_single_vectors(d: int, batch: int | None) -> None:
 
 @pytest.mark.parametrize("d", [2, 7, 25, 32])
 def test_few_wires_are_two_products_a_stage(d: int) -> None:
-    proto = to_onnx(build(Spec(tasks.sort(d), "batcher", profile="fused", tune="latency")))
+    proto = to_onnx(build(Spec(tasks.sort(d), "batcher", profile="fused", optimize_for="latency")))
     for family in UNITS:
         x = data(family, 20, d)
         assert np.array_equal(run(proto, x), np.sort(x, axis=1)), family

@@ -40,25 +40,25 @@ def test_every_grid_input_and_rank(d: int, bits: int, bins: int, form: str, rows
     assert np.array_equal(evaluate(net, x), np.sort(x, axis=1))
 
 
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency"])
 @pytest.mark.parametrize("profile", ["structured", "fused"])
 @pytest.mark.parametrize("bins", [2, 4, 8])
 @pytest.mark.parametrize(("d", "bits"), [(2, 5), (3, 3), (4, 3), (5, 2)])
-def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str, tune: str) -> None:
+def test_every_grid_input_in_onnx(d: int, bits: int, bins: int, profile: str, optimize_for: str) -> None:
     """The shortest files, with digits of one size, with a shorter first one, and with a single one."""
     bins = min(bins, 2**bits)
-    spec = Spec(tasks.median(d), "radix", bits=bits, profile=profile, tune=tune, radix=bins)  # type: ignore[arg-type]
+    spec = Spec(tasks.median(d), "radix", bits=bits, profile=profile, optimize_for=optimize_for, radix=bins)  # type: ignore[arg-type]
     x = np.array(list(itertools.product(range(2**bits + 1), repeat=d))) / 2**bits
     assert np.array_equal(run(to_onnx(build(spec)), x)[:, 0], np.median(x, axis=1))
     both = build(replace(spec, task=tasks.rank(d, [d - 1, d])))
     assert np.array_equal(run(to_onnx(both), x), np.sort(x, axis=1)[:, -2:])
 
 
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
-def test_files_for_grid_inputs_are_within_a_step_off_the_grid(tune: str) -> None:
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency"])
+def test_files_for_grid_inputs_are_within_a_step_off_the_grid(optimize_for: str) -> None:
     """The shorter end of a fused file is for entries that are on the grid for certain: here one between would spoil it."""
     task, kind = tasks.median(4), "float64"
-    spec = Spec(task, "radix", bits=4, profile="fused", tune=tune, inputs="grid", dtype=kind)  # type: ignore[arg-type]
+    spec = Spec(task, "radix", bits=4, profile="fused", optimize_for=optimize_for, inputs="grid", dtype=kind)  # type: ignore[arg-type]
     rng = np.random.default_rng(7)
     x = np.clip((rng.integers(0, 17, (4000, 4)) + rng.choice([0.0, 0.5, -0.25, 0.99], (4000, 4))) / 16, 0, 1)
     error = np.abs(run(to_onnx(build(spec)), x)[:, 0] - np.median(x, axis=1))
@@ -66,10 +66,10 @@ def test_files_for_grid_inputs_are_within_a_step_off_the_grid(tune: str) -> None
 
 
 @pytest.mark.parametrize("profile", ["structured", "fused"])
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
-def test_the_mean_of_two_ranks_rounds_once(tune: str, profile: str) -> None:
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency"])
+def test_the_mean_of_two_ranks_rounds_once(optimize_for: str, profile: str) -> None:
     """Two of 24 bits whose mean has 25, near and far: numpy rounds it once; a sum of more than two parts may do so twice."""
-    model = session(to_onnx(build(Spec(tasks.median(2), "radix", profile=profile, tune=tune))))  # type: ignore[arg-type]
+    model = session(to_onnx(build(Spec(tasks.median(2), "radix", profile=profile, optimize_for=optimize_for))))  # type: ignore[arg-type]
     rng = np.random.default_rng(5)
     low = rng.integers(2**23, 2**24, 20_000)
     high = np.minimum(low + rng.integers(0, 2 ** rng.integers(1, 24, 20_000)), 2**24)
@@ -93,13 +93,13 @@ def test_off_the_grid_within_one_step(form: str, rows: bool, data: st.DataObject
     assert error.max() < 1 / 16
 
 
-@pytest.mark.parametrize("tune", ["throughput", "latency", "depth", "width"])
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency", "depth", "width"])
 @pytest.mark.parametrize("profile", ["structured", "fused", "dense"])
 @pytest.mark.parametrize("d", telling([1, 2, 3, 9, 25, 64, 100, 257], [1, 2, 3, 9, 25]))
-def test_medians_bit_for_bit(d: int, profile: str, tune: str) -> None:
-    if profile == "dense" and (d > 64 or (d == 64 and tune in ("depth", "latency"))):
+def test_medians_bit_for_bit(d: int, profile: str, optimize_for: str) -> None:
+    if profile == "dense" and (d > 64 or (d == 64 and optimize_for in ("depth", "latency"))):
         d = 10  # a dense chain of that size is no use to anyone
-    model = build(Spec(tasks.median(d), "radix", profile=profile, tune=tune))  # type: ignore[arg-type]
+    model = build(Spec(tasks.median(d), "radix", profile=profile, optimize_for=optimize_for))  # type: ignore[arg-type]
     assert model.dtype == "float32"
     proto = session(to_onnx(model))
     rng = np.random.default_rng(d)
@@ -121,10 +121,10 @@ def test_2048_entries(bits: int, profile: str) -> None:
 
 
 @pytest.mark.parametrize("profile", ["structured", "fused"])
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
-def test_float32_files_round_data_to_the_grid(profile: str, tune: str) -> None:
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency"])
+def test_float32_files_round_data_to_the_grid(profile: str, optimize_for: str) -> None:
     """Off the grid a factored file is the exact median of the data rounded to it: half a step, and the mean's rounding."""
-    model = build(Spec(tasks.median(10), "radix", profile=profile, tune=tune))  # type: ignore[arg-type]
+    model = build(Spec(tasks.median(10), "radix", profile=profile, optimize_for=optimize_for))  # type: ignore[arg-type]
     proto = session(to_onnx(model))
     rng = np.random.default_rng(1)
     centre = rng.random((4000, 1)) * rng.choice([1, 1e-3, 1e-6], (4000, 1))
@@ -151,7 +151,7 @@ def test_certificates(construction: str, profile: str) -> None:
 @pytest.mark.parametrize(("bins", "depth", "width"), [(16, 13, 32), (4, 25, 8), (2, 49, 4)])
 def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> None:
     d = 2048
-    model = build(Spec(tasks.median(d, "lower"), "radix", radix=bins, tune="width", inputs="grid"))
+    model = build(Spec(tasks.median(d, "lower"), "radix", radix=bins, optimize_for="width", inputs="grid"))
     assert model.accounting.depth == depth
     assert model.accounting.width <= width * d
 
@@ -159,9 +159,9 @@ def test_depth_and_width_of_one_search(bins: int, depth: int, width: int) -> Non
 @pytest.mark.parametrize("bins", [2, 4, 8])
 def test_size_with_the_mean_of_two_ranks(bins: int) -> None:
     d = 2048
-    model = build(Spec(tasks.median(d), "radix", radix=bins, tune="width"))
+    model = build(Spec(tasks.median(d), "radix", radix=bins, optimize_for="width"))
     assert model.accounting.size <= 130 * d
-    single = build(Spec(tasks.median(d, "lower"), "radix", radix=bins, tune="width")).accounting
+    single = build(Spec(tasks.median(d, "lower"), "radix", radix=bins, optimize_for="width")).accounting
     assert model.accounting.size <= 1.1 * single.size
 
 

@@ -108,10 +108,10 @@ def test_what_is_there_is_not_made_again() -> None:
 @pytest.mark.parametrize(
     ("name", "d"), [("depth3", 40), ("compact", 64), ("depth3", 300), ("batcher", 33), ("depth5", 64)]
 )
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
-def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, tune: str) -> None:
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency"])
+def test_fused_files_need_no_more_bits_than_the_data(name: str, d: int, optimize_for: str) -> None:
     """24 bits in float32, on entries that differ by one step at either end of the range, on ties and anywhere."""
-    model = build(Spec(median(d), name, profile="fused", tune=tune))  # type: ignore[arg-type]
+    model = build(Spec(median(d), name, profile="fused", optimize_for=optimize_for))  # type: ignore[arg-type]
     assert (model.dtype, model.step.bits) == ("float32", 24)
     rng, top = np.random.default_rng(d), 2**24
     near = rng.integers(0, 3, (60, d)) + rng.choice([0, 1, top // 2 - 1, top - 3, top - 2], (60, 1))
@@ -186,7 +186,7 @@ def test_a_number_added_inside_a_clip_is_added_to_its_sum() -> None:
 def test_constants_are_stored_once_along_an_axis() -> None:
     """The thresholds of the first digit, spread over all entries, and the wanted ranks."""
     for name, d in (("radix", 2048), ("depth3", 64), ("compact", 256)):
-        graph = to_onnx(build(Spec(median(d), name, profile="fused", tune="latency"))).graph
+        graph = to_onnx(build(Spec(median(d), name, profile="fused", optimize_for="latency"))).graph
         for tensor in graph.initializer:
             values = numpy_helper.to_array(tensor)
             if values.ndim > 1 and values.dtype == np.float32 and values.size > d:
@@ -194,22 +194,22 @@ def test_constants_are_stored_once_along_an_axis() -> None:
                 assert not added or not any(np.all(values == values.take([0], a)) for a in range(values.ndim))
 
 
-def gathers(name: str, d: int, tune: str) -> list[int]:
+def gathers(name: str, d: int, optimize_for: str) -> list[int]:
     """The lengths of the index lists in a fused file."""
-    graph = to_onnx(build(Spec(median(d), name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+    graph = to_onnx(build(Spec(median(d), name, profile="fused", optimize_for=optimize_for))).graph  # type: ignore[arg-type]
     sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
     return [sizes[node.input[1]] for node in graph.node if node.op_type == "Gather"]
 
 
-@pytest.mark.parametrize("tune", ["throughput", "latency"])
-def test_what_is_regular_is_not_gathered(tune: str) -> None:
-    assert gathers("depth3", 100, tune) == []
-    assert gathers("radix", 100, tune) == []
+@pytest.mark.parametrize("optimize_for", ["throughput", "latency"])
+def test_what_is_regular_is_not_gathered(optimize_for: str) -> None:
+    assert gathers("depth3", 100, optimize_for) == []
+    assert gathers("radix", 100, optimize_for) == []
     # in a sorting network one for the start of each of the passes whose runs are short
-    assert len(gathers("batcher", 256, tune)) <= 7
+    assert len(gathers("batcher", 256, optimize_for)) <= 7
     # in a planned one what its permutations pick: the sample, and entries and mask of every block; pairs are broadcast
-    assert sum(gathers("compact", 256, tune)) <= 3 * 256
-    assert sum(gathers("depth5", 256, tune)) <= 256 * 17
+    assert sum(gathers("compact", 256, optimize_for)) <= 3 * 256
+    assert sum(gathers("depth5", 256, optimize_for)) <= 256 * 17
 
 
 def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> None:
@@ -223,13 +223,13 @@ def test_a_stage_of_comparators_is_little_more_than_its_minima_and_maxima() -> N
 
 def test_where_the_batch_stands() -> None:
     """Last, with one Transpose at each end, where entries move and batches are large."""
-    for name, tune, ends in (
+    for name, optimize_for, ends in (
         ("batcher", "throughput", 2),
         ("compact", "throughput", 2),
         ("batcher", "latency", 0),
         ("radix", "throughput", 0),
         ("depth3", "throughput", 0),
     ):
-        graph = to_onnx(build(Spec(median(64), name, profile="fused", tune=tune))).graph  # type: ignore[arg-type]
+        graph = to_onnx(build(Spec(median(64), name, profile="fused", optimize_for=optimize_for))).graph  # type: ignore[arg-type]
         moved = [list(a.ints) for n in graph.node if n.op_type == "Transpose" for a in n.attribute]
-        assert moved == [[1, 0]] * ends, (name, tune)
+        assert moved == [[1, 0]] * ends, (name, optimize_for)

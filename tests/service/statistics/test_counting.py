@@ -183,8 +183,8 @@ def test_nan_from_a_model_is_no_answer() -> None:
 @pytest.mark.parametrize("construction", ["radix", "batcher", "depth3", "depth5", "compact", "linear18", "linear46"])
 @pytest.mark.parametrize("d", [24, 25])
 def test_counting_proves_the_answers_of_every_construction(construction: str, d: int) -> None:
-    tune: Literal["latency", "throughput"] = "latency" if construction == "radix" else "throughput"
-    model = to_onnx(build(Spec(median(d), construction, profile="fused", tune=tune)))
+    optimize_for: Literal["latency", "throughput"] = "latency" if construction == "radix" else "throughput"
+    model = to_onnx(build(Spec(median(d), construction, profile="fused", optimize_for=optimize_for)))
     target = median_target(d)
     grid = F32 if model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT else F64
     session = ort.InferenceSession(with_counting(model, d, (target,), grid).SerializeToString())

@@ -85,7 +85,7 @@ def test_the_layers_are_those_of_the_description(client: Any) -> None:
 @pytest.mark.parametrize("name", ["radix", "batcher", "depth3"])
 def test_a_file_for_one_vector_can_be_watched(name: str) -> None:
     """Its first layer, which rounds and clamps, is one HardSigmoid."""
-    model = build(Spec(median(40), name, profile="fused", tune="latency", batch=1))
+    model = build(Spec(median(40), name, profile="fused", optimize_for="latency", batch=1))
     network = OpenNetwork(to_onnx(model).SerializeToString(), model.description()["modules"])
     rng = np.random.default_rng(3)
     x = (rng.integers(0, 2**16, (1, 40)) / 2**16).astype(np.float32)
