@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from exporter.errors import UserError
@@ -58,11 +58,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command as a process of its own, which SIGINT and SIGTERM end at once while it works.
+
+    An exception in place of `_stop` would pass through libraries that abort or change it. A signal after the work is
+    ignored: the exit status tells that the answers are there.
+    """
+    _on_signals(_stop)
+    status = run(arguments)
+    _on_signals(signal.SIG_IGN)
+    return status
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, whose signals belong to the caller; the exit status."""
     options = vars(parser().parse_args(arguments))
     try:
-        with _ended_by_signals():
-            _answer(**options)
-    except KeyboardInterrupt:  # where signals belong to someone else
+        _answer(**options)
+    except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
     except UserError as error:
@@ -71,24 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the process at once: an exception would pass through libraries that abort or change it."""
-
-    def stop(number: int, _: Any) -> None:
-        os.write(2, f"{INTERRUPTED}\n".encode())
-        remove_scratch()
-        os._exit(130)
-
-    before = {}
+def _on_signals(handler: Any) -> None:
     with contextlib.suppress(ValueError):  # outside the main thread signals belong to someone else
         for each in (signal.SIGINT, signal.SIGTERM):
-            before[each] = signal.signal(each, stop)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _stop(number: int, _: Any) -> None:
+    os.write(2, f"{INTERRUPTED}\n".encode())
+    remove_scratch()
+    os._exit(130)
 
 
 def _answer(input: list[str], out: str | None, quiet: bool, **asked: Any) -> None:

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.tables import medians, rows, run, search
-from service.tables.__main__ import main
+from service.tables import medians, rows, search
+from service.tables import run as running
+from service.tables.__main__ import run
 from tests.tiers import telling
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,11 +42,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tables(*arguments: Any) -> int:
-    return main([*map(str, arguments), "--quiet"])
+    return run([*map(str, arguments), "--quiet"])
 
 
 def test_the_folder_is_read_by_others(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "PART", 9000)
+    monkeypatch.setattr(running, "PART", 9000)
     for shape in (["--column", "x", "--by", "k"], ["--column", "v", "--keep", "k"]):
         out = tmp_path / shape[1]
         assert tables("--input", data, *shape, "--out", out) == 0
@@ -61,7 +62,7 @@ def test_the_folder_is_read_by_others(data: Path, tmp_path: Path, monkeypatch: p
 
 def test_the_screen(data: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """One header, however many parts there are."""
-    monkeypatch.setattr(run, "PART", 9000)
+    monkeypatch.setattr(running, "PART", 9000)
     assert tables("--input", data, "--column", "v") == 0
     lines = capfdbinary.readouterr().out.decode().splitlines()
     assert (lines[0], len(lines)) == ('"count","median"', 60001)
@@ -70,15 +71,15 @@ def test_the_screen(data: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: py
 
 def test_a_finished_run_is_done_at_once(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--input", str(data), "--column", "x", "--out", str(tmp_path / "o")]
-    assert main(asked) == 0
+    assert run(asked) == 0
     assert f"1 rows written to {tmp_path / 'o'}" in capsys.readouterr().out
-    assert main([*asked, "--memory", "2GB"]) == 0
+    assert run([*asked, "--memory", "2GB"]) == 0
     assert "all answers are there already" in capsys.readouterr().out
-    assert main([*asked[:3], "k", *asked[4:]]) == 2
+    assert run([*asked[:3], "k", *asked[4:]]) == 2
     assert "another question (columns = ['x'], now ['k'])" in capsys.readouterr().err
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "letter.txt").write_text("?")
-    assert main([*asked[:-1], str(tmp_path / "p")]) == 2
+    assert run([*asked[:-1], str(tmp_path / "p")]) == 2
     assert "letter.txt" in capsys.readouterr().err
 
 
@@ -110,6 +111,17 @@ def test_a_run_that_is_stopped_goes_on(data: Path, tmp_path: Path, shape: Sequen
     want = medians(data, columns=column, by="k" if "--by" in shape else ())
     assert pq.read_table(out).to_pylist() == want.to_pylist()
     assert [path.name for path in out.iterdir()] == ["part-00000.parquet"]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_changes_nothing(data: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    """The process ends with 0 where the signal comes between the last answer and its end."""
+    late = f"import atexit, os; atexit.register(os.kill, os.getpid(), {int(sent)})"
+    ends = f"{late}; import sys; from service.tables.__main__ import main; sys.exit(main())"
+    asked = [sys.executable, "-c", ends, *command(data, SHAPES[0], tmp_path / "o")[3:]]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "60000 rows written" in done.stdout
 
 
 @pytest.mark.slow
@@ -152,7 +164,7 @@ def _session(pid: int) -> int:
 
 
 def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "PART", 9000)
+    monkeypatch.setattr(running, "PART", 9000)
     out, done = tmp_path / "rows", rows.answered
 
     def stops(source: Any, question: Any, item: Any) -> Any:

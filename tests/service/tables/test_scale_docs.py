@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from service.tables.__main__ import main
+from service.tables.__main__ import run
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "scale.md").read_text()
@@ -36,11 +36,11 @@ def test_the_examples_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         elif kind == "sh" and not note:
             for command in text.splitlines():
                 assert command.startswith("python -m service.tables ")
-                assert main([*shlex.split(command)[3:], "--quiet"]) == 0
+                assert run([*shlex.split(command)[3:], "--quiet"]) == 0
         ran += kind in ("python", "sh")
     assert ran == 4
     (command,) = re.findall(r"^    python -m service\.tables (.*)$", README, re.MULTILINE)
-    assert main([*shlex.split(command), "--quiet"]) == 0
+    assert run([*shlex.split(command), "--quiet"]) == 0
     assert pq.read_table("medians").equals(pq.read_table("cities"))
     (code,) = re.findall(r"^    (from service.tables.*\n(?:    .*\n)*)", README, re.MULTILINE)
     exec(compile(code.replace("\n    ", "\n"), "README.md", "exec"), {})
