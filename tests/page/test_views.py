@@ -256,6 +256,7 @@ def test_every_view_fits_and_can_be_read(open_page: Open, dark: bool, width: int
     page.goto(page.url.split("#")[0] + "docs")
     page.wait_for_selector(".operation")
     page.click(".operation summary")
+    page.wait_for_selector(".operation dl")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(SQUEEZED) == []
     assert page.evaluate(CONTRAST) == []
