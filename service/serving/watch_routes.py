@@ -19,6 +19,7 @@ from service.serving.gateway import PlainRoute, with_body
 from service.serving.json_body import Body, BodyLimits
 from service.serving.watching import LONGEST, Watcher
 from service.statistics.fed_grid import Floats
+from service.watch.specimens import Specimen, carried
 
 NUMPY_LONGEST = 1 << 21  # values
 NUMPY_S = 0.2  # for all runs but the first
@@ -35,8 +36,8 @@ def router(engine: Engine) -> APIRouter:
     watcher = Watcher(engine)
 
     async def catalogue(request: Request) -> Response:
-        """The networks that can be watched: those that come with the page, and the models that are small enough."""
-        return _json({"models": [_entry(each) for each in watcher.specimens.values()]})
+        """The networks that can be watched."""
+        return _json({"models": [_entry(each) for each in carried().values()]})
 
     async def watch(request: Request) -> Response:
         """Run a network with all its layers as outputs. Without `model` the smallest one of the construction is chosen
@@ -74,15 +75,9 @@ def router(engine: Engine) -> APIRouter:
     return routes
 
 
-def _entry(each: Any) -> dict[str, Any]:
-    keys = ("construction", "theorem", "d", "depth", "width", "size", "failure_bound")
-    uniform = uniform_only(each.description)
-    return {
-        "name": each.name,
-        "loaded": each.loaded,
-        "uniform": uniform,
-        **{key: each.description.get(key) for key in keys},
-    }
+def _entry(each: Specimen) -> dict[str, Any]:
+    about = {key: each.description[key] for key in ("construction", "d", "depth")}
+    return {"name": each.name, "uniform": uniform_only(each.description), **about}
 
 
 async def _read(

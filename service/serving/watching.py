@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from service.errors import BadInputError, ProblemError
-from service.models.entries import UnusableModelError
+from service.errors import BadInputError
 from service.serving.admission import Turns
 from service.serving.engine import Engine
 from service.statistics.counting import proven
@@ -21,7 +20,7 @@ from service.statistics.layout import median_target
 from service.watch.formulas import formula
 from service.watch.network import LayerOfNeurons, OpenNetwork, Values
 from service.watch.scenes import story
-from service.watch.specimens import Placement, Specimen, choose, watchable
+from service.watch.specimens import Placement, Specimen, choose, named
 
 OPEN = 6  # networks that are kept
 EACH, ALL = 8192, 1 << 17  # neurons of one tensor, and of all layers, whose values are told
@@ -38,24 +37,18 @@ class Watcher:
         self.turns = Turns()
         self.opened: OrderedDict[str, OpenNetwork] = OrderedDict()
 
-    @property
-    def specimens(self) -> dict[str, Specimen]:
-        return watchable(self.engine.registry.models.values())
-
     async def watch(self, vector: Floats, name: str | None, construction: str | None) -> dict[str, Any]:
         """The layers of a network on a vector."""
         if not len(vector):
             raise BadInputError("The vector is empty.", vector=0)
-        specimen, place = choose(self.specimens, len(vector), name, construction)
+        specimen, place = choose(len(vector), name, construction)
         return await self._alone(self._watch, specimen, place, vector)
 
     async def formula(self, name: str, layer: int, index: int) -> dict[str, Any]:
         """What one neuron computes."""
-        pool = self.specimens
-        if name not in pool:
-            raise ProblemError(404, f"There is no model {name!r} that can be watched.", models=sorted(pool)[:50])
+        specimen = named(name)
         return await self._alone(
-            lambda: {"layer": layer, "index": index, **formula(self._open(pool[name]), layer, index)}
+            lambda: {"layer": layer, "index": index, **formula(self._open(specimen), layer, index)}
         )
 
     async def _alone(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -64,17 +57,10 @@ class Watcher:
             return await self.engine.in_thread(function, *arguments)
 
     def _open(self, specimen: Specimen) -> OpenNetwork:
-        network = self.opened.pop(specimen.key, None)
-        if network is None:
-            modules = specimen.description.get("modules")
-            names = [str(each) for each in modules] if isinstance(modules, list) else []
-            try:
-                network = OpenNetwork(specimen.content(), names)
-            except UnusableModelError as error:
-                raise ProblemError(
-                    404, f"The file of {specimen.name!r} is no longer what was loaded: {error}."
-                ) from None
-        self.opened[specimen.key] = network
+        network = self.opened.pop(specimen.name, None) or OpenNetwork(
+            specimen.content(), specimen.description["modules"]
+        )
+        self.opened[specimen.name] = network
         while len(self.opened) > OPEN:
             self.opened.popitem(last=False)
         return network
@@ -88,8 +74,7 @@ class Watcher:
         about = specimen.description
         return {
             "model": specimen.name,
-            "loaded": specimen.loaded,
-            **{key: about.get(key) for key in ("construction", "theorem", "d", "depth", "width", "size", "domain")},
+            **{key: about.get(key) for key in ("construction", "theorem", "d", "depth", "size", "domain")},
             **_answer(specimen, place, scaled, float(values[network.output].reshape(-1)[place.column]), len(fed)),
             "entries": _entries(place, len(vector), specimen.d),
             "input": row.reshape(-1).tolist(),

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from exporter.ir.graph import TRIMS, TURNED
 from service.errors import ProblemError
 from service.watch.network import OpenNetwork, attribute, slices
 
@@ -21,7 +20,7 @@ SHOWN = 200  # weights that are told, the largest first
 
 
 def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
-    """Kind, bias and weights of neuron `index` of a layer, counted over its tensors in order."""
+    """Bias and weights of neuron `index` of a layer, counted over its tensors in order."""
     found = next((each for each in network.layers if each.number == layer), None)
     if found is None:
         raise ProblemError(404, f"There is no layer {layer} with neurons of its own.")
@@ -32,10 +31,6 @@ def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
         index -= size
     else:
         raise ProblemError(404, f"Layer {layer} has fewer neurons.")
-    node = network.makers[name]
-    kind = "clip" if node.op_type in TRIMS else node.op_type.lower()
-    if kind == "reducemax":
-        return {"kind": "max", "tensor": name, "bias": 0.0, "terms": [], "more": 0}
     weights, bias = inside(network, name, index)
     places = _places(network)
     terms = [
@@ -45,11 +40,7 @@ def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
         for i in np.flatnonzero(row)
     ]
     terms.sort(key=lambda term: (-abs(term["weight"]), term["layer"], term["index"]))
-    told: dict[str, Any] = {"kind": kind, "tensor": name, "bias": bias}
-    if kind == "clip":
-        low, high = (float(network.constants[end].item()) for end in node.input[1:3]) if node.input[1:] else (0.0, 1.0)
-        told |= {"low": low, "high": high}
-    return {**told, "terms": terms[:SHOWN], "more": max(0, len(terms) - SHOWN)}
+    return {"bias": bias, "terms": terms[:SHOWN], "more": max(0, len(terms) - SHOWN)}
 
 
 def _places(network: OpenNetwork) -> dict[str, tuple[int, int]]:
@@ -64,12 +55,8 @@ def _places(network: OpenNetwork) -> dict[str, tuple[int, int]]:
 
 
 def inside(network: OpenNetwork, neurons: str, index: int) -> tuple[dict[str, Cotangent], float]:
-    """`affine` of what one neuron clamps: the entry that it reads, or 1 less that."""
-    node = network.makers[neurons]
-    weights, bias = affine(network, node.input[0], index)
-    if attribute(node, "alpha") == TURNED["alpha"]:
-        return {of: -row for of, row in weights.items()}, 1 - bias
-    return weights, bias
+    """`affine` of what one neuron clamps."""
+    return affine(network, network.makers[neurons].input[0], index)
 
 
 def affine(network: OpenNetwork, tensor: str, index: int) -> tuple[dict[str, Cotangent], float]:
@@ -112,16 +99,10 @@ def _backwards(network: OpenNetwork, node: onnx.NodeProto, weight: Cotangent) ->
         case "Mul":
             fixed, other = sorted(names, key=lambda name: name not in network.constants)
             return [summed(other, weight * network.constants[fixed])]
-        case "Div":
-            return [summed(names[0], weight / network.constants[names[1]])]
-        case "Neg":
-            return [(names[0], -weight)]
-        case "Reshape" | "Identity" | "Squeeze" | "Unsqueeze" | "Flatten":
+        case "Reshape":
             return [(names[0], weight.reshape(shape(names[0])))]
         case "Expand":
             return [summed(names[0], weight)]
-        case "Transpose":
-            return [(names[0], weight.transpose(np.argsort(attribute(node, "perm"))))]
         case "Concat":
             axis = attribute(node, "axis")
             ends = np.cumsum([shape(name)[axis] for name in names])[:-1]
@@ -134,44 +115,19 @@ def _backwards(network: OpenNetwork, node: onnx.NodeProto, weight: Cotangent) ->
             back = np.zeros(shape(names[0]))
             back[slices(network, node)] = weight
             return [(names[0], back)]
-        case "ReduceSum":
-            return [(names[0], np.broadcast_to(weight.reshape(_kept(network, node, shape(names[0]))), shape(names[0])))]
-        case "MatMul" if names[1] in network.constants:
-            return [summed(names[0], weight @ _turned(network.constants[names[1]]))]
-        case "MatMul":
-            return [summed(names[1], _turned(network.constants[names[0]]) @ weight)]
-        case "Gemm":
-            return _gemm(network, node, weight, summed)
+        case "MatMul" | "Gemm":
+            fixed, turned = network.constants, attribute(node, "transB", 0)
+            if names[1] in fixed:
+                moving, back = names[0], weight @ _turned(fixed[names[1]])
+            else:
+                moving, back = names[1], _turned(fixed[names[0]]) @ weight
+            return [summed(moving, _turned(back) if turned else back), *(summed(name, weight) for name in names[2:])]
         case other:
-            raise ProblemError(422, f"The formula cannot be told: the file has a node {other} before this neuron.")
-
-
-def _gemm(network: OpenNetwork, node: onnx.NodeProto, weight: Cotangent, summed: Any) -> list[tuple[str, Cotangent]]:
-    a, b = node.input[:2]
-    turned = {a: attribute(node, "transA", 0), b: attribute(node, "transB", 0)}
-    scaled = weight * attribute(node, "alpha", 1.0)
-    if b in network.constants:
-        matrix = network.constants[b]
-        back = scaled @ (matrix if turned[b] else matrix.T)
-        moving = a
-    else:
-        matrix = network.constants[a]
-        back = (matrix if turned[a] else matrix.T) @ scaled
-        moving = b
-    found = [(moving, back.T if turned[moving] else back)]
-    if len(node.input) > 2:
-        found.append(summed(node.input[2], weight * attribute(node, "beta", 1.0)))
-    return found
+            raise NotImplementedError(f"a node {other} before a neuron")
 
 
 def _turned(matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.swapaxes(matrix, -1, -2)
-
-
-def _kept(network: OpenNetwork, node: onnx.NodeProto, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a sum with its axes kept."""
-    axes = network.constants[node.input[1]].tolist() if len(node.input) > 1 else list(range(len(shape)))
-    return tuple(1 if axis in [a % len(shape) for a in axes] else n for axis, n in enumerate(shape))
 
 
 def _unspread(weight: Cotangent, shape: tuple[int, ...]) -> Cotangent:

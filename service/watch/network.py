@@ -1,9 +1,9 @@
 """A file with every tensor as an output: one run tells the whole inside, and the graph tells which layer each is of.
 
-Neurons are what leaves a Relu (or a Clip, two Relus in one layer, or a ReduceMax, a tree of them); their layer is one more
-than that of what they read. Layers have the names the exporter gave them (`modules` in the description). Where a tensor
-holds one value for every input entry, or for some of them in another order, `origin` says which entry each value is of:
-so far as values are only picked, compared and exchanged, the graph knows where they came from.
+Neurons are what leaves a Relu. Their layer is one more than that of the neurons they read. Layers have the names that the
+exporter gave them (`modules` in the description). Where a tensor holds one value for every input entry, or for some of
+them in another order, `origin` says which entry each value is of: as long as values are only picked, compared and
+exchanged, the graph knows where they came from.
 """
 
 from __future__ import annotations
@@ -19,14 +19,9 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from exporter.ir.graph import TRIMS
-from service.errors import ProblemError
 from service.models.sessions import session_options
 from service.statistics.fed_grid import Floats
 
-MOST = 1 << 22  # numbers in all tensors of a network that is shown
-NEURONS = frozenset({"Relu", "ReduceMax", *TRIMS})
-SAME = frozenset({"Relu", "Reshape", "Identity", *TRIMS})
 Values = Mapping[str, npt.NDArray[Any]]
 
 
@@ -57,8 +52,6 @@ class OpenNetwork:
         model = helper.make_model(opened, opset_imports=proto.opset_import, ir_version=proto.ir_version)
         self.session = ort.InferenceSession(model.SerializeToString(), session_options(1), ["CPUExecutionProvider"])
         trial = self.run(np.zeros((1, self.d), self.dtype))
-        if sum(value.size for value in trial.values()) > MOST:
-            raise ProblemError(422, f"The network holds more than {MOST} numbers, too many to be shown.")
         self.shapes = {name: value.shape for name, value in trial.items()}
         self._level(trial)
         self.modules = [""] * max(0, self.depth - len(modules)) + list(modules)[-self.depth :]
@@ -76,11 +69,7 @@ class OpenNetwork:
             if not moving:
                 self.constants[out] = trial[out]
                 continue
-            level = max(self.levels[name] for name in moving)
-            if node.op_type == "ReduceMax":
-                many = trial[node.input[0]].size // trial[out].size
-                level += max(1, (many - 1).bit_length())
-            self.levels[out] = level + (node.op_type == "Relu" or node.op_type in TRIMS)
+            self.levels[out] = max(self.levels[name] for name in moving) + (node.op_type == "Relu")
         self.depth = max(self.levels.values())
 
     def moving(self, node: onnx.NodeProto) -> list[str]:
@@ -88,7 +77,7 @@ class OpenNetwork:
         return [name for name in node.input if name and name not in self.constants]
 
     def is_neuron(self, name: str) -> bool:
-        return name in self.levels and name in self.makers and self.makers[name].op_type in NEURONS
+        return name in self.levels and name in self.makers and self.makers[name].op_type == "Relu"
 
     @cached_property
     def layers(self) -> list[LayerOfNeurons]:
@@ -129,7 +118,7 @@ class OpenNetwork:
         first = next((found[name] for name in node.input if name in found), None)
         if first is None:
             return None
-        if node.op_type in SAME or (node.op_type in ("Add", "Sub", "Mul") and first.size == size):
+        if node.op_type in ("Relu", "Reshape") or (node.op_type in ("Add", "Sub", "Mul") and first.size == size):
             return first.reshape(shape) if first.size == size else None
         if node.op_type == "Gather":
             return first.take(self.constants[node.input[1]], attribute(node, "axis", 0))
@@ -149,15 +138,11 @@ class OpenNetwork:
         return name
 
     def is_step(self, name: str) -> bool:
-        """relu(v) - relu(v - h), or Clip(v, 0, h): the paper's trim."""
+        """relu(v) - relu(v - h): the paper's trim."""
         node = self.makers.get(self.source(name))
-        if node is None or name not in self.levels:
+        if node is None or name not in self.levels or node.op_type != "Sub":
             return False
-        if node.op_type in TRIMS:
-            return True
-        return node.op_type == "Sub" and all(
-            self.is_neuron(at) and self.makers[at].op_type == "Relu" for at in map(self.source, node.input)
-        )
+        return all(map(self.is_neuron, map(self.source, node.input)))
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:

@@ -1,24 +1,21 @@
-"""Which networks can be watched: the small ones that come with the page, and the loaded models that are small enough."""
+"""The networks that can be watched: small ones of every construction, which come with the page."""
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from service.errors import BadInputError, ProblemError
 from service.models.entries import Description, contract
-from service.models.registry import LoadedModel
 from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target, median_target
 
 PAGE = Path(__file__).resolve().parents[1] / "page"
 SPECIMENS = PAGE / "specimens.zip"
 MANIFEST = "manifest.json"
-MOST_NEURONS = 1 << 19  # of a loaded model that is shown
 
 
 @dataclass(frozen=True)
@@ -33,15 +30,12 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Specimen:
-    """A network that can be watched; `content` is its file."""
+    """A network that comes with the page."""
 
     name: str
-    key: str  # another file has another key
     description: Description
     grid: FedGrid
     columns: tuple[Target, ...]
-    content: Callable[[], bytes]
-    loaded: bool = False
 
     @property
     def d(self) -> int:
@@ -50,6 +44,11 @@ class Specimen:
     @property
     def construction(self) -> str:
         return str(self.description["construction"])
+
+    def content(self) -> bytes:
+        """The bytes of its file."""
+        with zipfile.ZipFile(SPECIMENS) as archive:
+            return archive.read(f"{self.name}.onnx")
 
     def fit(self, n: int) -> Placement | None:
         """How the median of n values is what the network itself returns: padded, or repeated and padded."""
@@ -65,49 +64,31 @@ class Specimen:
 
 @cache
 def carried() -> dict[str, Specimen]:
-    """Those that come with the page."""
+    """All of them, by name."""
     with zipfile.ZipFile(SPECIMENS) as archive:
         entries = json.loads(archive.read(MANIFEST))
-    found = {}
-    for entry in entries:
-        name, about = entry["file"].removesuffix(".onnx"), entry["description"]
-        found[name] = Specimen(name, name, about, *contract(about), _reader(entry["file"]))
-    return found
+    names = {entry["file"].removesuffix(".onnx"): entry["description"] for entry in entries}
+    return {name: Specimen(name, about, *contract(about)) for name, about in names.items()}
 
 
-def _reader(file: str) -> Callable[[], bytes]:
-    def read() -> bytes:
-        with zipfile.ZipFile(SPECIMENS) as archive:
-            return archive.read(file)
-
-    return read
-
-
-def watchable(models: Iterable[LoadedModel]) -> dict[str, Specimen]:
-    """All that can be watched, by name, on a median; a model being served goes before one of the page."""
-    loaded = {
-        model.name: Specimen(
-            model.name, model.sha256, model.description, model.grid, model.columns, model.file.read, loaded=True
-        )
-        for model in models
-        if model.is_median and isinstance(size := model.description.get("size"), int) and size <= MOST_NEURONS
-    }
-    return carried() | loaded
+def named(name: str) -> Specimen:
+    """The network of a name."""
+    if name not in carried():
+        raise ProblemError(404, f"There is no network {name!r} to watch.", models=sorted(carried()))
+    return carried()[name]
 
 
-def choose(pool: dict[str, Specimen], n: int, name: str | None, construction: str | None) -> tuple[Specimen, Placement]:
-    """The named network, or the smallest of a construction that takes n values; one of the page before a loaded one."""
+def choose(n: int, name: str | None, construction: str | None) -> tuple[Specimen, Placement]:
+    """The named network, or the smallest of a construction that takes n values."""
     if name is not None:
-        if name not in pool:
-            raise ProblemError(404, f"There is no model {name!r} that can be watched.", models=sorted(pool)[:50])
-        candidates = [pool[name]]
+        candidates = [named(name)]
     else:
-        candidates = [each for each in pool.values() if construction in (None, each.construction)]
+        candidates = [each for each in carried().values() if construction in (None, each.construction)]
         if not candidates:
-            known = sorted({each.construction for each in pool.values()})
-            raise ProblemError(404, f"There is no model of construction {construction!r}.", constructions=known)
+            known = sorted({each.construction for each in carried().values()})
+            raise ProblemError(404, f"There is no network of construction {construction!r}.", constructions=known)
     fitting = [(each, found) for each in candidates if (found := each.fit(n)) is not None]
     if not fitting:
         most = max(each.d for each in candidates)
         raise BadInputError(f"{n} values do not fit: the networks to watch here take at most {most}, padded evenly.")
-    return min(fitting, key=lambda pair: (pair[0].d, pair[0].loaded, pair[0].name))
+    return min(fitting, key=lambda pair: (pair[0].d, pair[0].name))

@@ -105,7 +105,7 @@ const sub = (n) => String(n).replace(/\d/g, (digit) => '₀₁₂₃₄₅₆₇
 function meaning(mine, formula) {
   const scene = told.story.kind === 'exchanges' && told.story.scenes.find((each) => each.layer === mine.layer.number)
   if (scene && scene.pairs[mine.index]) { const [a, b] = scene.pairs[mine.index]; return `wire ${a + 1} > wire ${b + 1}?` }
-  if (!formula || formula.more || formula.kind === 'max') return mine.layer.name
+  if (!formula || formula.more) return mine.layer.name
   const [one, two, ...rest] = formula.terms
   if (!one || rest.length) return mine.layer.name
   const bound = (term) => short(-formula.bias / term.weight, 6)
@@ -118,15 +118,13 @@ function meaning(mine, formula) {
 function write(mine, formula) {
   const title = h('p', {}, h('strong', {}, `n${sub(mine.layer.number)}·${count(mine.index + 1)} = ${short(mine.value, 7)}`), ` ${meaning(mine, formula)}`, mine.value > 0 ? '' : ', silent')
   if (!formula) { $('formula').replaceChildren(title, h('p', { class: 'hint' }, '…')); return }
-  if (formula.kind === 'max') { $('formula').replaceChildren(title, h('p', { class: 'expression' }, 'the largest entry of the tensor before it')); return }
   const factor = (weight) => (Math.abs(weight) === 1 ? '' : `${short(Math.abs(weight), 6)} `)
   const parts = formula.terms.slice(0, TERMS).map((term, i) => `${term.weight < 0 ? '− ' : i ? '+ ' : ''}${factor(term.weight)}${nameOf(term)}`)
   const more = formula.terms.length + formula.more - parts.length
   if (more > 0) parts.push(`+ … ${count(more)} more`)
   if (formula.bias || !parts.length) parts.push(`${formula.bias < 0 ? '− ' : parts.length ? '+ ' : ''}${short(Math.abs(formula.bias), 8)}`)
-  const kind = formula.kind === 'clip' ? `clip to [${short(formula.low)}, ${short(formula.high)}] of ` : 'relu'
   const rows = formula.terms.slice(0, TERMS).map((term) => h('tr', {}, h('td', {}, term.layer === 0 ? `${nameOf(term)}, input` : `${nameOf(term)}, ${told.layers.find((each) => each.number === term.layer)?.name || `layer ${term.layer}`}`),
     h('td', { class: 'mono' }, short(term.weight, 6)), h('td', { class: 'mono' }, valueOf(term.layer, term.index) === undefined ? '' : short(valueOf(term.layer, term.index), 6))))
-  $('formula').replaceChildren(title, h('p', { class: 'expression' }, `${kind}( ${parts.join(' ')} )`),
+  $('formula').replaceChildren(title, h('p', { class: 'expression' }, `relu( ${parts.join(' ')} )`),
     h('div', { class: 'scroll' }, h('table', {}, h('thead', {}, h('tr', {}, ...['reads', 'weight', 'value'].map((word) => h('th', { scope: 'col' }, word)))), h('tbody', {}, rows))))
 }

@@ -16,7 +16,7 @@ export function tellStory(networks, kinds, watch) {
     for (const { isIntersecting, target } of seen) if (isIntersecting) { watcher.unobserve(target); target.dispatchEvent(new Event('seen')) }
   }, { rootMargin: '200px' })
   return IDEAS.flatMap(([kind, title, words]) => {
-    const mine = networks.filter((each) => !each.uniform && !each.loaded && kinds[each.construction]?.story === kind && (kind !== 'live' || each.d >= 256))
+    const mine = networks.filter((each) => !each.uniform && kinds[each.construction]?.story === kind && (kind !== 'live' || each.d >= 256))
     if (!mine.length) return []
     const { construction, d, depth } = mine[0]
     const place = h('div', { class: 'plot', id: `idea-${kind}` })

@@ -63,7 +63,7 @@ function watch(construction, n) {
 function refit() {
   const mine = networks.filter((each) => each.construction === $('construction').value).sort((a, b) => a.d - b.d)
   $('network').replaceChildren(h('option', { value: '' }, 'the smallest that fits'),
-    ...mine.map((each) => h('option', { value: each.name }, `d = ${count(each.d)}, depth ${each.depth}${each.loaded ? `, ${each.name}` : ''}`)))
+    ...mine.map((each) => h('option', { value: each.name }, `d = ${count(each.d)}, depth ${each.depth}`)))
   run()
 }
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
-from exporter.problem.spec import Spec
-from exporter.problem.task import median
 from service.serving.admission import WAITING
 from service.serving.watching import ALL, EACH
-from service.watch.formulas import formula, inside
+from service.watch.formulas import inside
 from service.watch.network import OpenNetwork
 from service.watch.page_data import ATLAS, atlas, specimen
 from service.watch.specimens import MANIFEST, SPECIMENS, carried
@@ -82,31 +78,6 @@ def test_the_layers_are_those_of_the_description(client: Any) -> None:
         assert max(map(len, values)) <= EACH
 
 
-@pytest.mark.parametrize("name", ["radix", "batcher", "depth3"])
-def test_a_file_for_one_vector_can_be_watched(name: str) -> None:
-    """Its first layer, which rounds and clamps, is one HardSigmoid."""
-    model = build(Spec(median(40), name, profile="fused", optimize_for="latency", batch=1))
-    network = OpenNetwork(to_onnx(model).SerializeToString(), model.description()["modules"])
-    rng = np.random.default_rng(3)
-    x = (rng.integers(0, 2**16, (1, 40)) / 2**16).astype(np.float32)
-    values = network.run(x)
-    assert values[network.output].item() == np.median(x)
-    clamps = 0
-    for layer in network.layers:
-        first = 0
-        for tensor in layer.tensors:
-            index = int(rng.integers(values[tensor].size))
-            told = formula(network, layer.number, first + index)
-            first += values[tensor].size
-            if told["kind"] != "max":
-                weights, bias = inside(network, tensor, index)
-                found = bias + sum(float(row @ values[of].reshape(-1)) for of, row in weights.items())
-                clamped = np.clip(found, told.get("low", 0.0), told.get("high", np.inf))
-                assert values[tensor].reshape(-1)[index] == pytest.approx(clamped, rel=1e-5, abs=1e-5)
-            clamps += network.makers[tensor].op_type == "HardSigmoid"
-    assert clamps == 1
-
-
 @pytest.mark.parametrize("name", sorted(name for name in carried() if carried()[name].d < 300))
 def test_a_formula_gives_the_value_of_its_neuron(client: Any, name: str) -> None:
     """Bias and weights of the file over the values of the run are what the run has: all terms, and those over HTTP."""
@@ -122,7 +93,6 @@ def test_a_formula_gives_the_value_of_its_neuron(client: Any, name: str) -> None
         size = abs(bias) + sum(float(abs(row) @ abs(values[of].reshape(-1))) for of, row in weights.items())
         assert max(found, 0.0) == pytest.approx(values[tensor].reshape(-1)[index], rel=1e-6, abs=1e-6 * size)
     told = client.get(f"/watch/{name}/layers/1/neurons/0").json()
-    assert told["kind"] == "relu"
     assert [(term["layer"], term["index"]) for term in told["terms"]] == [(0, 0)]
 
 
@@ -194,16 +164,12 @@ def test_depth5_shows_its_candidates(client: Any) -> None:
     assert sum(scene["entries"]) == scene["live"] == 54
 
 
-def test_a_loaded_model_can_be_watched(client: Any) -> None:
+def test_every_construction_of_medians_can_be_watched(client: Any) -> None:
+    """But one, which has no schedule at so few entries."""
     listed = client.get("/watch").json()["models"]
-    # of every construction of medians but one, which has no schedule at so few entries
     assert {each["construction"] for each in listed} == {c.name for c in CONSTRUCTIONS.values() if c.op == "median"} - {
         "window4"
     }
-    assert {each["name"] for each in listed if each["loaded"]} == {f"median-batcher-d{d}" for d in (25, 64, 65)}
-    told = watch(client, range(25), model="median-batcher-d25")
-    assert told["loaded"]
-    assert told["answer"] == 12.0
 
 
 BAD: list[tuple[bytes, int, str]] = [
@@ -216,7 +182,7 @@ BAD: list[tuple[bytes, int, str]] = [
     (b'{"vector": [1, NaN]}', 422, "null"),
     (b'{"vector": [1e999]}', 422, "beyond"),
     (b'{"vector": [1], "model": 3}', 422, "name"),
-    (b'{"vector": [1], "model": "../../etc/passwd"}', 404, "no model"),
+    (b'{"vector": [1], "model": "../../etc/passwd"}', 404, "no network"),
     (b'{"vector": [1], "construction": "magic"}', 404, "magic"),
     (b'{"vector": [1], "layers": 3}', 422, "Unknown member"),
     (b'{"vector": [1], "vector": [2]}', 422, "twice"),
@@ -280,13 +246,3 @@ def test_what_the_page_carries_is_what_the_exporter_makes() -> None:
             content, about = specimen(name, d)
             assert archive.read(f"{name}-{d}.onnx") == content
             assert entries[f"{name}-{d}.onnx"] == json.loads(json.dumps(about))
-
-
-def test_a_file_that_was_replaced_is_not_watched(connect: Any, models: Path, tmp_path: Path) -> None:
-    for file in models.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    client = connect(tmp_path)
-    (tmp_path / "median-batcher-d25.onnx").write_bytes(b"something else")
-    response = client.post("/watch", json={"vector": [1, 2, 3], "model": "median-batcher-d25"})
-    assert response.status_code == 404
-    assert "no longer what was loaded" in response.json()["detail"]
