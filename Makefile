@@ -14,11 +14,12 @@ TORCH := .venv-torch
 CORPUS := .venv-corpus
 FHE := .venv-fhe
 DOCS := .venv-docs
+NPU := .venv-npu
 # also where a test or a benchmark imports onnxruntime before exporter
 export ORT_DISABLE_TELEMETRY := 1
 # every process that a test starts would compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes verifiers scale torch corpus fhe versions dist docs proofs models browser page vendor clean
+.PHONY: setup demo test test-all lint types tests slow torture mutants runtimes verifiers scale torch corpus npu fhe versions dist docs proofs models browser page vendor clean
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml constraints.txt
@@ -71,7 +72,7 @@ mutants: $(SETUP)
 # The conformance matrix over other runtimes, in an environment of its own: models/RUNTIMES.md and models/runtimes.json.
 runtimes: $(SETUP) $(HEAVY)/.installed browser
 	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py tests/runtimes/test_tflite.py tests/runtimes/test_verifier.py
+	$(HEAVY)/bin/python -m pytest -q -c tests/runtimes/pytest.ini tests/runtimes/test_page.py tests/runtimes/test_tflite.py tests/runtimes/test_qnn.py tests/runtimes/test_verifier.py
 	$(BIN)/python -m tests.runtimes.matrix
 
 $(HEAVY)/.installed: tests/runtimes/requirements.txt tests/runtimes/constraints.txt tests/runtimes/package.json
@@ -153,6 +154,15 @@ $(CORPUS)/.installed: tests/corpus/requirements.txt
 	$(CORPUS)/bin/python -m pip --disable-pip-version-check -q install -r tests/corpus/requirements.txt
 	@touch $@
 
+# Rockchip's compiler and its simulator on rewritten models, in an environment of its own (Linux on x86-64, 6 GB).
+npu: $(SETUP) $(NPU)/.installed
+	$(NPU)/bin/python -m pytest -q -c tests/npu/pytest.ini tests/npu
+
+$(NPU)/.installed: tests/npu/requirements.txt
+	$(PYTHON) -m venv $(NPU)
+	$(NPU)/bin/python -m pip --disable-pip-version-check -q install -r tests/npu/requirements.txt
+	@touch $@
+
 # The service started for real with the lowest versions pyproject.toml declares, and with the highest there are.
 versions:
 	for which in lowest highest; do \
@@ -204,4 +214,4 @@ models: $(SETUP)
 	$(BIN)/python -m exporter.tools.reference models/reference
 
 clean:
-	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(VERIFIERS) $(SCALE) $(PAGE) $(TORCH) $(FHE) $(DOCS) site .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(VERIFIERS) $(SCALE) $(PAGE) $(TORCH) $(FHE) $(DOCS) $(NPU) site .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -9,6 +9,7 @@ Needs the extra `torch` (pip install -e '.[torch]' in a checkout); nothing else 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -20,10 +21,9 @@ from onnxscript import opset18 as op
 from exporter.analysis.contract import structured_bits
 from exporter.analysis.promise import without_grid
 from exporter.errors import UserError
-from exporter.frontends.rewriting import LONGEST
-from exporter.frontends.rewriting.emission import Policy
+from exporter.frontends.rewriting.decide import Policy
 from exporter.frontends.rewriting.emit import emit
-from exporter.frontends.rewriting.find import TYPES, CannotReplace, Request
+from exporter.frontends.rewriting.find import NAMES, CannotReplace, Request
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
 from exporter.ir.trace import Apply, Comparator, Constant, Input, Max, Mean, Node, Relu, Stack, Sum, kind, topological
 from exporter.net import Net
@@ -134,30 +134,26 @@ def _constants(node: Node) -> dict[str, torch.Tensor]:
             return {}
 
 
-def translations(indices_up_to: int = LONGEST) -> dict[Any, Callable[..., Any]]:
+def translations() -> dict[Any, Callable[..., Any]]:
     """The `custom_translation_table` for torch.onnx.export(..., dynamo=True): no TopK in what it writes.
 
     The axis must have a known length. median, nanmedian (of data without NaN), kthvalue, sort and topk are Max and Min;
-    quantile is what torch makes of its sort. Of equal entries the lower index is meant. Indices of an axis longer than
-    `indices_up_to` stay a TopK, which is dropped if the model reads values alone.
+    quantile is what torch makes of its sort. Of equal entries the lower index is meant. Where the indices of an axis would
+    be too large they stay a TopK, which is dropped if the model reads values alone.
     """
-    policy = Policy(indices=indices_up_to)
-
-    def ordered(x: Any, axis: int, positions: Sequence[int], *, largest: bool) -> tuple[Any, Any]:
-        return _ordered(x, axis, positions, largest, policy)
 
     def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
         d = _length(x, dim)
-        return ordered(x, dim, range(d), largest=descending)
+        return _ordered(x, dim, range(d), largest=descending)
 
     def sort_stable(x: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
         return sort(x, dim, descending)
 
     def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-        return ordered(x, dim, range(k), largest=largest)
+        return _ordered(x, dim, range(k), largest=largest)
 
     def picked(x: Any, position: int, dim: int, keepdim: bool) -> Any:
-        values, indices = ordered(x, dim, [position], largest=False)
+        values, indices = _ordered(x, dim, [position], largest=False)
         if keepdim:
             return values, indices
         axes = op.Constant(value_ints=[dim])
@@ -189,19 +185,23 @@ def _length(x: Any, dim: int) -> int:
     return n
 
 
-def _ordered(x: Any, dim: int, positions: Sequence[int], largest: bool, policy: Policy) -> tuple[Any, Any]:
+def _ordered(x: Any, dim: int, positions: Sequence[int], *, largest: bool) -> tuple[Any, Any]:
     """Values and indices at some positions of the order along an axis, as the nodes that `rewrite` writes."""
     dims = tuple(n if isinstance(n, int) else None for n in x.shape)
-    axis, d = dim % len(dims), _length(x, dim)
+    axis, k = dim % len(dims), max(positions) + 1
+    _length(x, dim)
     # k positions from the front, of which all but these are not read
     request = Request(
-        "torch", "TopK", axis, dims, TYPES[ir.DataType(x.dtype).name], k=max(positions) + 1, largest=largest, values="v",
-        indices="i" if d <= (policy.indices or LONGEST) or max(positions) == 0 else None, read=tuple(positions),
+        node="torch", op="TopK", dims=dims, dtype=NAMES[int(x.dtype)], axis=axis, values="v", indices="i", k=k,
+        largest=largest, read=tuple(positions),
     )  # fmt: skip
     try:
-        emission = emit(request, policy, "x", "", None)
-    except CannotReplace as reason:
-        raise UserError(f"{reason.args[0]}; {reason.args[1]}") from None
+        emission = emit(request, Policy(), "x", "", None)
+    except CannotReplace:  # the indices would be too large
+        try:
+            emission = emit(replace(request, indices=None), Policy(), "x", "", None)
+        except CannotReplace as reason:
+            raise UserError("; ".join(reason.args)) from None
     values: dict[str, Any] = {"x": x}
     for name, tensor in emission.graph.initializers.items():
         values[name] = op.Constant(value=tensor)
@@ -209,11 +209,10 @@ def _ordered(x: Any, dim: int, positions: Sequence[int], largest: bool, policy: 
         attributes = {a.name: onnxscript.ir.serde.deserialize_attribute(a).value for a in node.attribute}
         values[node.output[0]] = getattr(op, node.op_type)(*(values[i] for i in node.input), **attributes)
     found = [values[name] if name else None for name in (emission.values, emission.indices)]
-    if len(positions) < request.k:
+    if len(positions) < k:
         chosen = op.Constant(value_ints=list(positions))
         found = [None if v is None else op.Gather(v, chosen, axis=axis) for v in found]
     if found[1] is None:  # torch wants two outputs: a TopK, which is dropped where nothing reads the indices
-        chosen = op.Constant(value_ints=[max(positions) + 1])
-        indices = op.TopK(x, chosen, axis=axis, largest=int(largest))[1]
+        indices = op.TopK(x, op.Constant(value_ints=[k]), axis=axis, largest=int(largest))[1]
         found[1] = op.Gather(indices, op.Constant(value_ints=list(positions)), axis=axis)
     return found[0], found[1]

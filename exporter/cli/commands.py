@@ -13,7 +13,7 @@ from tqdm import tqdm
 from exporter.cli import theory
 from exporter.cli.command import Command, parser_of, with_file
 from exporter.errors import UserError, install
-from exporter.frontends.rewriting import LONGEST, OPERATORS
+from exporter.frontends.rewriting import OPERATORS
 from exporter.parsing import at_least, folder, number
 from exporter.passes.profiles import PROFILES
 from exporter.progress import Progress
@@ -127,11 +127,6 @@ def _rewrite(args: Sequence[str]) -> int:
         help="replace only these operators, repeatable (default: TopK, and a Gather by its indices that costs little)",
     )
     parser.add_argument("--also", action="append", choices=OPERATORS, help="replace these operators too, repeatable")
-    parser.add_argument(
-        "--indices", type=at_least(1), metavar="D",
-        help=f"replace TopK with indices on axes of up to D entries, whatever k is (default: {LONGEST} entries, and k "
-        "times the entries up to 2^23)",
-    )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not run both models")
     parsed = vars(parser.parse_args(args))
     dry, skip = parsed.pop("dry_run", False), parsed.pop("no_check", False)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from exporter.errors import UserError
+from exporter.errors import UserError, spelled
 from exporter.formats.session import running
 from exporter.frontends.rewriting.find import Request
+from exporter.frontends.rewriting.report import Compared, Replaced
 
 Feed = dict[str, Any]
 KINDS = {
@@ -32,16 +33,6 @@ DRAWS = 6
 
 class Unchecked(UserError):
     """onnxruntime does not run the model as it is, so that there is nothing to compare with."""
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One tensor of both models: `equal` bit for bit (NaN equals NaN, 0 equals -0), or the largest difference."""
-
-    name: str
-    equal: bool
-    difference: float
-    fused: bool = False  # onnxruntime's own fusions make the difference: equal while the replaced tensors are outputs
 
 
 def external_files(proto: onnx.ModelProto) -> list[str]:
@@ -107,43 +98,41 @@ def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     return copy
 
 
-def feeds(
-    session: Any, calibration: Sequence[Feed] = (), domain: Sequence[float] | None = None, seed: int = 0
-) -> list[Feed]:
+def feeds(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | None) -> list[Feed]:
     """The calibration data, then random inputs: with ties, without and over a wide range.
 
     Where a range is given, or that of calibration data is known, the random ones stay within.
     """
-    rng = np.random.default_rng(seed)
-    out = list(calibration)
+    rng, sources = np.random.default_rng(0), session.get_inputs()
+    if any(source.type not in KINDS for source in sources):
+        return [*calibration]  # a type that is not drawn: strings, sequences
+    drawn: list[Feed] = []
     for draw in range(DRAWS):
         free: dict[str, int] = {}
-        drawn = {}
-        for source in session.get_inputs():
-            if source.type not in KINDS:
-                return out  # a type that is not drawn: strings, sequences
+        feed = {}
+        for source in sources:
             shape = [n if isinstance(n, int) else free.setdefault(n or "", FREE + draw) for n in source.shape]
+            known = [float(end(given[source.name])) for given in calibration for end in (np.min, np.max)] or domain
+            ends = (min(known), max(known)) if known is not None and np.isfinite(known).all() else None
             kind = np.dtype(KINDS[source.type])
-            known = [end(feed[source.name]) for feed in calibration for end in (np.min, np.max)] or domain
-            ends = (np.nan, np.nan) if known is None else (float(min(known)), float(max(known)))
-            drawn[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
-        out.append(drawn)
-    return out
+            feed[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
+        drawn.append(feed)
+    return [*calibration, *drawn]
 
 
-def _drawn(rng: np.random.Generator, kind: Any, shape: list[int], draw: int, ends: tuple[float, float]) -> Any:
-    """Numbers of a type: from few values, from many, or as far as they go; between these ends, if they are finite."""
-    known = np.isfinite(ends).all()
+def _drawn(
+    rng: np.random.Generator, kind: np.dtype[Any], shape: list[int], draw: int, ends: tuple[float, float] | None
+) -> Any:
+    """Numbers of a type, between the ends if there are any: from few values, from many, or as far as they go."""
     if kind.kind == "b":
         return rng.integers(0, 2, shape)
+    if kind.kind == "f" and ends:
+        parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
+        return np.clip(ends[0] * (1 - parts) + ends[1] * parts, *ends)
     if kind.kind == "f":
-        if known:
-            parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
-            return np.clip(ends[0] * (1 - parts) + ends[1] * parts, *ends)
         return [rng.integers(-4, 5, shape), rng.normal(size=shape), 1e4 * rng.normal(size=shape)][draw % 3]
-    about = np.iinfo(kind)
-    lo, hi = (math.ceil(ends[0]), math.floor(ends[1])) if known else (-(2**30), 2**30)
-    lo, hi = max(about.min, lo), min(about.max, hi)
+    lo, hi = (math.ceil(ends[0]), math.floor(ends[1])) if ends else (-(2**30), 2**30)
+    lo, hi = max(np.iinfo(kind).min, lo), min(np.iinfo(kind).max, hi)
     small = rng.integers(0, 6 if draw % 2 else 100, shape)
     return rng.integers(lo, max(lo, hi), shape, endpoint=True) if draw % 3 == 2 else np.clip(small, lo, max(lo, hi))
 
@@ -160,32 +149,26 @@ def calibration_data(path: Path, session: Any) -> list[Feed]:
     wanted = [i.name for i in session.get_inputs()]
     if sorted(data) != sorted(wanted):
         raise UserError(f"{path} holds {', '.join(data) or 'nothing'}, and the model's inputs are {', '.join(wanted)}")
-    batches: dict[str, int] = {}  # the length of a batch, for inputs that hold several
+    batches: dict[str, list[Any]] = {}  # of inputs that hold several
     for source in session.get_inputs():
-        kind, given = KINDS.get(source.type), data[source.name].dtype
-        if kind is not None and given != kind:
-            raise UserError(f"{path}: {source.name} is {given}, and the model takes {np.dtype(kind)}")
-        shape, dims = data[source.name].shape, source.shape or data[source.name].shape  # [] where nothing is known
-        free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
-        off = len(shape) != len(dims) or [
-            axis for axis, (n, d) in enumerate(zip(shape, dims, strict=True)) if isinstance(d, int) and d != n
+        name, array, kind = source.name, data[source.name], KINDS.get(source.type)
+        dims = source.shape or array.shape  # [] where nothing is known
+        if kind is not None and array.dtype != kind:
+            raise UserError(f"{path}: {name} is {array.dtype}, and the model takes {np.dtype(kind)}")
+        off = [
+            axis for axis, (n, d) in enumerate(zip(array.shape, dims, strict=False)) if isinstance(d, int) and d != n
         ]
-        if off == [0] and shape[0] and shape[0] % dims[0] == 0:
-            batches[source.name] = dims[0]
-        elif off:
-            raise UserError(f"{path}: {source.name} has the shape {list(shape)}, and the model takes [{free}]")
-        if data[source.name].size == 0:
-            raise UserError(f"{path}: {source.name} is empty, so nothing can be measured")
-    counts = {len(data[name]) // length for name, length in batches.items()}
+        if array.ndim == len(dims) and off == [0] and len(array) and len(array) % dims[0] == 0:
+            batches[name] = np.split(array, len(array) // dims[0])
+        elif array.ndim != len(dims) or off:
+            free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
+            raise UserError(f"{path}: {name} has the shape {list(array.shape)}, and the model takes [{free}]")
+        if array.size == 0:
+            raise UserError(f"{path}: {name} is empty, so nothing can be measured")
+    counts = sorted({len(some) for some in batches.values()})
     if len(counts) > 1:
-        raise UserError(f"{path}: its arrays hold different numbers of batches: {', '.join(map(str, sorted(counts)))}")
-    return [
-        {
-            name: array[i * batches[name] : (i + 1) * batches[name]] if name in batches else array
-            for name, array in data.items()
-        }
-        for i in range(*counts or {1})
-    ]
+        raise UserError(f"{path}: its arrays hold different numbers of batches: {', '.join(map(str, counts))}")
+    return [data | {name: some[i] for name, some in batches.items()} for i in range(*counts or [1])]
 
 
 def run(session: Any, feed: Feed, names: Sequence[str]) -> dict[str, Any]:
@@ -203,11 +186,11 @@ def ranges(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[s
     }
 
 
-def compared(name: str, pairs: Sequence[tuple[Any, Any]], request: Request | None = None) -> Compared:
+def compared(name: str, pairs: Sequence[tuple[Feed, Feed]], request: Request | None = None) -> Compared:
     """A tensor of both models, over all inputs; of a TopK only the positions that are read, sorted where it is not."""
     equal, most = True, 0.0
     for before, after in pairs:
-        a, b = (np.asarray(v) for v in (before, after))
+        a, b = (np.asarray(results[name]) for results in (before, after))
         if a.shape != b.shape or a.dtype != b.dtype:
             return Compared(name, False, float("inf"))
         if request is not None and request.op == "TopK":
@@ -221,3 +204,50 @@ def compared(name: str, pairs: Sequence[tuple[Any, Any]], request: Request | Non
             off = np.abs(a.astype(np.float64) - b.astype(np.float64))
         most = max(most, float(np.nan_to_num(off, nan=np.inf).max()))
     return Compared(name, equal, most)
+
+
+def check(
+    before: onnx.ModelProto, after: onnx.ModelProto, folder: Path, replaced: Sequence[Replaced], *,
+    calibration: Sequence[Feed], domain: Sequence[float] | None,
+) -> tuple[list[Compared], int]:  # fmt: skip
+    """Every output of the files as they are written, and on how many inputs.
+
+    What was found of every replaced tensor, which is made an output for that, is added to `replaced`.
+    """
+    made = {name for node in after.graph.node for name in node.output}  # without indices that only a Gather read
+    watch = [
+        [name for name in (r.values, r.indices) if name and name in made and (r.ordered or not r.fetch)]
+        for r in (one.request for one in replaced)
+    ]
+    names = [name for some in watch for name in some]
+    outputs = [o.name for o in before.graph.output]
+    sources = sorted({one.source for one in replaced if not one.request.fetch})
+    with sessions([watched(before, [*names, *sources]), watched(after, names)], folder) as (old, new):
+        given = {i.name for i in old.get_inputs()}
+        asked = list(dict.fromkeys([*outputs, *names]))
+        taken, pairs = [], []
+        for place, feed in enumerate(feeds(old, calibration, domain)):
+            try:
+                a = run(old, feed, [*asked, *(s for s in sources if s not in given and s not in asked)])
+            except UserError:
+                if place < len(calibration):
+                    raise
+                continue  # not every random input is one that a model takes
+            taken.append(feed)
+            pairs.append((a | feed, run(new, feed, asked)))
+    if not pairs:
+        raise Unchecked(
+            f"the model takes none of the inputs that were drawn; give {spelled('calibrate')} a file with some"
+        )
+    with sessions([before, after], folder) as (old, new):
+        written = [(run(old, feed, outputs), run(new, feed, outputs)) for feed in taken]
+    seen = ranges([a for a, _ in pairs], sources)
+    for one, its in zip(replaced, watch, strict=True):
+        one.outputs = [compared(name, pairs, one.request) for name in its]
+        one.seen = seen.get(one.source)
+        one.error += one.rounding * max((abs(end) for end in one.seen or ()), default=0.0)
+    ends = []
+    for name in outputs:
+        end = compared(name, written)
+        ends.append(replace(end, fused=not end.equal and compared(name, pairs).equal))
+    return ends, len(pairs)

@@ -1,4 +1,4 @@
-"""How requests are met, what takes their place, and what the ways to do so have in common."""
+"""What takes the place of a request, and what the ways to write these nodes have in common."""
 
 from __future__ import annotations
 
@@ -7,39 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 
-from exporter.frontends.rewriting.find import Request
-from exporter.frontends.rewriting.onehot import CHEAP
+from exporter.frontends.rewriting.find import TYPES, Request
 from exporter.ir.graph import Graph
-from exporter.passes.profiles import PROFILES
-
-NATIVE = {
-    "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int16": TensorProto.INT16,
-    "uint16": TensorProto.UINT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How requests are met.
-
-    `indices` is the longest axis whose indices are found, None for the default limits. `products` is how many
-    multiplications may take the place of a Gather, None for any number. `reductions` says whether ReduceMax,
-    ReduceMin and ArgMax may be among the new nodes. `opset` is that of the model.
-    """
-
-    profile: str = "minmax"
-    bits: int | None = None
-    indices: int | None = None
-    products: int | None = CHEAP
-    reductions: bool = True
-    opset: int = 18
-
-    @property
-    def floats(self) -> bool:
-        return PROFILES[self.profile].floats
 
 
 @dataclass(frozen=True)
@@ -56,6 +26,10 @@ class Emission:
     numbers: tuple[str, str] | None = None  # the tensor that the last Cast makes int64 of, and its type
 
 
+def cast(graph: Graph, name: str, before: str, after: str) -> str:
+    return name if before == after else graph.add("Cast", [name], to=TYPES[after])
+
+
 class Emitter:
     def __init__(self, request: Request, x: str, prefix: str, dtype: str, opset: int = 13) -> None:
         self.request, self.x, self.opset = request, x, opset
@@ -63,7 +37,7 @@ class Emitter:
         self.rank = len(request.dims)
 
     def cast(self, name: str, before: str, after: str) -> str:
-        return name if before == after else self.graph.add("Cast", [name], to=NATIVE[after])
+        return cast(self.graph, name, before, after)
 
     def moved(self, name: str, source: int, target: int) -> str:
         """The tensor with one axis moved."""

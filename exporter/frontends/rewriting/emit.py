@@ -11,8 +11,7 @@ A NaN may give any index of the axis.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isqrt
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,69 +19,21 @@ import numpy as np
 from onnx import TensorProto
 
 from exporter.constructions.batcher import batcher
-from exporter.frontends.rewriting import LONGEST
-from exporter.frontends.rewriting.emission import NATIVE, Emission, Emitter, Policy
-from exporter.frontends.rewriting.find import CannotReplace, Integers, Request
-from exporter.frontends.rewriting.maxpool import CHANNELS, ROUNDING, pooled
-from exporter.frontends.rewriting.onehot import Fetch, Lookup
+from exporter.frontends.rewriting.decide import Policy, check_size, method
+from exporter.frontends.rewriting.emission import Emission, Emitter, cast
+from exporter.frontends.rewriting.find import Request
+from exporter.frontends.rewriting.maxpool import ROUNDING, pooled
+from exporter.frontends.rewriting.onehot import Lookup
 from exporter.frontends.rewriting.relu import InRelu
-from exporter.frontends.rewriting.select import Rows, method
+from exporter.frontends.rewriting.select import Rows
 from exporter.ir.graph import Graph
 from exporter.ir.network import network
 from exporter.ir.trace import vector
 from exporter.passes.comparators import sorted_along
 from exporter.passes.int8 import between_integers, parameters
 
-ENTRIES = 2**24  # numbers that the indices of one vector may take, by default
 COUNTS = 2048  # float16 holds every whole number up to it
-WHOLE = 2**24  # and float32 up to this
-PAIRS = 128  # entries whose pairs a Relu network compares by default
-LARGEST = 2**31 - 1  # bytes of a protobuf message
 COMPARED = ("float16", "float32", "float64", "int32", "int64")  # as they are; other types are cast to float32
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a request will take, before it is built: about so many bytes of the file, so many operations for each vector."""
-
-    bytes: int
-    operations: int
-
-    def __str__(self) -> str:
-        return f"about {self.bytes / 1e6:.2g} MB of file, {self.operations:.2g} operations for each vector"
-
-
-def opset_needed(request: Request, policy: Policy) -> int:
-    """The opset whose operators the new nodes are written in."""
-    if not policy.floats or request.fetch or (request.indices and request.op == "TopK"):
-        return 13
-    return 12 if request.dtype in ("int32", "int64") else 11 if request.indices else 10
-
-
-def estimate(request: Request, policy: Policy) -> Estimate:
-    """Fitted to files that were written; docs/rewrite.md has some."""
-    if request.windows:
-        channels, taps = request.dims[1] or 0, sum(window.size for window in request.windows)
-        weights = sum(window.size * window.span for window in request.windows) * channels * min(channels, CHANNELS)
-        return Estimate(4 * weights + 2000 * taps, 4 * taps * (request.rows or 1) * request.d)
-    if request.fetch:
-        return Estimate(8 * request.fetch.d + 4000, request.fetch.multiplications)
-    d, k = request.d, max(request.read) + 1
-    levels = max(d - 1, 1).bit_length()
-    stages = levels * (levels + 1) // 2
-    network = Estimate(1200 * stages + 80 * d, d * stages)
-    if not policy.floats:
-        pairs = d * d if request.indices else 0
-        return Estimate(8 * network.bytes + 4 * pairs, 4 * network.operations + 4 * pairs)
-    if not (request.indices and request.op == "TopK"):
-        return network
-    match method(d, k, policy.reductions, request.rows):
-        case "rounds":
-            return Estimate(600 * k + 8 * d + 8000, 4 * k * d)
-        case "pairs":
-            return Estimate(8 * d + 8000, 6 * d * d + 3 * k * d)
-        case _:
-            return Estimate(network.bytes + 24 * d + 16 * k + 16000, network.operations + 16 * k * isqrt(d) + 6 * k * k)
 
 
 def emit(
@@ -93,15 +44,15 @@ def emit(
 
     `numbers` are tensors with the same numbers as tensors of int64, and the type of each.
     """
-    _check_size(request, policy)
+    check_size(request, policy)
     if request.fetch:
-        return _fetched(request, request.fetch, x, prefix, numbers)
+        return _fetched(request, x, prefix, numbers)
     if request.windows:
         return _pooled(request, x, prefix)
-    if policy.floats and request.integers and (request.op == "TopK" or not request.indices):
-        return _in_integers(request, policy, request.integers, prefix)
     if not policy.floats:
         return InRelu(request, policy, x, prefix, domain).emission()
+    if request.integers and (request.op == "TopK" or not request.indices):
+        return _in_integers(request, policy, prefix)
     if request.indices and request.op == "TopK" and (request.k > 1 or policy.reductions):
         return _Selected(request, policy, x, prefix).emission()
     return _Compared(request, x, prefix).emission()
@@ -116,77 +67,42 @@ def _pooled(request: Request, x: str, prefix: str) -> Emission:
     return Emission(graph, out, None, f"{maxima} Relu and Conv", rounding=maxima * ROUNDING)
 
 
-def _fetched(request: Request, fetch: Fetch, x: str, prefix: str, numbers: Mapping[str, tuple[str, str]]) -> Emission:
+def _fetched(request: Request, x: str, prefix: str, numbers: Mapping[str, tuple[str, str]]) -> Emission:
+    fetch, of = request.fetch, request.integers[1] if request.integers else None
+    assert fetch
     data, kind = numbers.get(x, (x, request.dtype))
     index, its = numbers.get(fetch.index, (fetch.index, "int64"))
-    of = request.integers.quantisation if request.integers else None
     multiplied = kind if kind in COMPARED else "float32"
     compared = "int32" if of else "float16" if multiplied == "float16" and fetch.d <= COUNTS else "float32"
     graph = Graph(np.dtype(compared), prefix=prefix, once=True)
-
-    def cast(name: str, before: str, after: str) -> str:
-        return name if before == after else graph.add("Cast", [name], to=NATIVE[after])
-
     if of or kind != request.dtype:
         fetch = replace(fetch, finite=True)
-    data, index = cast(data, kind, multiplied), cast(index, its, compared)
+    data, index = cast(graph, data, kind, multiplied), cast(graph, index, its, compared)
     taken = Lookup(graph, fetch, multiplied, of).taken(data, index)
     graph.prune([taken])
-    values = cast(taken, multiplied, request.dtype)
+    values = cast(graph, taken, multiplied, request.dtype)
     whole = (taken, multiplied) if values != taken and request.dtype == "int64" else None
     return Emission(graph, values, None, f"one-hot rows times {fetch.d} rows", numbers=whole)
 
 
-def _in_integers(request: Request, policy: Policy, integers: Integers, prefix: str) -> Emission:
+def _in_integers(request: Request, policy: Policy, prefix: str) -> Emission:
     """The nodes for a request of a quantised model, on its 8-bit integers: larger integers are larger numbers.
 
     Values alone are found by Max and Min in the QDQ pattern. Indices are found by comparing integers, in int32.
     """
-    of = integers.quantisation
+    assert request.integers
+    x, of = request.integers
     if request.indices:
-        whole = replace(request, dtype=of.dtype)
-        made = _Selected(whole, policy, integers.tensor, prefix).emission()
+        made = _Selected(replace(request, dtype=of.dtype), policy, x, prefix).emission()
         graph, values = made.graph, made.values
     else:
-        made = _Compared(replace(request, integers=None), integers.tensor, prefix).emission()
+        made = _Compared(request, x, prefix).emission()
         assert made.values
         graph, values = between_integers(made.graph, of, made.values)
     if values:
         values = graph.add("DequantizeLinear", [values, *parameters(graph, of)])
-    return replace(
-        made, graph=graph, values=values, became=f"{made.became}, in {'int32' if request.indices else of.dtype}"
-    )
-
-
-def _check_size(request: Request, policy: Policy) -> None:
-    size = estimate(request, policy)
-    if request.fetch and policy.products is not None and size.operations > policy.products:
-        raise CannotReplace(
-            f"one-hot rows would take {size.operations:,} multiplications, and the limit is {policy.products:,}",
-            "--also Gather has no limit",
-        )
-    if request.fetch and request.fetch.d > WHOLE:
-        raise CannotReplace(f"its data has {request.fetch.d:,} rows, and float32 counts to {WHOLE:,}", "leave it")
-    d, k = request.d, max(request.read) + 1
-    if size.bytes > LARGEST:
-        raise CannotReplace(
-            f"the new nodes would take about {size.bytes / 1e9:.1f} GB, and a file holds at most 2 GB",
-            "shorten the axis, or reduce it in parts: the largest k of the largest k of each part",
-        )
-    if not request.indices or request.k == 1:
-        return
-    most = policy.indices or (LONGEST if policy.floats else PAIRS)
-    held = k * (k + 4 * isqrt(d)) if policy.floats else d * d
-    if d > most:
-        raise CannotReplace(
-            f"its indices are wanted for an axis of {d} entries, and the limit is {most}",
-            f"--indices {d} allows that: up to {held:,} numbers are then held for each vector",
-        )
-    if policy.floats and policy.indices is None and held > ENTRIES:
-        raise CannotReplace(
-            f"its indices would hold {held:,} numbers for each vector, and the limit is {ENTRIES:,}",
-            f"--indices {d} allows that",
-        )
+    became = f"{made.became}, in {'int32' if request.indices else of.dtype}"
+    return replace(made, graph=graph, values=values, became=became)
 
 
 class _Selected(Emitter):

@@ -1,4 +1,4 @@
-"""What of a model can be replaced: a TopK, ReduceMax, ReduceMin, ArgMax or ArgMin is a `Request`, or `Left` with a reason.
+"""What of a model can be replaced: a TopK, ReduceMax, ReduceMin, ArgMax, ArgMin or MaxPool is a `Request`, or `Left`.
 
 What torch's exporter writes for sort, msort, argsort, topk and quantile is a TopK, for max and min over a dimension
 ReduceMax and ArgMax. Of a TopK only the positions that later nodes read (by constant Gather or Slice) are asked for.
@@ -7,66 +7,75 @@ ReduceMax and ArgMax. Of a TopK only the positions that later nodes read (by con
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import TensorProto
 
 from exporter.errors import UserError
-from exporter.frontends.rewriting import OPERATORS
 from exporter.frontends.rewriting.maxpool import Taps
 from exporter.frontends.rewriting.onehot import Fetch
 from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 DEFAULT = ("TopK",)  # compilers have the others
 TYPES = {
-    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "INT8": "int8",
-    "UINT8": "uint8", "INT16": "int16", "UINT16": "uint16", "INT32": "int32", "INT64": "int64",
+    "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int16": TensorProto.INT16,
+    "uint16": TensorProto.UINT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
 }  # fmt: skip
-NARROW = {"int8": (-128, 127, 8), "uint8": (0, 255, 8), "int16": (-32768, 32767, 16), "uint16": (0, 65535, 16)}
+NAMES = {int(kind): name for name, kind in TYPES.items()}
+FIX = "fix the free axes of the model's inputs"
+IDLE = "leave it: a runtime drops it"
 Dims = tuple[int | None, ...]
 Types = dict[str, tuple[int, Dims | None]]  # element type and dimensions of the tensors whose rank is known
 
 
-@dataclass(frozen=True)
-class Integers:
-    """The 8-bit tensor that a DequantizeLinear before the node reads, and what its integers stand for."""
-
-    tensor: str
-    quantisation: Quantisation
+class CannotReplace(Exception):
+    """(reason, remedy): a node cannot be replaced."""
 
 
 @dataclass(frozen=True)
+class Left:
+    """A node that stays as it is, why, and what would help."""
+
+    node: str
+    op: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One node that can be replaced: `k` entries in order along an axis of d, largest or smallest first.
 
-    `values` and `indices` are the names of its outputs that are read, None for one that is not; `read` the positions that
-    later nodes look at. Without `keep` the axis disappears (k = 1). `last`: of equal entries the last index is wanted.
-    `more` are further axes of a ReduceMax or ReduceMin. `integers`: where the input comes from, in a quantised model.
+    `values` and `indices` are the names of the outputs that are read, None for an output that nothing reads; `read` are the
+    positions that later nodes look at. Without `keep` the axis disappears (k = 1). `last`: of equal entries the last index
+    is wanted. `more` are further axes of a ReduceMax or ReduceMin. `integers`: of a quantised model, the name of the 8-bit
+    tensor that a DequantizeLinear before the node reads, and what its integers stand for.
     """
 
     node: str
     op: str
-    axis: int
     dims: Dims
     dtype: str
-    _: KW_ONLY
-    k: int
-    largest: bool
+    axis: int
     values: str | None
-    indices: str | None
-    read: tuple[int, ...]
+    indices: str | None = None
+    k: int = 1
+    largest: bool = True
+    read: tuple[int, ...] = (0,)
     ordered: bool = True
     keep: bool = True
     last: bool = False
     more: tuple[int, ...] = ()
-    integers: Integers | None = None
+    integers: tuple[str, Quantisation] | None = None
     windows: tuple[Taps, ...] = ()  # of a MaxPool
+    positive: bool = False  # no entry of a MaxPool's image is below 0
     fetch: Fetch | None = None  # of a Gather
-    positive: bool = False  # no entry is below 0
 
     @property
     def d(self) -> int:
@@ -86,30 +95,16 @@ class Request:
 
     def about(self) -> str:
         if self.windows:
-            sizes = " x ".join(str(w.size) for w in self.windows)
-            return f"{self.op} {self.node}: windows of {sizes}, {self.dtype}"
-        if self.fetch:
-            shape = f"{self.fetch.taken} of {self.fetch.d} rows of {prod(self.fetch.row)}"
-            return f"{self.op} {self.node}: {shape}, {self.dtype}"
-        side = "largest" if self.largest else "smallest"
+            what = f"windows of {' x '.join(str(w.size) for w in self.windows)}"
+        elif self.fetch:
+            what = f"{self.fetch.taken} of {self.fetch.d} rows of {prod(self.fetch.row)}"
+        else:
+            axes = sorted((self.axis, *self.more))
+            count = prod(self.dims[axis] or 0 for axis in axes)
+            along = f"ax{'e' if self.more else 'i'}s {', '.join(map(str, axes))}"
+            what = f"{'largest' if self.largest else 'smallest'} {self.k} of {count} along {along}"
         parts = " and ".join(part for part, name in (("values", self.values), ("indices", self.indices)) if name)
-        count = prod(self.dims[axis] or 0 for axis in (self.axis, *self.more))
-        axes = f"axis {self.axis}" if not self.more else f"axes {', '.join(map(str, sorted((self.axis, *self.more))))}"
-        return f"{self.op} {self.node}: {side} {self.k} of {count} along {axes}, {self.dtype} {parts}"
-
-
-@dataclass(frozen=True)
-class Left:
-    """A node that stays as it is, why, and what would help."""
-
-    node: str
-    op: str
-    reason: str
-    remedy: str
-
-
-class CannotReplace(Exception):
-    """(reason, remedy): a node cannot be replaced."""
+        return f"{self.op} {self.node}: {what}, {self.dtype}{'' if self.windows or self.fetch else f' {parts}'}"
 
 
 def inferred(proto: onnx.ModelProto) -> Types:
@@ -128,24 +123,19 @@ def inferred(proto: onnx.ModelProto) -> Types:
     return found
 
 
-def find(model: ir.Model, types: Types, only: tuple[str, ...] = OPERATORS) -> Iterator[tuple[ir.Node, Request | Left]]:
-    """Every node of interest, in the order of the graph."""
-    for node in model.graph.all_nodes():
-        if node.op_type in only and node.op_type != "Gather" and node.domain in ("", "ai.onnx"):
-            yield node, _request(node, model, types)
-    for function in model.functions.values():
-        for node in function.all_nodes():
-            if node.op_type in only and node.domain in ("", "ai.onnx"):
-                reason = f"it stands inside the function {function.name}"
-                yield (
-                    node,
-                    Left(
-                        called(node),
-                        node.op_type,
-                        reason,
-                        "inline functions first, by onnx.inliner.inline_local_functions",
-                    ),
-                )
+def known(value: ir.Value | None, types: Types) -> tuple[str | None, Dims | None]:
+    """The type of a tensor, None if it is not replaced, and the lengths of its axes, None if their number is unknown."""
+    kind, dims = types.get((value and value.name) or "", (0, None))
+    return NAMES.get(kind), dims
+
+
+def find(model: ir.Model, types: Types, only: tuple[str, ...]) -> Iterator[tuple[ir.Node, Request | Left]]:
+    """Every node of interest but a Gather, in the order of the graph, then those inside functions."""
+    graphs: list[Any] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        for node in graph.all_nodes():
+            if node.op_type in only and node.op_type != "Gather" and node.domain in ("", "ai.onnx"):
+                yield node, _request(node, graph, model, types)
 
 
 def called(node: ir.Node) -> str:
@@ -153,28 +143,28 @@ def called(node: ir.Node) -> str:
     return node.name or next((v.name for v in node.outputs if v.name), None) or "without a name"
 
 
-def _request(node: ir.Node, model: ir.Model, types: Types) -> Request | Left:
+def _request(node: ir.Node, graph: Any, model: ir.Model, types: Types) -> Request | Left:
     try:
-        if node.graph is not model.graph:
-            raise CannotReplace(
-                "it stands inside the body of an If, Loop or Scan", "export the model without control flow there"
-            )
+        if graph is not model.graph:
+            remedy = "inline functions first, by onnx.inliner.inline_local_functions"
+            raise CannotReplace(f"it stands inside the function {graph.name}", remedy)
+        if node.graph is not graph:
+            remedy = "export the model without control flow there"
+            raise CannotReplace("it stands inside the body of an If, Loop or Scan", remedy)
         source = node.inputs[0]
-        kind, dims = types.get(source.name or "", (0, None)) if source else (0, None)
-        dtype = TYPES.get(ir.DataType(kind).name)
+        dtype, dims = known(source, types)
         if dtype is None:
-            raise CannotReplace(
-                f"its input is of type {ir.DataType(kind).name.lower()}",
-                "cast it to a float or an int32 before the node",
-            )
+            kind = ir.DataType(types.get((source and source.name) or "", (0, None))[0]).name.lower()
+            raise CannotReplace(f"its input is of type {kind}", "cast it to a float or an int32 before the node")
         if dims is None:
             raise CannotReplace(
                 "the rank of its input is unknown", "give the model's inputs shapes, then export it again"
             )
-        shaped = {"TopK": _topk, "MaxPool": _pool}.get(node.op_type, _extremum)
-        return replace(shaped(node, model, dims, dtype, types), integers=integers_of(source, types))
+        about: dict[str, Any] = {"node": called(node), "op": node.op_type, "dims": dims, "dtype": dtype}
+        about["integers"] = integers_of(source, types)
+        return {"TopK": _topk, "MaxPool": _pool}.get(node.op_type, _extremum)(node, model, about, types)
     except CannotReplace as reason:
-        return Left(called(node), node.op_type, reason.args[0], reason.args[1])
+        return Left(called(node), node.op_type, *reason.args)
 
 
 def _fixing(model: ir.Model) -> str:
@@ -199,86 +189,75 @@ def _axis(dims: Dims, axis: int, model: ir.Model) -> int:
     return at
 
 
-def _topk(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) -> Request:
+def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
+    dims: Dims = about["dims"]
     axis = _axis(dims, node.attributes.get_int("axis", -1), model)
     values, indices = (read_name(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
     given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else _constant(node.inputs[1])
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
-        raise CannotReplace(
-            "k is an input of the model", "make it a constant: an initializer that is not among the inputs"
-        )
+        remedy = "make it a constant: an initializer that is not among the inputs"
+        raise CannotReplace("k is an input of the model", remedy)
     if given is not None and np.size(given) != 1:
         raise CannotReplace(f"k holds {np.size(given)} numbers, and not one", "mend the model")
     k = int(np.ravel(given)[0]) if given is not None else None
     for output in node.outputs:
-        made = types.get(output.name or "", (0, None))[1]
+        made = known(output, types)[1]
         k = made[axis] if k is None and made and len(made) == len(dims) else k
     if k is None:
         raise CannotReplace("k is computed, and not from constants", _fixing(model))
-    if not 1 <= k <= dims[axis]:  # type: ignore[operator]
+    if not 1 <= k <= (dims[axis] or 0):
         raise CannotReplace(f"k = {k} of {dims[axis]} entries", "mend the model")
     read = {p for v in node.outputs if read_name(v) for p in positions_read(v, axis, k, len(dims))}
     if not read:
-        raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
+        raise CannotReplace("nothing reads it", IDLE)
+    ordered, largest = (node.attributes.get_int(name, 1) == 1 for name in ("sorted", "largest"))
     return Request(
-        called(node), "TopK", axis, dims, dtype, k=k, largest=bool(node.attributes.get_int("largest", 1)), values=values,
-        indices=indices, read=tuple(sorted(read)), ordered=bool(node.attributes.get_int("sorted", 1)),
+        **about, axis=axis, values=values, indices=indices, k=k, largest=largest, read=tuple(sorted(read)), ordered=ordered,
     )  # fmt: skip
 
 
-def _extremum(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) -> Request:
+def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
+    dims: Dims = about["dims"]
     if node.op_type.startswith("Arg"):
         axes: Any = [node.attributes.get_int("axis", 0)]
     elif len(node.inputs) > 1 and node.inputs[1] is not None:
         axes = _constant(node.inputs[1])
     else:
         axes = node.attributes.get_ints("axes", ())
-    if axes is not None and len(axes) == 0:
-        if node.attributes.get_int("noop_with_empty_axes", 0):
-            raise CannotReplace(
-                "it has no axes and so does nothing (noop_with_empty_axes)", "leave it: a runtime drops it"
-            )
-        axes = range(len(dims))
     if axes is None:
         raise CannotReplace("its axes are computed, and not from constants", _fixing(model))
+    if len(axes) == 0 and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
+        raise CannotReplace("it has no axes and so does nothing (noop_with_empty_axes)", IDLE)
     if len(dims) == 0:
-        raise CannotReplace("its input is one number, so that it does nothing", "leave it: a runtime drops it")
-    first, *more = [_axis(dims, int(axis), model) for axis in axes]
+        raise CannotReplace("its input is one number, so that it does nothing", IDLE)
+    axis, *more = [_axis(dims, int(axis), model) for axis in (axes if len(axes) else range(len(dims)))]
     out = read_name(node.outputs[0])
     if out is None:
-        raise CannotReplace("nothing reads it", "leave it: a runtime drops it")
-    is_value = node.op_type.startswith("Reduce")
+        raise CannotReplace("nothing reads it", IDLE)
+    value = node.op_type.startswith("Reduce")
     return Request(
-        called(node), node.op_type, first, dims, dtype, k=1, largest=node.op_type.endswith("Max"), more=tuple(more),
-        values=out if is_value else None, indices=None if is_value else out, read=(0,),
-        keep=bool(node.attributes.get_int("keepdims", 1)), last=bool(node.attributes.get_int("select_last_index", 0)),
+        **about, axis=axis, more=tuple(more), values=out if value else None, indices=None if value else out,
+        largest=node.op_type.endswith("Max"), keep=bool(node.attributes.get_int("keepdims", 1)),
+        last=bool(node.attributes.get_int("select_last_index", 0)),
     )  # fmt: skip
 
 
-def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) -> Request:
-    made = types.get(node.outputs[0].name or "", (0, None))[1]
+def _pool(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
+    dims, made = about["dims"], known(node.outputs[0], types)[1]
     if None in dims[1:] or made is None or None in made[2:]:
         raise CannotReplace("its channels or the size of its image are unknown", _fixing(model))
-    if dtype != "float32":
-        raise CannotReplace(f"its input is {dtype}, and Conv is float32", "quantise the model after it is rewritten")
+    if about["dtype"] != "float32":
+        reason = f"its input is {about['dtype']}, and Conv is float32"
+        raise CannotReplace(reason, "quantise the model after it is rewritten")
     if len(node.outputs) > 1 and read_name(node.outputs[1]):
         raise CannotReplace("its indices are read", "compute them apart: a Conv has none")
-    lengths, counts = [n or 0 for n in dims[2:]], [n or 0 for n in made[2:]]
-    ones = (1,) * len(lengths)
+    ones = (1,) * (len(dims) - 2)
     sizes, strides, dilations = (node.attributes.get_ints(n, ones) for n in ("kernel_shape", "strides", "dilations"))
-    pads = node.attributes.get_ints("pads", (0,) * 2 * len(lengths))
+    pads = node.attributes.get_ints("pads", (0,) * 2 * len(ones))
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     windows = []
-    for i, (length, count) in enumerate(zip(lengths, counts, strict=True)):
-        window = Taps(
-            axis=i + 2,
-            length=length,
-            size=sizes[i],
-            stride=strides[i],
-            dilation=dilations[i],
-            before=pads[i],
-            count=count,
-        )
+    for i, sides in enumerate(zip(dims[2:], sizes, strides, dilations, pads, made[2:], strict=False)):
+        window = Taps(i + 2, *(n or 0 for n in sides))
         if auto.startswith("SAME"):
             total = max(replace(window, before=0).after, 0)
             window = replace(window, before=total // 2 if auto == "SAME_UPPER" else -(-total // 2))
@@ -286,18 +265,16 @@ def _pool(node: ir.Node, model: ir.Model, dims: Dims, dtype: str, types: Types) 
             raise CannotReplace("a window has no entry of the image", "mend the model: its padding is too wide")
         windows.append(window)
     before = node.inputs[0].producer() if node.inputs[0] else None
-    return Request(
-        called(node), "MaxPool", 2, dims, dtype, k=1, largest=True, values=read_name(node.outputs[0]), indices=None,
-        read=(0,), windows=tuple(windows), positive=before is not None and before.op_type in ("Relu", "Sigmoid"),
-    )  # fmt: skip
+    positive = before is not None and before.op_type in ("Relu", "Sigmoid")
+    return Request(**about, axis=2, values=read_name(node.outputs[0]), windows=tuple(windows), positive=positive)
 
 
-def integers_of(value: ir.Value | None, types: Types) -> Integers | None:
-    """Of a tensor that a DequantizeLinear made from 8-bit integers with one scale."""
+def integers_of(value: ir.Value | None, types: Types) -> tuple[str, Quantisation] | None:
+    """Of a tensor that a DequantizeLinear made from 8-bit integers with one scale: their tensor and what they stand for."""
     node = value.producer() if value else None
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
         return None
-    dtype = TYPES.get(ir.DataType(types.get(node.inputs[0].name or "", (0, None))[0]).name)
+    dtype = known(node.inputs[0], types)[0]
     scale, zero = (_constant(v) for v in (*node.inputs[1:], None)[:2])
     if zero is None and len(node.inputs) < 3:
         zero = np.zeros(1)
@@ -310,8 +287,8 @@ def integers_of(value: ir.Value | None, types: Types) -> Integers | None:
     ):
         return None
     try:
-        return Integers(node.inputs[0].name or "", quantisation(dtype, (float(scale[0]), float(zero[0]))))
-    except UserError:  # a scale that is negative, tiny or huge
+        return node.inputs[0].name or "", quantisation(dtype, (float(scale[0]), float(zero[0])))
+    except UserError:  # a scale that is negative, or of numbers that are not normal
         return None
 
 

@@ -8,7 +8,17 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from exporter.frontends.rewriting.find import TYPES, CannotReplace, Left, Request, Types, called, integers_of, read_name
+from exporter.frontends.rewriting.find import (
+    FIX,
+    CannotReplace,
+    Left,
+    Request,
+    Types,
+    called,
+    integers_of,
+    known,
+    read_name,
+)
 from exporter.frontends.rewriting.onehot import Dims, Fetch
 
 GATHERS = ("Gather", "GatherElements", "GatherND")
@@ -22,7 +32,7 @@ def gathers(model: ir.Model, types: Types) -> Iterator[tuple[ir.Node, Request | 
             try:
                 yield node, _request(node, types), chosen
             except CannotReplace as reason:
-                yield node, Left(called(node), node.op_type, reason.args[0], reason.args[1]), chosen
+                yield node, Left(called(node), node.op_type, *reason.args), chosen
 
 
 def _chosen_by(index: ir.Value | None, types: Types) -> set[str]:
@@ -42,23 +52,17 @@ def _chosen_by(index: ir.Value | None, types: Types) -> set[str]:
 
 
 def _whole(value: ir.Value, types: Types) -> bool:
-    kind = ir.DataType(types.get(value.name or "", (0, None))[0])
-    return kind in (ir.DataType.INT64, ir.DataType.INT32)
-
-
-def _dims(value: ir.Value | None, types: Types) -> Dims:
-    dims = types.get((value and value.name) or "", (0, None))[1]
-    if dims is None:
-        raise CannotReplace("the rank of its data or of its indices is unknown", "give the model's inputs shapes")
-    return dims
+    return known(value, types)[0] in ("int64", "int32")
 
 
 def _request(node: ir.Node, types: Types) -> Request:
     data, index = node.inputs[:2]
+    assert data is not None
     assert index is not None
-    dims, its = _dims(data, types), _dims(index, types)
-    dtype = TYPES.get(ir.DataType(types[data.name or ""][0]).name) if data else None
-    if data is None or dtype is None:
+    (dtype, dims), its = known(data, types), known(index, types)[1]
+    if dims is None or its is None:
+        raise CannotReplace("the rank of its data or of its indices is unknown", "give the model's inputs shapes")
+    if dtype is None:
         raise CannotReplace("its data is of a type that has no product", "cast it to a float before the node")
     nd, elements = node.op_type == "GatherND", node.op_type == "GatherElements"
     axis = node.attributes.get_int("batch_dims" if nd else "axis", 0) % len(dims)
@@ -74,29 +78,23 @@ def _request(node: ir.Node, types: Types) -> Request:
     else:
         shape = (*leading, _product(its[axis:-1])) if nd else (_product(its),)
         out = (*its[:-1], *row) if nd else (*leading, *its, *row)
-    known = [n for n in (*entries, *row) if n]
-    if len(known) < len(entries) + len(row) or not entries:
-        raise CannotReplace("the length of an axis of its data is unknown", "fix the free axes of the model's inputs")
+    if not entries or 0 in (whole := [n or 0 for n in (*entries, *row)]):
+        raise CannotReplace("the length of an axis of its data is unknown", FIX)
     if max(count.count(None) for count in (leading, shape, out)) > 1 or 0 in out:
-        raise CannotReplace("several lengths of its answer are unknown", "fix the free axes of the model's inputs")
+        raise CannotReplace("several lengths of its answer are unknown", FIX)
     source = _source(index, types)
     maker = source.producer()
     stored = None if data.is_graph_input() else ir.convenience.get_const_tensor(data)
     finite = dtype[0] in "iu" or (stored is not None and bool(np.isfinite(stored.numpy().astype(np.float64)).all()))
+    several = len(entries) > 1
     fetch = Fetch(
-        index=(index.name if end - axis > 1 else source.name) or "",
-        shape=shape,
-        leading=leading,
-        entries=tuple(known[: end - axis]),
-        row=tuple(known[end - axis :]),
-        out=out,
-        coordinates=end - axis > 1,
-        signed=end - axis > 1 or maker is None or maker.op_type != "TopK",
-        finite=finite,
-    )
+        index=(index if several else source).name or "", shape=shape, leading=leading, entries=tuple(whole[: len(entries)]),
+        row=tuple(whole[len(entries) :]), out=out, coordinates=several,
+        signed=several or maker is None or maker.op_type != "TopK", finite=finite,
+    )  # fmt: skip
     return Request(
-        called(node), node.op_type, axis, dims, dtype, k=1, largest=True, values=read_name(node.outputs[0]), indices=None,
-        read=(0,), fetch=fetch, integers=integers_of(data, types),
+        node=called(node), op=node.op_type, dims=dims, dtype=dtype, axis=axis, values=read_name(node.outputs[0]),
+        integers=integers_of(data, types), fetch=fetch,
     )  # fmt: skip
 
 
@@ -106,10 +104,10 @@ def _product(dims: Dims) -> int | None:
 
 def _copied(index: ir.Value, types: Types, fixed: int) -> tuple[ir.Value, bool]:
     """What Expand and Tile copy along the axes after `fixed` to make these indices, and whether there is such a tensor."""
-    value, new = index, _dims(index, types)
+    value, new = index, known(index, types)[1] or ()
     while (node := value.producer()) is not None and node.op_type in ("Expand", "Tile") and node.inputs[0]:
         value = node.inputs[0]
-    old = types.get(value.name or "", (0, None))[1]
+    old = known(value, types)[1]
     if old is None or len(old) != len(new) or old[:fixed] != new[:fixed] or any(n != 1 for n in old[fixed:]):
         return index, False
     return value, True

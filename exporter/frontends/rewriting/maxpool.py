@@ -22,9 +22,9 @@ CHANNELS = 64  # beyond these the Convs are depthwise (group), which some verifi
 ROUNDING = 2.0**-22  # of the largest number in a window, for each maximum: two operations in float32
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Taps:
-    """The windows along one axis of `length` entries: `count` of them, of `size` taps."""
+    """The windows of `size` taps along one axis of `length` entries."""
 
     axis: int
     length: int
@@ -32,7 +32,7 @@ class Taps:
     stride: int
     dilation: int
     before: int  # entries of padding
-    count: int
+    count: int  # of windows
 
     @property
     def after(self) -> int:

@@ -18,8 +18,9 @@ from exporter.analysis.contract import MANTISSA, DType, structured_bits
 from exporter.build import build
 from exporter.constructions import default
 from exporter.errors import UserError
-from exporter.frontends.rewriting.emission import Emission, Emitter, Policy
-from exporter.frontends.rewriting.find import NARROW, CannotReplace, Request
+from exporter.frontends.rewriting.decide import Policy
+from exporter.frontends.rewriting.emission import Emission, Emitter
+from exporter.frontends.rewriting.find import CannotReplace, Request
 from exporter.ir.input_rounding import guarded
 from exporter.ir.network import Network, network
 from exporter.ir.primitives import indicator_product, ranks
@@ -37,25 +38,25 @@ class InRelu(Emitter):
         self, request: Request, policy: Policy, x: str, prefix: str, domain: tuple[float, float] | None
     ) -> None:
         super().__init__(request, x, prefix, "float32", policy.opset)
-        self.policy = policy
+        self.policy, self.profile = policy, PROFILES[policy.profile]
         if request.more:
             raise CannotReplace("it goes over several axes", "write it as one node for each axis, or --profile minmax")
-        low, high, bits = NARROW.get(request.dtype, (None, None, 24))
-        if domain is None and low is None:
+        integer = np.iinfo(request.dtype) if request.dtype.startswith(("int", "uint")) else None
+        limits = domain or ((float(integer.min), float(integer.max)) if integer and integer.bits < 32 else None)
+        if limits is None:
             raise CannotReplace(
                 f"the range of its {request.dtype} data is unknown",
                 "give --domain LO HI or --calibrate DATA.npz, or take --profile minmax, which needs none",
             )
-        lo, hi = domain or (float(low or 0), float(high or 0))
+        lo, hi = limits
         if lo == hi:
             lo, hi = lo - 1, hi + 1  # one value only
         try:
-            self.grid = Grid(lo, hi, policy.bits or bits)
+            self.grid = Grid(lo, hi, policy.bits or (min(integer.bits, 24) if integer else 24))
         except UserError as error:
-            raise CannotReplace(
-                str(error), "take another --domain or --bits, or --profile minmax, which needs none"
-            ) from None
-        if request.dtype.startswith(("int", "uint")) and self.grid.step > 1:
+            remedy = "take another --domain or --bits, or --profile minmax, which needs none"
+            raise CannotReplace(str(error), remedy) from None
+        if integer and self.grid.step > 1:
             raise CannotReplace(
                 f"whole numbers of [{lo:g}, {hi:g}] would be rounded to steps of {self.grid.step:g}",
                 "take more --bits (24 at most in float32), or --profile minmax, which takes them as they are",
@@ -78,9 +79,8 @@ class InRelu(Emitter):
                 values = self.back(self.cast(self.filled(out, 1), built.dtype, request.dtype), moved)
                 # rounding back to a narrower float moves a value no further than the grid did
                 error = (built.off_grid_error or 0.0) * (1 + (built.dtype != request.dtype))
-                became.append(
-                    f"{built.spec.construction} {self.policy.profile} {built.dtype}, depth {built.network.depth}"
-                )
+                kind = f"{built.spec.construction} {self.policy.profile} {built.dtype}"
+                became.append(f"{kind}, depth {built.network.depth}")
             if request.indices:
                 net, dtype = self.index_network
                 out = self.embedded(net, dtype, rows, "i_")
@@ -111,7 +111,7 @@ class InRelu(Emitter):
             x = vector(request.d, grid.low, grid.high)
             u = guarded(grid, x, MANTISSA[dtype])
             net = network(x, places(u, request, delta))
-            if structured_bits(net, grid.step).exact_in(dtype) and not PROFILES[self.policy.profile].merged:
+            if structured_bits(net, grid.step).exact_in(dtype) and not self.profile.merged:
                 return net, dtype
         raise UserError(
             f"indices of {request.d} entries at {grid.bits} bits would not be exact in profile {self.policy.profile}"
@@ -119,7 +119,7 @@ class InRelu(Emitter):
 
     def embedded(self, net: Network, dtype: DType, rows: str, part: str) -> str:
         """The nodes of a network between ours, under names of their own."""
-        made = PROFILES[self.policy.profile].write(net, dtype)
+        made = self.profile.write(net, dtype)
         names = {"x": self.cast(rows, self.request.dtype, dtype), "": ""}
 
         def name(old: str) -> str:

@@ -8,27 +8,39 @@ from typing import Any
 
 import onnx
 
-from exporter.frontends.rewriting.check import Compared
-from exporter.frontends.rewriting.find import Left
+from exporter.frontends.rewriting.find import Left, Request
 from exporter.problem.grid import at_most, shown
 
 FUSED = ", because onnxruntime fuses other nodes of the new file; equal bit for bit without those fusions"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replaced:
-    """A node that was replaced: what it was and became, and what the check found on its outputs."""
+@dataclass(frozen=True)
+class Compared:
+    """One tensor of both models: `equal` bit for bit (NaN equals NaN, 0 equals -0), or the largest difference."""
 
-    node: str
-    was: str
+    name: str
+    equal: bool
+    difference: float
+    fused: bool = False  # onnxruntime's own fusions make the difference: equal while the replaced tensors are outputs
+
+
+@dataclass(kw_only=True)
+class Replaced:
+    """A node that was replaced: what it was and became; the check adds what it found."""
+
+    request: Request
+    source: str  # the tensor that the node reads
     became: str
     nodes: int
-    error: float
-    rounding: float = 0.0  # a further error, as a part of the largest number
+    error: float  # how far a value may be off
+    rounding: float  # a further error, as a part of the largest number
     domain: tuple[float, float] | None = None
     seen: tuple[float, float] | None = None  # the range of the data in the check
-    ordered: bool = True  # in an order that the node promises
     outputs: list[Compared] = field(default_factory=list)
+
+    @property
+    def was(self) -> str:
+        return self.request.about()
 
     @property
     def left_range(self) -> bool:
@@ -38,6 +50,21 @@ class Replaced:
     def right(self) -> bool:
         """Equal, or as near as promised."""
         return not self.left_range and all(c.equal or c.difference <= self.error for c in self.outputs)
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = {name: value for name, value in vars(self).items() if name not in ("request", "source")}
+        fields["outputs"] = [asdict(each) for each in self.outputs]
+        return {"node": self.request.node, "was": self.was, **fields, "ordered": self.request.ordered}
+
+    def lines(self) -> list[str]:
+        out = [f"replaced {self.was}", f"    by {self.became}, {self.nodes} nodes{_told(self.outputs, self.error)}"]
+        if self.left_range and self.domain and self.seen:
+            seen, domain = (f"[{shown(lo)}, {shown(hi)}]" for lo, hi in (self.seen, self.domain))
+            out.append(
+                f"    in the check its data reaches {seen}, outside {domain}, and is clamped there: take a wider --domain, "
+                "--calibrate with data of yours, or --profile minmax"
+            )
+        return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +91,7 @@ class Rewritten:
         """The exit status: 1 if something is left or differs, 3 if nothing could be checked, else 0."""
         if self.left or not all(r.right for r in self.replaced):
             return 1
-        same = all(r.ordered and all(c.equal for c in r.outputs) for r in self.replaced)
+        same = all(r.request.ordered and all(c.equal for c in r.outputs) for r in self.replaced)
         if same and not all(c.equal or c.fused for c in self.outputs):
             return 1
         return 3 if self.unchecked else 0
@@ -75,37 +102,24 @@ class Rewritten:
 
     def as_dict(self) -> dict[str, Any]:
         found = {name: value for name, value in vars(self).items() if name != "model"}
-        lists: dict[str, list[Any]] = {name: getattr(self, name) for name in ("replaced", "left", "kept", "outputs")}
-        listed = {name: [asdict(each) for each in some] for name, some in lists.items()}
-        return found | listed | {"ok": self.ok, "status": self.status}
-
-    def _left(self) -> dict[tuple[str, str, str], list[str]]:
-        """The nodes that stay, by operator, reason and remedy."""
-        found: dict[tuple[str, str, str], list[str]] = {}
-        for each in self.left:
-            found.setdefault((each.op, each.reason, each.remedy), []).append(each.node)
-        return found
+        lists = {name: [asdict(each) for each in found[name]] for name in ("left", "kept", "outputs")}
+        replaced = [each.as_dict() for each in self.replaced]
+        return found | lists | {"replaced": replaced, "ok": self.ok, "status": self.status}
 
     def lines(self) -> list[str]:
         """The same for people."""
-        out = []
-        for r in self.replaced:
-            out.append(f"replaced {r.was}\n    by {r.became}, {r.nodes} nodes{_told(r.outputs, r.error)}")
-            if r.left_range and r.domain and r.seen:
-                (lo, hi), (least, most) = r.domain, r.seen
-                out.append(
-                    f"    in the check its data reaches [{shown(least)}, {shown(most)}], outside [{shown(lo)}, {shown(hi)}]"
-                    ", and is clamped there: take a wider --domain, --calibrate with data of yours, or --profile minmax"
-                )
-        for (op, reason, remedy), nodes in self._left().items():
+        out = [line for each in self.replaced for line in each.lines()]
+        alike: dict[tuple[str, str, str], list[str]] = {}
+        for each in self.left:
+            alike.setdefault((each.op, each.reason, each.remedy), []).append(each.node)
+        for (op, reason, remedy), nodes in alike.items():
             more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
             out.append(f"left {op} {', '.join(nodes[:3])}{more}: {reason}; {remedy}")
         out += [f"kept {each.op} {each.node}: {each.reason}; {each.remedy}" for each in self.kept]
         if self.opset[0] != self.opset[1]:
             out.append(f"opset raised from {self.opset[0]} to {self.opset[1]}, which the new nodes need")
-        out.append(
-            f"{len(self.replaced)} replaced, {len(self.left)} left, {self.nodes[0]} nodes became {self.nodes[1]}"
-        )
+        counts = f"{len(self.replaced)} replaced, {len(self.left)} left"
+        out.append(f"{counts}, {self.nodes[0]} nodes became {self.nodes[1]}")
         if self.checked:
             out += [f"output {c.name}{_told([c], 0.0)}{FUSED * c.fused}" for c in self.outputs]
             out.append(f"checked on {self.checked} inputs in onnxruntime")

@@ -1,6 +1,6 @@
 """TopK with its indices on rows [N, d], as nodes that compare numbers as they are: right on every number of the type.
 
-Three ways, of which `method` chooses one; d and k are constants:
+Three ways, of which `decide.method` chooses one; d and k are constants:
 
     rounds      ReduceMax and ArgMax, then the found entry is taken out; k times. For k up to 32.
     pairs       all pairs of the d entries are compared, which gives each entry its place. For short or few rows.
@@ -27,18 +27,6 @@ from exporter.ir.graph import Graph
 from exporter.ir.network import network
 from exporter.ir.trace import vector
 from exporter.passes.comparators import sorted_along
-
-ROUNDS = 32  # more rounds than these take longer than a sorting network
-PAIRS = 256  # entries whose pairs are compared, in any number of rows
-ALL_PAIRS = 2**19  # pairs of all rows together, where their number is known
-
-
-def method(d: int, k: int, reductions: bool, rows: int | None = None) -> str:
-    """The fastest of the three ways in onnxruntime; rounds only where ReduceMax and ArgMax may be written."""
-    if reductions and (k == 1 or (d > 64 and k <= min(ROUNDS, 3 + d * d // 6000))):
-        return "rounds"
-    few = rows is not None and rows * d * d <= ALL_PAIRS
-    return "pairs" if few or d <= max(PAIRS, k) else "threshold"
 
 
 class Rows:
