@@ -256,16 +256,17 @@ def _pool(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -
     pads = node.attributes.get_ints("pads", (0,) * 2 * len(ones))
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     windows = []
-    for i, sides in enumerate(zip(dims[2:], sizes, strides, dilations, pads, made[2:], strict=False)):
-        window = Taps(i + 2, *(n or 0 for n in sides))
+    lengths = zip(dims[2:], sizes, strides, dilations, pads, made[2:], strict=False)  # pads has two ends of each axis
+    for axis, (length, size, stride, dilation, before, count) in enumerate(lengths, 2):
+        window = Taps(axis, length or 0, size, stride, dilation, before, count=count or 0)
         if auto.startswith("SAME"):
             total = max(replace(window, before=0).after, 0)
             window = replace(window, before=total // 2 if auto == "SAME_UPPER" else -(-total // 2))
         if window.empty:
             raise CannotReplace("a window has no entry of the image", "mend the model: its padding is too wide")
         windows.append(window)
-    before = node.inputs[0].producer() if node.inputs[0] else None
-    positive = before is not None and before.op_type in ("Relu", "Sigmoid")
+    maker = node.inputs[0].producer() if node.inputs[0] else None
+    positive = maker is not None and maker.op_type in ("Relu", "Sigmoid")
     return Request(**about, axis=2, values=read_name(node.outputs[0]), windows=tuple(windows), positive=positive)
 
 

@@ -11,7 +11,7 @@ with zeros, which is the same after a Relu. Elsewhere the image is first continu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Taps:
     stride: int
     dilation: int
     before: int  # entries of padding
+    _: KW_ONLY
     count: int  # of windows
 
     @property
