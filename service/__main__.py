@@ -69,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             ws="none",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # nothing asks who the client is
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
             timeout_worker_healthcheck=SILENT_S,

@@ -56,6 +56,13 @@ class LoadedModel(LoadedFile):
     def d(self) -> int:
         return int(self.description["d"])
 
+    @cached_property
+    def row_bytes(self) -> int:
+        """The largest layer of one row."""
+        return (
+            max(self.d, int(self.description.get("run_width") or self.description["width"])) * self.grid.dtype.itemsize
+        )
+
     @property
     def exact(self) -> bool:
         """True for a construction that is right on every grid input."""

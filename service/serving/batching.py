@@ -1,236 +1,224 @@
-"""Dynamic batching: rows of concurrent requests share one onnxruntime call.
+"""Calls of models, and small requests that share them.
 
-Requests for one model queue up in its lane. The lane takes what is there (after an optional delay), up to the batch limit,
-round robin over the waiting requests, so that a request of a thousand vectors cannot hold back a request of one vector. A
-batch is never larger than what keeps its working set in cache. A call that is expected to be short runs in the event loop,
-where a thread would cost more than it saves; longer calls run in the pool while the loop goes on reading and writing. If a
-shared call fails, its requests are run again one by one: only the request that causes the failure fails.
+Small requests for the same statistics that arrive together are solved together, as one request with all their vectors. If a
+shared solution fails, or counting refutes an answer in it, every request is solved again alone: only the request that is
+the cause fails.
 
-Every request is answered exactly once, whatever goes wrong, and `failing` is set until a call succeeds.
+A solution is a series of steps; a step prepares one call of a model and makes the call. What is expected to be short is
+solved in the event loop, where a thread would cost more than it saves. Everything else is solved in a pool, where a request
+queues up again after each step, so that a request of a thousand vectors cannot hold back a request of ten.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from service.errors import ProblemError
 from service.models.registry import LoadedModel
-from service.process.metrics import ModelMetrics, note
+from service.process.metrics import FAILURES, ModelMetrics, note
 from service.process.settings import Settings
 from service.serving.admission import Gate
 from service.statistics.fed_grid import Floats
-from service.statistics.solve import Counted
+from service.statistics.solve import Answers, Counted, ModelCall, Models, RefutedError, Solving, solve
+from service.statistics.statistic import Statistic
+from service.statistics.vectors import Vectors
 
 log = logging.getLogger("service")
 # A call works on two layers at once: one is read while the next is written.
 LIVE_LAYERS = 2
-NO_ROWS = np.empty((0, 0), np.float32)
+STEP = 1 << 18  # numbers of a request that one step takes
 
 
-class Job:
-    """The rows of one request on their way through a lane: `taken` of them are in calls already, `done` are answered.
+class Wanted(NamedTuple):
+    """What is asked of vectors. Requests that ask for the same may share a call."""
 
-    The future is done once `counted` has the counts for all rows.
-    """
+    statistics: tuple[Statistic, ...]
+    models: Models
+    grid: bool
 
-    __slots__ = ("batch_rows", "counted", "done", "future", "inference_s", "queue_s", "queued", "rows", "taken")
-
-    counted: Counted
-    future: asyncio.Future[None]
-
-    def __init__(self, rows: Floats) -> None:
-        self.rows = rows
-        self.queued = time.perf_counter()
-        self.taken = self.done = self.batch_rows = 0
-        self.queue_s = self.inference_s = 0.0
+    def solving(self, vectors: Vectors) -> Solving:
+        return solve(vectors, self.statistics, self.models, self.grid, finite=True, step=STEP)
 
 
-Piece = tuple[Job, int, int]
-CallResult = tuple[Counted | Exception, float]
+class Waiting(NamedTuple):
+    """A small request that waits for a shared solution."""
+
+    vectors: Vectors
+    since: float
+    future: asyncio.Future[Answers]
 
 
-class Lane:
-    """The queue and the batches of one model."""
+class Batch(list[Waiting]):
+    """Requests that are solved together."""
 
-    def __init__(self, model: LoadedModel, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
-        self.model = model
-        self.metrics = ModelMetrics(model.name)
-        widest = max(model.d, int(model.description.get("run_width") or model.description["width"]))
-        row_bytes = widest * model.grid.dtype.itemsize * LIVE_LAYERS
-        self.limit = max(1, min(settings.max_batch, settings.cache_kib * 1024 // row_bytes))
-        self.inline_s = settings.inline_ms / 1000
-        self.slots = settings.inference_threads
-        self.gate = gate
-        self.pool = pool
-        self.queue: deque[Job] = deque()
-        self.running = 0
-        self.row_seconds = model.row_seconds
-        self.wakeup: asyncio.Handle | None = None
-        self.failing: Exception | None = None  # why the last call failed, if it did
+    rows = 0
 
-    async def run(self, rows: Floats) -> Job:
-        """The counts for `rows`. When the request is cancelled, rows that no call has taken leave the queue."""
-        loop = asyncio.get_running_loop()
-        job = Job(rows)
-        job.future = loop.create_future()
-        self.queue.append(job)
-        if self.wakeup is None and self.running < self.slots:
-            self.wakeup = loop.call_soon(self._pump)
+
+class Calls:
+    """The calls of models: cut to what the cache holds, timed, and shared by small requests."""
+
+    def __init__(self, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
+        self.settings, self.gate, self.pool = settings, gate, pool
+        self.free = asyncio.Semaphore(settings.inference_threads)  # threads for shared solutions
+        self.open: dict[Any, Batch] = {}  # shared solutions that have not begun
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.row_seconds: dict[LoadedModel, float] = {}
+        self.failing: dict[LoadedModel, Exception] = {}  # why the last call failed
+        self.meters: dict[str, ModelMetrics] = {}
+
+    def keep(self, models: set[LoadedModel]) -> None:
+        """Forget everything about other models."""
+        for known in (self.row_seconds, self.failing):
+            for model in known.keys() - models:
+                del known[model]
+
+    def meter(self, model: LoadedModel) -> ModelMetrics:
+        meter = self.meters.get(model.name)
+        if meter is None:
+            meter = self.meters[model.name] = ModelMetrics(model.name)
+        return meter
+
+    def is_short(self, model: LoadedModel, rows: int) -> bool:
+        """Whether a model is expected to take rows in less time than a call in the event loop may take."""
+        return rows * self.row_seconds.get(model, model.row_seconds) < self.settings.inline_ms / 1000
+
+    def run(self, model: LoadedModel, rows: Floats, made: list[tuple[LoadedModel, int, float]]) -> Counted:
+        """What a model and its counting say of rows, in calls that fit into the cache. In any thread."""
+        limit = max(1, min(self.settings.max_batch, self.settings.cache_kib * 1024 // (model.row_bytes * LIVE_LAYERS)))
+        parts = []
+        for at in range(0, len(rows), limit):
+            part, started = rows[at : at + limit], time.perf_counter()
+            try:
+                parts.append(model.run(part))
+            except Exception as error:
+                self.failing[model] = error
+                FAILURES.labels(model.name).inc()
+                log.error("a call failed", extra={"fields": {"model": model.name, "error": repr(error)[:300]}})
+                raise
+            made.append((model, len(part), time.perf_counter() - started))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def at_once(self, wanted: Wanted, vectors: Vectors) -> Answers:
+        """The answers, every call made in the event loop."""
+        run = Run(self, wanted.solving(vectors))
+        while (answers := run.step()) is None:
+            pass
+        return self._noted(run, answers)
+
+    async def in_turns(self, wanted: Wanted, vectors: Vectors) -> Answers:
+        """The answers by steps in the pool, between which others have their turn."""
+        run, loop = Run(self, wanted.solving(vectors)), asyncio.get_running_loop()
+        while (answers := await loop.run_in_executor(self.pool, run.step)) is None:
+            pass
+        return self._noted(run, answers)
+
+    async def shared(self, wanted: Wanted, vectors: Vectors, model: LoadedModel) -> Answers:
+        """The answers to a small request, in calls that others take part in."""
+        key = wanted, vectors.flat.dtype
+        batch = self.open.get(key)
+        if batch is None:
+            batch = self.open[key] = Batch()
+            task = asyncio.create_task(self._share(key, batch, model))  # begins when all that came with it are here
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        one = Waiting(vectors, time.perf_counter(), asyncio.get_running_loop().create_future())
+        batch.append(one)
+        batch.rows += len(vectors) * len(wanted.statistics)
+        if batch.rows >= self.settings.max_batch:
+            self._close(key, batch)
+        return await one.future
+
+    def _close(self, key: Any, batch: Batch) -> None:
+        """Nobody joins any more."""
+        if self.open.get(key) is batch:
+            del self.open[key]
+
+    async def _share(self, key: tuple[Wanted, Any], batch: Batch, model: LoadedModel) -> None:
+        """Answer the requests of a batch, whatever goes wrong."""
+        wanted, short = key[0], self.is_short(model, batch.rows)
+        async with contextlib.nullcontext() if short else self.free:  # others join until a thread is free
+            self._close(key, batch)
+            asked = [each for each in batch if not each.future.done()]
+            if asked and not await self._tell(wanted, asked, short):
+                for each in asked:
+                    await self._tell(wanted, [each], short)
+
+    async def _tell(self, wanted: Wanted, batch: list[Waiting], short: bool) -> bool:
+        """Answer requests together; False where each has to be answered alone."""
+        began, alone = time.perf_counter(), len(batch) == 1
         try:
-            await job.future
-        finally:
-            self._drop(job)
-        job.rows = NO_ROWS  # the request keeps the job, and its memory is counted without the rows
-        return job
+            together = batch[0].vectors if alone else Vectors.joined([each.vectors for each in batch])
+            answers = self.at_once(wanted, together) if short else await self.in_turns(wanted, together)
+        except Exception as error:
+            if alone and not batch[0].future.done():
+                batch[0].future.set_exception(error)
+            return alone
+        if answers.refuted and not alone:
+            return False
+        start = 0
+        for each in batch:
+            stop = start + len(each.vectors)
+            part = answers if alone else self._part(wanted, each.vectors, answers, slice(start, stop))
+            part.queue_s = began - each.since
+            for model in part.answered:
+                note(self.meter(model).queue, part.queue_s)
+            if not each.future.done():
+                each.future.set_result(part)
+            start = stop
+        return True
 
-    def run_now(self, rows: Floats) -> Job | None:
-        """The counts for `rows` at once, in a call in the event loop; None where others wait or the call is long."""
-        count = len(rows)
-        if self.queue or self.running or count > self.limit or not self._is_short(count):
-            return None
-        job = Job(NO_ROWS)
-        try:
-            job.counted = self.model.run(rows)
-        except Exception:  # the lane runs it again, and tells
-            return None
-        job.inference_s, job.batch_rows = time.perf_counter() - job.queued, count
-        self._note_call(count, job.inference_s)
-        return job
-
-    def _note_call(self, count: int, seconds: float) -> None:
-        self.failing = None
-        # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
-        self.row_seconds = self.gate.row_seconds = min(seconds / count, self.row_seconds * 1.01)
-        note(self.metrics.batch_rows, count)
-        note(self.metrics.inference, seconds)
-
-    def _is_short(self, rows: int) -> bool:
-        return rows * self.row_seconds < self.inline_s
-
-    def _drop(self, job: Job) -> None:
-        """Take the rows of a job that still wait out of the queue."""
-        if job.taken < len(job.rows):
-            job.taken = len(job.rows)
-            self.queue.remove(job)
-
-    def _pump(self) -> None:
-        """Start as many calls as there are free slots; a short call is made at once."""
-        self.wakeup = None
-        loop = asyncio.get_running_loop()
-        while self.queue and self.running < self.slots:
-            pieces = self._take()
-            count = sum(stop - start for _, start, stop in pieces)
-            if self.running or not self._is_short(count):
-                self._start(loop, pieces)
-                continue
-            self._finish(pieces, self._call(pieces))
-            if self.queue:
-                self.wakeup = loop.call_soon(self._pump)
-                return
-
-    def _start(self, loop: asyncio.AbstractEventLoop, pieces: list[Piece]) -> None:
-        """A call in the pool."""
-
-        def call() -> None:
-            loop.call_soon_threadsafe(self._take_in, pieces, self._call(pieces))
-
-        self.running += 1
-        try:
-            self.pool.submit(call)
-        except RuntimeError as error:  # there is no thread to be had
-            self.running -= 1
-            self._give_up(pieces, error)
-
-    def _take_in(self, pieces: list[Piece], result: CallResult) -> None:
-        """The result of a call in the pool; then the lane goes on."""
-        self.running -= 1
-        self._finish(pieces, result)
-        if self.queue and self.wakeup is None:
-            self._pump()
-
-    def _take(self) -> list[Piece]:
-        """Rows for one call, round robin over the requests that wait."""
-        pieces: list[Piece] = []
-        room = self.limit
-        for others in range(len(self.queue), 0, -1):
-            job = self.queue[0]
-            start = job.taken
-            stop = min(len(job.rows), start + max(1, room // others))
-            pieces.append((job, start, stop))
-            job.taken = stop
-            if stop < len(job.rows):
-                self.queue.rotate(-1)
-            else:
-                self.queue.popleft()
-            room -= stop - start
-            if not room:
-                break
-        now = time.perf_counter()
-        for job, _, _ in pieces:
-            job.queue_s = max(job.queue_s, now - job.queued)
-        return pieces
-
-    def _call(self, pieces: list[Piece]) -> CallResult:
-        """One onnxruntime call for the whole batch: its counts, or why there are none."""
-        try:
-            parts = [job.rows[start:stop] for job, start, stop in pieces]
-            started = time.perf_counter()
-            counted = self.model.run(parts[0] if len(parts) == 1 else np.concatenate(parts))
-            return counted, time.perf_counter() - started
-        except Exception as error:  # whatever is raised is a failure of this call, never of the lane
-            return error, 0.0
-
-    def _finish(self, pieces: list[Piece], result: CallResult) -> None:
-        """Hand every request its part of the counts, or sort out a failure."""
-        counted, seconds = result
-        if isinstance(counted, Exception):
-            self._failed(pieces, counted)
-            return
-        count = len(counted)
-        self._note_call(count, seconds)
-        at = 0
-        for job, start, stop in pieces:
-            job.inference_s += seconds
-            job.batch_rows = max(job.batch_rows, count)
-            self._deliver(job, start, counted[at : at + stop - start])
-            at += stop - start
-
-    def _deliver(self, job: Job, start: int, counted: Counted) -> None:
-        """The counts for the rows of a job from `start` on; the job is woken when it has all."""
-        whole, count = len(job.rows), len(counted)
-        job.done += count
-        if count < whole:
-            if job.done == count:
-                job.counted = np.empty((whole, counted.shape[1]), counted.dtype)
-            job.counted[start : start + count] = counted
+    def _part(self, wanted: Wanted, vectors: Vectors, answers: Answers, which: slice) -> Answers:
+        """The answers to one request of several that were solved together."""
+        if len(answers.answered) == 1:
+            answered = dict.fromkeys(answers.answered, len(vectors))
         else:
-            job.counted = counted
-        if job.done == whole:
-            note(self.metrics.queue, job.queue_s)
-            if not job.future.done():
-                job.future.set_result(None)
+            lengths = vectors.lengths.tolist()
+            uses = [wanted.models.choose(n, each.target(n)) for n in lengths for each in wanted.statistics]
+            answered = Counter(use.model for use in uses)
+        bounds = answers.bounds and [each[which] for each in answers.bounds]
+        part = Answers([each[which] for each in answers.values], bounds, answered)
+        part.inference_s, part.batch_size = answers.inference_s, answers.batch_size
+        return part
 
-    def _failed(self, pieces: list[Piece], error: Exception) -> None:
-        """Sort out a failure that was shared by running every request on its own."""
-        if len(pieces) == 1:
-            self._give_up(pieces, error)
-            return
-        note(self.metrics.failures, 1)
-        loop = asyncio.get_running_loop()
-        for piece in pieces:
-            self._start(loop, [piece])
+    def _noted(self, run: Run, answers: Answers) -> Answers:
+        """The answers with the figures of their calls, which the metrics are told as well."""
+        for model, rows, seconds in run.made:
+            self.failing.pop(model, None)
+            # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
+            best = self.row_seconds.get(model, model.row_seconds) * 1.01
+            self.row_seconds[model] = self.gate.row_seconds = min(seconds / rows, best)
+            meter = self.meter(model)
+            note(meter.batch_rows, rows)
+            note(meter.inference, seconds)
+            answers.inference_s += seconds
+            answers.batch_size = max(answers.batch_size, rows)
+        return answers
 
-    def _give_up(self, pieces: list[Piece], error: Exception) -> None:
-        """Tell the requests of a call why there is no answer. Their rows that still wait are not run any more."""
-        note(self.metrics.failures, 1)
-        self.failing = error
-        log.error("a call failed", extra={"fields": {"model": self.model.name, "error": repr(error)[:300]}})
-        for job, _, _ in pieces:
-            self._drop(job)
-            if not job.future.done():
-                job.future.set_exception(error)
+
+class Run:
+    """A solution under way, and its calls: model, rows, seconds."""
+
+    def __init__(self, calls: Calls, solving: Solving) -> None:
+        self.calls, self.solving = calls, solving
+        self.counted: Any = None
+        self.made: list[tuple[LoadedModel, int, float]] = []
+
+    def step(self) -> Answers | None:
+        """Make the next call; the answers, once none is left. In any thread."""
+        try:
+            call: ModelCall = self.solving.send(self.counted)
+        except StopIteration as end:
+            answers: Answers = end.value
+            return answers
+        except RefutedError as error:
+            raise ProblemError(500, str(error), vector=error.vector) from None
+        self.counted = self.calls.run(call.model, call.rows, self.made)
+        return None

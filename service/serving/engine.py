@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 from threading import Barrier
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,15 +25,15 @@ from service.process.metrics import note, settle
 from service.process.peers import Peers
 from service.process.settings import Settings
 from service.serving.admission import Gate, Memory
-from service.serving.batching import Lane
+from service.serving.batching import STEP, Calls, Wanted
 from service.serving.bodies import Answer, Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
-from service.statistics.solve import FED, Answers, Counted, ModelCall, RefutedError, Solving, Use, solve
+from service.statistics.solve import Answers, Models, Part, Use
 from service.statistics.statistic import Statistic
-from service.statistics.vectors import HELD, Vectors
+from service.statistics.vectors import Vectors
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
@@ -47,8 +47,11 @@ ANSWER = 96  # bytes of an answer, as a number and as text
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
 
 
-@dataclass(frozen=True)
-class Choice:
+MOST_PLANS = 1 << 12  # that are remembered
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Models):
     """How models are chosen for a request: by name, by construction, or freely. Up to the length `reach` a model that is
     missing can be built."""
 
@@ -56,6 +59,16 @@ class Choice:
     reach: int = 0
     name: str | None = None
     construction: str | None = None
+    plans: dict[Any, list[Part]] = field(default_factory=dict)
+
+    def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Part]:
+        found = self.plans.get((n, statistics))
+        if found is None:
+            found = super().plan(n, statistics)
+            if len(self.plans) >= MOST_PLANS:
+                self.plans.clear()
+            self.plans[n, statistics] = found
+        return found
 
     def choose(self, n: int, target: Target) -> Use:
         """The model for a target of n values."""
@@ -86,7 +99,6 @@ class Engine:
     peers: Peers = field(default_factory=Peers)
     reach: int = 0  # up to this length, models that are missing can be built
     loading: str = ""  # what is being loaded, as long as not all models are
-    lanes: dict[LoadedModel, Lane] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
@@ -98,15 +110,14 @@ class Engine:
         self.pool = _pool(self.settings.inference_threads, "inference")
         self.helpers = _pool(2, "prepare")
         self.background = _pool(1, "background")  # reloads and hashing: requests never wait for them
+        self.calls = Calls(self.settings, self.gate, self.pool)
         self.reloading = asyncio.Lock()  # one reload at a time, so that an older one never replaces a newer one
         self.use(self.registry)
 
     def use(self, registry: Registry) -> None:
-        """Serve this snapshot from now on; requests under way keep the lanes that they hold."""
-        self.lanes = {
-            model: self.lanes.get(model) or Lane(model, self.settings, self.gate, self.pool)
-            for model in registry.models.values()
-        }
+        """Serve this snapshot from now on; requests under way keep the models that they hold."""
+        self.calls.keep(set(registry.models.values()))
+        self.choices: dict[tuple[str | None, ...], Choice] = {}
         self.registry = registry
 
     def close(self) -> None:
@@ -128,47 +139,36 @@ class Engine:
                 raise _placed_error(error, question) from None
 
     async def _answer(self, question: Question) -> Answer:
-        """The answer by models in their lanes.
-
-        A small request is answered without leaving its handler, one in each turn of the event loop: requests that follow in
-        the same turn share calls. A large request is prepared in a thread.
-        """
-        started, vectors, statistics = time.perf_counter(), question.vectors, question.options.statistics
+        """A small request is answered without leaving its handler, one in each turn of the event loop; those that follow in
+        the same turn share calls. A large request is answered step by step in a pool."""
+        started, vectors, options = time.perf_counter(), question.vectors, question.options
         if vectors is None:
             return self._placed(question, Answers([]), started)
-        choice = Choice(self.registry, self.reach, question.options.model, question.options.construction)
-        numbers, needed = _size(vectors, statistics, choice)
-        if numbers <= SMALL and not self.turn_taken:
+        choice = self._choice(options.model, options.construction)
+        wanted = Wanted(options.statistics, choice, options.grid)
+        model, work, needed = _size(vectors, wanted)
+        short = (
+            model is not None and work <= SMALL and self.calls.is_short(model, len(vectors) * len(wanted.statistics))
+        )
+        if short and not self.turn_taken:
             self.turn_taken = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-            found = self._at_once(_solve(vectors, statistics, choice, question.options.grid))
-            if found is not None:
-                return self._placed(question, found, started)
-        job, queue_s, inference_s, batch_size = None, 0.0, 0.0, 0
-        with self.gate.admit(len(vectors) * len(statistics)), self.memory.hold(needed):
-            solving = _solve(vectors, statistics, choice, question.options.grid)
-            while True:
-                counted = None if job is None else job.counted
-                step = _step(solving, counted) if numbers <= SMALL else await self.in_thread(_step, solving, counted)
-                if isinstance(step, Answers):
-                    break
-                job = await self.lane(step.model).run(step.rows)
-                queue_s, inference_s = max(queue_s, job.queue_s), inference_s + job.inference_s
-                batch_size = max(batch_size, job.batch_rows)
-        step.queue_s, step.inference_s, step.batch_size = queue_s, inference_s, batch_size
-        return self._placed(question, step, started)
+            return self._placed(question, self.calls.at_once(wanted, vectors), started)
+        with self.gate.admit(len(vectors) * len(wanted.statistics)), self.memory.hold(needed):
+            if model is not None and work <= SMALL:
+                found = await self.calls.shared(wanted, vectors, model)
+            else:
+                found = await self.calls.in_turns(wanted, vectors)
+        return self._placed(question, found, started)
 
-    def _at_once(self, solving: Solving) -> Answers | None:
-        """The answer by calls in the event loop; None where a model is busy or its call takes long."""
-        counted, inference_s, batch_size = None, 0.0, 0
-        while not isinstance(step := _step(solving, counted), Answers):
-            job = self.lane(step.model).run_now(step.rows)
-            if job is None:
-                return None
-            counted, inference_s = job.counted, inference_s + job.inference_s
-            batch_size = max(batch_size, job.batch_rows)
-        step.inference_s, step.batch_size = inference_s, batch_size
-        return step
+    def _choice(self, name: str | None, construction: str | None) -> Choice:
+        """Choices are kept as long as the snapshot, with their plans; those that name what does not exist are not."""
+        choice = self.choices.get((name, construction))
+        if choice is None:
+            choice = Choice(self.registry, self.reach, name, construction)
+            if construction is None and (name is None or name in self.registry.models):
+                self.choices[name, construction] = choice
+        return choice
 
     def _end_turn(self) -> None:
         self.turn_taken = False
@@ -177,9 +177,9 @@ class Engine:
         """What was found, at the places of the request; the metrics are told which models answered."""
         options, count = question.options, question.count
         for model, answered in found.answered.items():
-            note(self.lane(model).metrics.vectors, answered)
+            note(self.calls.meter(model).vectors, answered)
         for model, refuted in found.refuted.items():
-            note(self.lane(model).metrics.misses, refuted)
+            note(self.calls.meter(model).misses, refuted)
             log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": refuted}})
         columns, bounds = found.values or [np.full(count, np.nan)] * len(options.statistics), found.bounds
         if question.places is not None and found.values:
@@ -194,11 +194,6 @@ class Engine:
             found,
             question,
         )
-
-    def lane(self, model: LoadedModel) -> Lane:
-        """The lane of a model; a model that was just unloaded gets another for the requests that still hold it."""
-        lane = self.lanes.get(model)
-        return lane if lane is not None else Lane(model, self.settings, self.gate, self.pool)
 
     @property
     def limits(self) -> BodyLimits:
@@ -245,12 +240,14 @@ class Engine:
             return "The service is shutting down."
         if self.loading or not self.registry.everything:
             return self.unready
-        for model, lane in list(self.lanes.items()):
-            if lane.failing is None or only not in (None, model):
+        for model in list(self.calls.failing):
+            if only not in (None, model):
                 continue
+            row = np.full((1, model.d), model.grid.low, model.grid.dtype)
             try:
                 async with asyncio.timeout(TRIAL_S):
-                    await lane.run(np.full((1, model.d), model.grid.low, model.grid.dtype))
+                    await asyncio.get_running_loop().run_in_executor(self.pool, self.calls.run, model, row, [])
+                self.calls.failing.pop(model, None)
             except TimeoutError:
                 return f"{model.name} failed, and gives no answer now."
             except Exception as error:
@@ -273,33 +270,23 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-def _size(vectors: Vectors, statistics: Sequence[Statistic], choice: Choice) -> tuple[int, int]:
-    """The work of a request in numbers, and about the bytes that it holds at a time: its own numbers, a part of them as
-    ordered integers, rows of d for the model, and answers.
+def _size(vectors: Vectors, wanted: Wanted) -> tuple[LoadedModel | None, int, int]:
+    """The model of the longest vector, the work of a request in numbers, and about the bytes that a request holds at a time:
+    its own numbers, a part of them as ordered integers, rows for the model, and answers.
 
-    The model for the longest vector tells d; where there is none, the error is told later, with its place.
+    Where there is no model, the error is told later, with its place.
     """
     count, longest = len(vectors), vectors.fixed or int(vectors.lengths.max())
+    model: LoadedModel | None = None
     d = longest
-    for statistic in (statistics[0], statistics[-1])[: len(statistics)]:
-        with contextlib.suppress(ProblemError, ValueError):
-            d = max(d, choice.choose(longest, statistic.target(longest)).model.d)
-    rows = count * len(statistics)
-    prepared = min(vectors.flat.size, max(HELD, longest))
-    fed = min(2 * count * d, max(FED, 2 * d))
+    with contextlib.suppress(ProblemError, ValueError):
+        model = max((part.model for part in wanted.models.plan(longest, wanted.statistics)), key=lambda each: each.d)
+        d = max(d, model.d)
+    rows = count * len(wanted.statistics)
+    prepared = min(vectors.flat.size, max(STEP, longest))
+    fed = min(2 * count * d, max(4 * STEP, 2 * d))
     needed = 2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * rows
-    return vectors.flat.size + (d + VECTOR) * rows, int(needed)
-
-
-def _step(solving: Solving, counted: Counted | None) -> ModelCall | Answers:
-    """The next call of a model that an answer needs, or the answer."""
-    try:
-        return solving.send(cast(Any, counted))
-    except StopIteration as end:
-        answers: Answers = end.value
-        return answers
-    except RefutedError as error:
-        raise ProblemError(500, str(error), vector=error.vector) from None
+    return model, vectors.flat.size + (d + VECTOR) * rows, int(needed)
 
 
 def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any:
@@ -310,17 +297,6 @@ def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any
         whole = np.full(count, absent, np.result_type(values.dtype, np.float32))
     whole[places] = values
     return whole
-
-
-def _solve(vectors: Vectors, statistics: Sequence[Statistic], choice: Choice, grid: bool) -> Solving:
-    """`solve` for vectors whose numbers may be infinite, which is refused."""
-    flat = vectors.flat
-    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        at = int(np.argmin(np.isfinite(flat)))
-        vector = int(np.searchsorted(vectors.starts, at, "right")) - 1
-        index = at - int(vectors.starts[vector])
-        raise BadInputError(f"{flat[at]} is not a finite number.", vector=vector, index=index)
-    return (yield from solve(vectors, statistics, choice, grid))
 
 
 def _placed_error(error: ProblemError, question: Question) -> ProblemError:

@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 from http import HTTPStatus
+from typing import Any, cast
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -23,6 +24,7 @@ log = logging.getLogger("service")
 Fields = list[tuple[bytes, bytes]]
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 SOON = 0.02  # seconds
+LOOK_S = 0.25  # between two looks after requests that take too long
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/", "/docs"})
 OPEN_FILES = "/page/"  # what the page is made of; what it shows is asked for with the key
 NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -41,7 +43,20 @@ class Exchanges:
         self.log_requests = log.isEnabledFor(logging.INFO)
         self.meters: dict[tuple[str, int], tuple[metrics.Record, metrics.Record]] = {}
         self.ended: list[Exchange] = []
+        self.under_way: set[Exchange] = set()
+        self.looks = False  # whether it is looked after those under way
         engine.record = self.record
+
+    def look(self) -> None:
+        """Cancel the requests whose time is over. One timer for all of them costs less than one each."""
+        limit = time.perf_counter() - self.settings.timeout_s
+        for exchange in self.under_way:
+            if exchange.started < limit and not exchange.late:
+                exchange.late = True
+                exchange.task.cancel()
+        self.looks = bool(self.under_way)
+        if self.looks:
+            asyncio.get_running_loop().call_later(min(LOOK_S, self.settings.timeout_s / 8), self.look)
 
     def record(self) -> None:
         """Count and log the exchanges that ended since the last time."""
@@ -62,8 +77,10 @@ class Exchange:
     """One request, from its head to the line in the log."""
 
     __slots__ = (
-        "headers", "held", "id", "method", "path", "query", "route", "seconds", "shared", "started", "status",
+        "headers", "held", "id", "late", "method", "path", "query", "route", "seconds", "shared", "started", "status",
+        "task",
     )  # fmt: skip
+    task: asyncio.Task[Any]
 
     def __init__(self, shared: Exchanges, scope: Scope | None = None, route: str = UNKNOWN) -> None:
         self.started = time.perf_counter()
@@ -71,6 +88,7 @@ class Exchange:
         self.route = route
         self.seconds = 0.0
         self.status = self.held = 0
+        self.late = False
         self.method, self.path, self.query = "", "", b""
         self.headers: dict[bytes, bytes] = {}
         if scope is not None:
@@ -103,6 +121,18 @@ class Exchange:
             error.headers["Connection"] = "close"
             raise
         self.held += more
+
+    def begin(self) -> None:
+        """The time of the request is limited from now on, until it is finished."""
+        self.task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.shared.under_way.add(self)
+        if not self.shared.looks:
+            self.shared.look()
+
+    def finish(self) -> None:
+        self.shared.under_way.discard(self)
+        if self.late:
+            self.task.uncancel()
 
     def release(self) -> None:
         """The body is not needed any more."""

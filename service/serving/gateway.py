@@ -152,18 +152,20 @@ async def within_time(
     exchange: Exchange, receive: Receive, answer: Callable[[Exchange, Body], Awaitable[Result]]
 ) -> Result:
     """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
-    seconds = exchange.shared.settings.timeout_s
     body: Body | None = None
+    exchange.begin()
     try:
-        async with asyncio.timeout(seconds):
-            body = await _read_body(exchange, receive)
-            return await answer(exchange, body)
-    except TimeoutError:
+        body = await _read_body(exchange, receive)
+        return await answer(exchange, body)
+    except asyncio.CancelledError:
+        if not exchange.late:
+            raise
         if body is None:
             raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
-        raise ProblemError(504, f"No answer within {seconds:g} s.") from None
+        raise ProblemError(504, f"No answer within {exchange.shared.settings.timeout_s:g} s.") from None
     finally:
         exchange.release()
+        exchange.finish()
 
 
 async def with_body(request: Request, answer: Callable[[Request, Body], Awaitable[Result]]) -> Result:

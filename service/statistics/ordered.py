@@ -17,13 +17,16 @@ from service.statistics.vectors import Numbers, Places, Vectors
 Ints = npt.NDArray[np.integer[Any]]
 SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 UNSIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+# the largest float as an ordered integer
+FINITE = {kind.itemsize: int(np.array(np.finfo(kind).max).view(SIGNED[kind.itemsize])) for kind in map(np.dtype, "fd")}
 _LEAST: dict[int, Any] = {4: np.int32(-(2**31)), 8: np.int64(-(2**63))}
 
 
 def _mirrored(integers: Ints) -> Ints:
     """From bits to order, and back: the map is its own inverse, except that -0.0 becomes 0.0."""
-    negative = integers < 0
-    return np.where(negative, _LEAST[integers.itemsize] - integers, integers) if negative.any() else integers
+    if not integers.size or integers.min() >= 0:
+        return integers
+    return np.where(integers < 0, _LEAST[integers.itemsize] - integers, integers)
 
 
 def to_ordered(values: Numbers) -> Ints:
@@ -54,6 +57,16 @@ class Ordered:
         self.above = (self.ordered - self.spread(self.smallest)).view(UNSIGNED[flat.itemsize])
         self.largest = self.reduce(np.maximum, self.above)  # above the smallest
         self._grid: dict[int, tuple[Ints, Any]] = {}
+
+    def not_finite(self) -> int | None:
+        """The place of the first infinity or NaN: they are beyond all other floats."""
+        dtype = self.vectors.flat.dtype
+        if dtype.kind != "f":
+            return None
+        top = FINITE[dtype.itemsize]
+        if self.smallest.min() >= -top and self._plus(self.largest).max() <= top:
+            return None
+        return int(np.argmin(np.isfinite(self.vectors.flat)))
 
     def take(self, chosen: Places) -> Ordered:
         """Some of the vectors."""
@@ -138,9 +151,10 @@ class Ordered:
                 rank = ranks - 1 - int(np.count_nonzero(whole < number))
                 bucket = np.sort(bucket)[[min(max(rank, 0), len(bucket) - 1)]]
             return bucket if len(bucket) else self.smallest
-        sizes = self.reduce(np.add, inside, np.int64)
-        if (sizes == 1).all():
+        at, starts = np.flatnonzero(inside), self.vectors.starts
+        if len(at) == len(starts) and ((at >= starts) & (at < starts + self.lengths)).all():  # one of each vector
             return bucket
+        sizes = self.reduce(np.add, inside, np.int64)
         before = self.reduce(np.add, whole < spread, np.int64)
         rank = np.clip(ranks - 1 - before, 0, np.maximum(sizes - 1, 0))  # as it is, where the value is right
         owner = np.repeat(np.arange(len(sizes)), sizes)

@@ -10,7 +10,7 @@ which is all that the network itself says, with a bound on the width of the buck
 
 `solve` is a generator. It yields calls of models and is sent their results, so that the caller decides how a model is run:
 the service in batches shared with other requests, a table in a session of its own (`run`). The memory of `solve` is
-bounded by HELD and FED, or by one vector.
+bounded by the numbers of a `step`, or by one vector.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from service.statistics.layout import Target
 from service.statistics.ordered import Ordered, from_ordered
 from service.statistics.padding import Padding
 from service.statistics.statistic import Statistic
-from service.statistics.vectors import Counts, Numbers, Places, Vectors
+from service.statistics.vectors import HELD, Counts, Numbers, Places, Vectors
 
-FED = 1 << 22  # numbers of padded rows that are fed at a time
+PADDED = 4  # times as many numbers of padded rows as of vectors may be fed at a time
 ROUNDED = 4 * float(np.finfo(np.float64).eps)  # of the largest entry, where two numbers are mixed
 
 
@@ -56,14 +56,28 @@ class Use(NamedTuple):
     padding: Padding
 
 
-class Models(Protocol):
+class Models:
     """How models are chosen."""
 
-    def choose(self, n: int, target: Target) -> Use: ...
+    def choose(self, n: int, target: Target) -> Use:
+        raise NotImplementedError
 
     def instead(self, n: int, target: Target, failed: Any) -> Use | None:
         """Another model, after an answer of this one was refuted; None where there is none."""
-        ...
+        raise NotImplementedError
+
+    def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Part]:
+        """How statistics of n values are found: those that mix the same ranks together."""
+        same: dict[tuple[int, int], list[tuple[int, Statistic, Target]]] = {}
+        for number, statistic in enumerate(statistics):
+            target = statistic.target(n)
+            same.setdefault((target.low, target.high), []).append((number, statistic, target))
+        parts = []
+        for own in same.values():
+            target, wants = own[0][2], [(number, statistic, each.weight) for number, statistic, each in own]
+            use = self.choose(n, target)
+            parts.append(Part(use.model, use.padding.rows, *_spots(target, use.padding), wants))
+        return parts
 
 
 class ModelCall(NamedTuple):
@@ -114,15 +128,29 @@ def run(solving: Solving, model: Callable[[ModelCall], Counted]) -> Answers:
         counted = model(call)
 
 
-def solve(vectors: Vectors, statistics: Sequence[Statistic], models: Models, grid: bool = False) -> Solving:
-    """Each statistic of each vector, as numpy has it for the same numbers and type; or `grid` numbers with bounds."""
+def solve(
+    vectors: Vectors,
+    statistics: Sequence[Statistic],
+    models: Models,
+    grid: bool = False,
+    finite: bool = False,
+    step: int = HELD,
+) -> Solving:
+    """Each statistic of each vector, as numpy has it for the same numbers and type; or `grid` numbers with bounds.
+
+    `finite` refuses NaN and infinities; without it the vectors hold no NaN. `step` numbers are prepared at a time.
+    """
     dtype, count = vectors.flat.dtype, len(vectors)
     answer = Answers([np.empty(count, each.dtype(dtype)) for each in statistics])
     if grid:
         answer.bounds = [np.empty(count) for _ in statistics]
-    for places, some in vectors.chunks():
+    for places, some in vectors.chunks(step):
         ordered = Ordered(some)
-        for group in groups(some, statistics, models, places):
+        if finite and (at := ordered.not_finite()) is not None:
+            vector = int(np.searchsorted(some.starts, at, "right")) - 1
+            index = at - int(some.starts[vector])
+            raise BadInputError(f"{some.flat[at]} is not a finite number.", vector=int(places[vector]), index=index)
+        for group in groups(some, statistics, models, places, step):
             yield from _find(ordered, group, dtype, models, answer)
         if not grid and dtype.kind == "f":
             _corners(some, places, statistics, answer)
@@ -139,18 +167,28 @@ class Spots(NamedTuple):
     ends: Any
 
 
-@dataclass(eq=False, slots=True)
-class Group:
-    """Vectors that go through one model for the same ranks; `rows` are fed for each. `wants` has the number of each
-    statistic, the statistic, and the weight of the upper rank."""
+class Part(NamedTuple):
+    """Statistics of vectors that a model finds in `rows` rows a vector. `wants` has the number of each statistic, the
+    statistic, and the weight of the upper rank."""
 
     model: Any
     rows: int
-    chosen: Places
-    places: Places  # in the request
     low: Spots
     high: Spots
     wants: list[tuple[int, Statistic, Any]]
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Vectors that go through one model for the same statistics."""
+
+    model: Any
+    rows: int
+    low: Spots
+    high: Spots
+    wants: list[tuple[int, Statistic, Any]]
+    chosen: Places
+    places: Places  # in the request
 
     @property
     def two(self) -> bool:
@@ -168,7 +206,7 @@ class Group:
 
         low, high = (Spots(*map(part, spots)) for spots in (self.low, self.high))
         wants = [(number, statistic, part(weights)) for number, statistic, weights in self.wants]
-        return Group(self.model, self.rows, self.chosen[chosen], self.places[chosen], low, high, wants)
+        return Group(self.model, self.rows, low, high, wants, self.chosen[chosen], self.places[chosen])
 
 
 def _spots(target: Target, padding: Padding) -> tuple[Spots, Spots]:
@@ -176,53 +214,53 @@ def _spots(target: Target, padding: Padding) -> tuple[Spots, Spots]:
     return Spots(target.low, low.lowest, low.column, low.end), Spots(target.high, high.lowest, high.column, high.end)
 
 
-def groups(vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places) -> Iterator[Group]:
-    """What is to be run: statistics of the same ranks together, vectors of one model together."""
-    lengths, everyone = vectors.lengths, places - places[0]
-    occurring, each = [vectors.fixed], None
-    if not vectors.fixed:
-        distinct, each = np.unique(lengths, return_inverse=True)
-        occurring = distinct.tolist()
-    wanted: dict[tuple[tuple[int, int], ...], list[tuple[int, list[Target]]]] = {}
-    for number, statistic in enumerate(statistics):
-        targets = [_target(statistic, n, lengths, places) for n in occurring]
-        wanted.setdefault(tuple([(t.low, t.high) for t in targets]), []).append((number, targets))
-    for same in wanted.values():
-        targets = same[0][1]
-        uses = [_use(models, n, target, lengths, places) for n, target in zip(occurring, targets, strict=True)]
-        spots = [_spots(target, use.padding) for target, use in zip(targets, uses, strict=True)]
-        if each is None:
-            low, high = spots[0]
-            wants: list[tuple[int, Statistic, Any]] = [
-                (number, statistics[number], own[0].weight) for number, own in same
-            ]
-        else:
-            low, high = (Spots(*np.array([pair[end] for pair in spots], np.int64)[each].T) for end in (0, 1))
-            wants = [(number, statistics[number], np.array([t.weight for t in own])[each]) for number, own in same]
-        kinds = {(id(use.model), use.padding.rows): use for use in uses}
-        for key, use in kinds.items():
-            whole = Group(use.model, use.padding.rows, everyone, places, low, high, wants)
-            chosen = everyone
-            if len(kinds) > 1:
-                chosen = np.flatnonzero(np.array([(id(u.model), u.padding.rows) == key for u in uses])[each])
-            size = max(1, FED // (use.padding.rows * use.model.d))
-            for at in range(0, len(chosen), size):
-                piece = chosen[at : at + size]
-                yield whole if len(piece) == len(everyone) else whole.some(piece)
+def groups(
+    vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places, step: int = HELD
+) -> Iterator[Group]:
+    """What is to be run: vectors of one model together."""
+    everyone = np.arange(len(vectors))
+    if vectors.fixed:
+        wholes = [
+            Group(*part, everyone, places) for part in _planned(models, vectors, vectors.fixed, statistics, places)
+        ]
+    else:
+        wholes = list(_of_all_lengths(vectors, statistics, models, places))
+    for whole in wholes:
+        count = len(whole.chosen)
+        size = max(1, PADDED * step // (whole.rows * whole.model.d))
+        for at in range(0, count, size):
+            yield whole if count == len(everyone) <= size else whole.some(np.arange(at, min(at + size, count)))
 
 
-def _target(statistic: Statistic, n: int, lengths: Counts, places: Places) -> Target:
+def _of_all_lengths(
+    vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places
+) -> Iterator[Group]:
+    """Vectors of different lengths that one model finds the same statistics of."""
+    distinct, each = np.unique(vectors.lengths, return_inverse=True)
+    kinds: dict[Any, dict[int, Part]] = {}
+    for i, n in enumerate(distinct.tolist()):
+        for part in _planned(models, vectors, n, statistics, places):
+            key = id(part.model), part.rows, *(number for number, _, _ in part.wants)
+            kinds.setdefault(key, {})[i] = part
+    for own in kinds.values():
+        parts, chosen = list(own.values()), np.flatnonzero(np.isin(each, list(own)))
+        which = np.searchsorted(list(own), each[chosen])
+        low, high = (
+            Spots(*np.array(ends, np.int64)[which].T) for ends in zip(*((p.low, p.high) for p in parts), strict=True)
+        )
+        wants = [
+            (number, statistic, np.array([part.wants[k][2] for part in parts])[which])
+            for k, (number, statistic, _) in enumerate(parts[0].wants)
+        ]
+        yield Group(parts[0].model, parts[0].rows, low, high, wants, chosen, places[chosen])
+
+
+def _planned(models: Models, vectors: Vectors, n: int, statistics: Sequence[Statistic], places: Places) -> list[Part]:
+    """The plan for vectors of n values; an error names the first such vector."""
     try:
-        return statistic.target(n)
-    except ValueError as error:
-        raise BadInputError(str(error), vector=int(places[np.flatnonzero(lengths == n)[0]])) from None
-
-
-def _use(models: Models, n: int, target: Target, lengths: Counts, places: Places) -> Use:
-    try:
-        return models.choose(n, target)
-    except BadInputError as error:
-        raise BadInputError(error.detail, vector=int(places[np.flatnonzero(lengths == n)[0]])) from None
+        return models.plan(n, statistics)
+    except (ValueError, BadInputError) as error:
+        raise BadInputError(str(error), vector=int(places[np.argmax(vectors.lengths == n)])) from None
 
 
 def _find(
@@ -292,7 +330,7 @@ def elsewhere(group: Group, lengths: Counts, models: Models) -> Iterator[Group]:
         use = models.instead(int(lengths[one.chosen[0]]), target, group.model)
         if use is None:
             raise RefutedError(group.model.name, int(one.places[0]))
-        yield Group(use.model, use.padding.rows, one.chosen, one.places, *_spots(target, use.padding), one.wants)
+        yield Group(use.model, use.padding.rows, *_spots(target, use.padding), one.wants, one.chosen, one.places)
 
 
 class RefutedError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,11 @@ class Vectors:
         vectors.fixed = values.shape[1]
         return vectors
 
+    @classmethod
+    def joined(cls, parts: Sequence[Vectors]) -> Vectors:
+        """The vectors of all parts, one behind the other."""
+        return cls(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
+
     @cached_property
     def fixed(self) -> int:
         """The length that all vectors have in common, or 0."""
@@ -46,16 +51,16 @@ class Vectors:
     def __getitem__(self, i: int) -> Numbers:
         return self.flat[self.starts[i] : self.starts[i] + self.lengths[i]]
 
-    def chunks(self) -> Iterator[tuple[Places, Vectors]]:
-        """Consecutive vectors of at most HELD numbers together, or a single longer one, with their places."""
+    def chunks(self, size: int = HELD) -> Iterator[tuple[Places, Vectors]]:
+        """Consecutive vectors of at most `size` numbers together, or a single longer one, with their places."""
         count = len(self)
-        if self.flat.size <= HELD:
+        if self.flat.size <= size:
             yield np.arange(count), self
             return
         ends, first = np.cumsum(self.lengths), 0
         while first < count:
             before = int(ends[first] - self.lengths[first])
-            last = max(first + 1, int(np.searchsorted(ends, before + HELD, "right")))
+            last = max(first + 1, int(np.searchsorted(ends, before + size, "right")))
             yield np.arange(first, last), Vectors(self.flat[before : ends[last - 1]], self.lengths[first:last])
             first = last
 

@@ -101,8 +101,9 @@ def test_figures_that_cannot_be_counted_cost_no_answer(connect: Connect, models:
     def fail(value: float) -> None:
         raise OSError(28, "No space left on device")
 
-    for lane in client.engine.lanes.values():
-        lane.metrics.batch_rows = lane.metrics.inference = lane.metrics.queue = lane.metrics.vectors = fail
+    for model in client.engine.registry.models.values():
+        meter = client.engine.calls.meter(model)
+        meter.batch_rows = meter.inference = meter.queue = meter.vectors = fail
     for _ in range(3):
         assert client.post("/median", json={"vectors": [[3, 1, 2]] * 9}).json()["medians"] == [2.0] * 9
         assert client.get("/metrics").status_code == 200

@@ -22,7 +22,7 @@ from service.statistics.counting import with_counting
 from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target, median_target
 from service.statistics.padding import padding_for
-from service.statistics.solve import ModelCall, Use, run, solve
+from service.statistics.solve import ModelCall, Models, Use, run, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 
@@ -73,7 +73,7 @@ def ends(counted: np.ndarray, target: Target, d: int, grid: FedGrid) -> np.ndarr
 
 
 @dataclass(frozen=True)
-class Sorting:
+class Sorting(Models):
     """TopK in place of a network for the median of d numbers."""
 
     d: int

@@ -14,7 +14,7 @@ from service.models.registry import LoadedModel
 from service.statistics.counting import OUTPUT
 from service.statistics.layout import Target
 from service.statistics.padding import padding_for
-from service.statistics.solve import Answers, Counted, ModelCall, RefutedError, Use, run, solve
+from service.statistics.solve import Answers, Counted, ModelCall, Models, RefutedError, Use, run, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 from tests.service import toy_models
@@ -23,7 +23,7 @@ QUANTILES = [Statistic("quantile", q, method) for method in METHODS for q in (0.
 STATISTICS = [Statistic(), Statistic(even="lower"), Statistic("rank", rank=1), *QUANTILES]
 
 
-class Pool:
+class Pool(Models):
     """The models of a folder, small ones first."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,13 +102,11 @@ def test_differences_that_numpy_lets_wrap_around_are_right(pool: Pool) -> None:
     assert values.tolist() == [-0.5] != np.quantile(vectors[0], [0.5]).tolist()
 
 
-def test_large_requests_are_solved_in_chunks(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.statistics.vectors.HELD", 100)
-    monkeypatch.setattr("service.statistics.solve.FED", 256)
+def test_large_requests_are_solved_in_chunks(pool: Pool) -> None:
     rng = np.random.default_rng(6)
     lengths = rng.integers(1, 66, 40)
     vectors = Vectors(rng.standard_normal(int(lengths.sum())), lengths)
-    assert not differ(vectors, [Statistic()], solved(vectors, [Statistic()], pool))
+    assert not differ(vectors, [Statistic()], run(solve(vectors, [Statistic()], pool, step=100), in_session))
 
 
 def test_an_answer_that_counting_refutes_comes_from_another_model(tmp_path: Path) -> None:
