@@ -25,7 +25,6 @@ from pathlib import Path
 import uvicorn
 from uvicorn.supervisors import multiprocess
 
-from exporter.errors import install
 from service.models.building import ensure_models
 from service.process import logs, workers
 from service.process.settings import Settings
@@ -38,8 +37,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Build what is missing, start the workers, and leave nothing behind but the models."""
     settings = Settings.from_args(arguments)
     logs.configure(settings.log_level)
-    if settings.engine == "ray":
-        return _run_on_ray(settings)
     with contextlib.ExitStack() as stack:
         try:
             with signals.put_off():
@@ -75,22 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
             timeout_worker_healthcheck=SILENT_S,
         )
         return workers.CANNOT_START if scratch and (Path(scratch) / workers.FAILED).exists() else 0
-
-
-def _run_on_ray(settings: Settings) -> int:
-    try:
-        from service.process import ray_app  # noqa: PLC0415, an optional part
-    except ModuleNotFoundError as error:
-        said = {"error": str(error), "remedy": install("service", "ray")}
-        log.error("the engine ray is not installed", extra={"fields": said})
-        return 2
-    if not settings.port:
-        log.error("with --engine ray every node listens on the same port: choose one with --port")
-        return 2
-    if not ensure_models(settings) or not port_is_free(settings):
-        return 2
-    signals.heed_signals()
-    return ray_app.run(settings)
 
 
 def port_is_free(settings: Settings) -> bool:

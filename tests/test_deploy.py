@@ -192,7 +192,7 @@ def test_ray_serves_the_same_in_both_files() -> None:
     assert (module, name) == ("service.process.ray_app", "app")
     assert f"def {name}(args" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
     given = {PREFIX + key.upper(): str(value) for key, value in application["args"].items()}
-    settings = Settings.from_env({**given, "MEDIAN_ENGINE": "ray"})
+    settings = Settings.from_env(given)
     assert str(settings.models) == environment(STAGES[-1])["MEDIAN_MODELS"]
     assert set(application["args"]) <= {option.name for option in fields(Settings) if option.metadata["flag"]}
     assert config["http_options"]["port"] == PORT

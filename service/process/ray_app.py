@@ -1,4 +1,4 @@
-"""The application on a cluster, by Ray Serve: `serve run service.process.ray_app:app` or `python -m service --engine ray`.
+"""The application on a cluster, by Ray Serve: `serve run service.process.ray_app:app`.
 
 A replica is what a worker is on one machine: one process with the models, behind the HTTP proxies that Ray runs on its
 nodes. Ray starts replicas, counts the requests that wait for them and starts more, asks each for its health, lets one
@@ -15,22 +15,19 @@ import asyncio
 import logging
 import os
 import tempfile
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import serve
 from starlette.types import Receive, Scope, Send
 
 from service.app import create_app
 from service.errors import ProblemError
 from service.models.building import ensure_models
-from service.process import logs, metrics, signals
+from service.process import logs, metrics
 from service.process.peers import UNTOLD, Board, Peers
 from service.process.settings import PREFIX, Settings
 from service.serving.gateway import Gateway
@@ -123,7 +120,8 @@ def _key(environment: Mapping[str, str]) -> dict[str, str]:
 
 def application(settings: Settings) -> Any:
     """The deployments for some settings: from here they go to every replica, whichever machine it is on."""
-    settings = replace(settings, engine="ray", models=Path(os.path.abspath(settings.models)), runtime_dir="")
+    threads = settings.threads or max(1, int(settings.replica_cpus))
+    settings = replace(settings, threads=threads, models=Path(os.path.abspath(settings.models)), runtime_dir="")
     board = serve.deployment(
         Board, name="board", num_replicas=1, max_ongoing_requests=1000, ray_actor_options={"num_cpus": 0}
     )
@@ -161,33 +159,3 @@ def app(args: Mapping[str, Any]) -> Any:
             raise ValueError(f"{name} is read from the environment only, as {PREFIX}{name.upper()}")
     given = {PREFIX + name.upper(): str(value) for name, value in args.items()}
     return application(Settings.from_env({**os.environ, **given}))
-
-
-def run(settings: Settings) -> int:
-    """Serve until a signal says otherwise, on the cluster that RAY_ADDRESS or this machine has, or one of its own."""
-    level = settings.log_level.upper()
-    ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=level, namespace="serve")
-    try:
-        serve.start(
-            proxy_location="EveryNode",
-            http_options={
-                "host": settings.host,
-                "port": settings.port,
-                "request_timeout_s": settings.timeout_s + 1,
-                "keep_alive_timeout_s": max(1, round(settings.idle_s)),
-            },
-        )
-        serve.run(application(settings), name=NAME, route_prefix="/")
-        signals.handle_signals()  # Ray has handlers of its own
-        signals.heed_signals()
-        fields = {"host": settings.host, "port": settings.port, "nodes": len(ray.nodes())}
-        log.info("serving with ray", extra={"fields": fields})
-        threading.Event().wait()
-    except RuntimeError as error:
-        log.error("ray cannot serve", extra={"fields": {"error": str(error)[:2000]}})
-        return 2
-    finally:
-        with suppress(Exception):
-            serve.shutdown()
-        ray.shutdown()
-    return 0

@@ -37,16 +37,13 @@ class Settings:
     models: Path = _option(MODELS, "folder with manifest.json and the .onnx files")  # noqa: RUF009, a frozen default
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8000, "port to listen on; 0 takes a free one")
-    engine: str = _option("uvicorn", "what runs the application: uvicorn, on this machine, or ray, on a cluster")
-    workers: int = _option(1, "worker processes; with --engine ray there are replicas instead", 1)
-    replicas: int = _option(1, "replicas that --engine ray always runs", 1)
-    max_replicas: int = _option(8, "replicas that --engine ray runs at most, when many requests wait", 1)
+    workers: int = _option(1, "worker processes", 1)
+    replicas: int = _option(1, "Ray Serve: replicas that always run", 1)
+    max_replicas: int = _option(8, "Ray Serve: most replicas, when many requests wait", 1)
     replica_requests: int = _option(
-        16, "requests per replica, waiting ones too, above which --engine ray adds another", 1
+        16, "Ray Serve: requests per replica, waiting ones too, above which there is another replica", 1
     )
-    replica_cpus: float = _option(
-        1.0, "processors that --engine ray sets aside for a replica, which are its threads", 0
-    )
+    replica_cpus: float = _option(1.0, "Ray Serve: processors of a replica, and its threads", 0)
     threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers", 0)
     build: bool = _option(True, "build models that are missing: the default one, and what long vectors need")
     build_into: str = _option("", "folder that keeps models built for requests; else they last as long as the service")
@@ -90,10 +87,6 @@ class Settings:
             raise ValueError("api_key must be printable, with no space around it: a header could not carry it")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be 0 to 65535, not {self.port}; 0 takes a free one")
-        if self.engine not in ("uvicorn", "ray"):
-            raise ValueError(f"engine must be uvicorn or ray, not {self.engine!r}")
-        if self.engine == "ray" and self.workers > 1:
-            raise ValueError("workers are those of one machine: with the engine ray, set replicas and max_replicas")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
 
@@ -122,8 +115,6 @@ class Settings:
     @property
     def inference_threads(self) -> int:
         """Threads per worker: as asked, or a fair share of the processors this process may use."""
-        if self.engine == "ray":
-            return self.threads or max(1, int(self.replica_cpus))
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
 
     @classmethod

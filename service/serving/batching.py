@@ -108,17 +108,17 @@ class Calls:
 
     def at_once(self, wanted: Wanted, vectors: Vectors) -> Answers:
         """The answers, every call made in the event loop."""
-        run = Run(self, wanted.solving(vectors))
-        while (answers := run.step()) is None:
+        solution = Solution(self, wanted.solving(vectors))
+        while (answers := solution.step()) is None:
             pass
-        return self._noted(run, answers)
+        return self._noted(solution, answers)
 
     async def in_turns(self, wanted: Wanted, vectors: Vectors) -> Answers:
         """The answers by steps in the pool, between which others have their turn."""
-        run, loop = Run(self, wanted.solving(vectors)), asyncio.get_running_loop()
-        while (answers := await loop.run_in_executor(self.pool, run.step)) is None:
+        solution, loop = Solution(self, wanted.solving(vectors)), asyncio.get_running_loop()
+        while (answers := await loop.run_in_executor(self.pool, solution.step)) is None:
             pass
-        return self._noted(run, answers)
+        return self._noted(solution, answers)
 
     async def shared(self, wanted: Wanted, vectors: Vectors, model: LoadedModel) -> Answers:
         """The answers to a small request, in calls that others take part in."""
@@ -188,9 +188,9 @@ class Calls:
         part.inference_s, part.batch_size = answers.inference_s, answers.batch_size
         return part
 
-    def _noted(self, run: Run, answers: Answers) -> Answers:
+    def _noted(self, solution: Solution, answers: Answers) -> Answers:
         """The answers with the figures of their calls, which the metrics are told as well."""
-        for model, rows, seconds in run.made:
+        for model, rows, seconds in solution.made:
             self.failing.pop(model, None)
             # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
             best = self.row_seconds.get(model, model.row_seconds) * 1.01
@@ -203,7 +203,7 @@ class Calls:
         return answers
 
 
-class Run:
+class Solution:
     """A solution under way, and its calls: model, rows, seconds."""
 
     def __init__(self, calls: Calls, solving: Solving) -> None:

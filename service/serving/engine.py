@@ -31,7 +31,7 @@ from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
-from service.statistics.solve import Answers, Models, Part, Use
+from service.statistics.solve import Answers, Models, Reading, Use
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 
@@ -59,9 +59,9 @@ class Choice(Models):
     reach: int = 0
     name: str | None = None
     construction: str | None = None
-    plans: dict[Any, list[Part]] = field(default_factory=dict)
+    plans: dict[Any, list[Reading]] = field(default_factory=dict)
 
-    def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Part]:
+    def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Reading]:
         found = self.plans.get((n, statistics))
         if found is None:
             found = super().plan(n, statistics)

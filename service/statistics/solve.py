@@ -66,7 +66,7 @@ class Models:
         """Another model, after an answer of this one was refuted; None where there is none."""
         raise NotImplementedError
 
-    def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Part]:
+    def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Reading]:
         """How statistics of n values are found: those that mix the same ranks together."""
         same: dict[tuple[int, int], list[tuple[int, Statistic, Target]]] = {}
         for number, statistic in enumerate(statistics):
@@ -76,7 +76,7 @@ class Models:
         for own in same.values():
             target, wants = own[0][2], [(number, statistic, each.weight) for number, statistic, each in own]
             use = self.choose(n, target)
-            parts.append(Part(use.model, use.padding.rows, *_spots(target, use.padding), wants))
+            parts.append(Reading(use.model, use.padding.rows, *_spots(target, use.padding), wants))
         return parts
 
 
@@ -167,7 +167,7 @@ class Spots(NamedTuple):
     ends: Any
 
 
-class Part(NamedTuple):
+class Reading(NamedTuple):
     """Statistics of vectors that a model finds in `rows` rows a vector. `wants` has the number of each statistic, the
     statistic, and the weight of the upper rank."""
 
@@ -237,7 +237,7 @@ def _of_all_lengths(
 ) -> Iterator[Group]:
     """Vectors of different lengths that one model finds the same statistics of."""
     distinct, each = np.unique(vectors.lengths, return_inverse=True)
-    kinds: dict[Any, dict[int, Part]] = {}
+    kinds: dict[Any, dict[int, Reading]] = {}
     for i, n in enumerate(distinct.tolist()):
         for part in _planned(models, vectors, n, statistics, places):
             key = id(part.model), part.rows, *(number for number, _, _ in part.wants)
@@ -255,7 +255,9 @@ def _of_all_lengths(
         yield Group(parts[0].model, parts[0].rows, low, high, wants, chosen, places[chosen])
 
 
-def _planned(models: Models, vectors: Vectors, n: int, statistics: Sequence[Statistic], places: Places) -> list[Part]:
+def _planned(
+    models: Models, vectors: Vectors, n: int, statistics: Sequence[Statistic], places: Places
+) -> list[Reading]:
     """The plan for vectors of n values; an error names the first such vector."""
     try:
         return models.plan(n, statistics)
@@ -290,7 +292,7 @@ def _find(
     if answered := count - len(wrong):
         answer.answered[model] = answer.answered.get(model, 0) + answered
     if len(wrong):
-        answer.refuted[model] = answer.refuted.get(model, 0) + len(wrong)
+        answer.refuted[model] = answer.refuted.get(model, 0) + len(wrong) * len(group.wants)
         if again:
             raise RefutedError(model.name, int(group.places[wrong[0]]))
         for other in elsewhere(group.some(wrong), ordered.lengths, models):

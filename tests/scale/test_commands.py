@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from tests.scale.waiting import free_port, until
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 BLOCKS = re.findall(r"^```sh ray\n(.*?)^```$", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
-(ALONE,), (TOKENS, TOKEN, START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
+(TOKENS, TOKEN, START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
 KEY = "sesame"
 
 
@@ -75,37 +74,8 @@ def ours(text: str, port: int, models: Path) -> list[str]:
 
 
 def test_the_page_starts_what_it_says() -> None:
-    assert ALONE.startswith("python -m service --engine ray ")
     assert START == "ray start --head --block"
     assert FROM_FILE == "serve deploy deploy/ray/serve.yaml"
-
-
-def test_python_m_service_on_ray(models: Path, tmp_path: Path) -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = [*ours(ALONE, port, models), "--replica-cpus", "0.25", "--no-build"]
-    log = tmp_path / "log"
-    variables = environment(tmp_path, RAY_ADDRESS="local")
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, env=variables, stderr=stream, stdout=stream)
-    try:
-        until(lambda: process.poll() is not None or is_ready(url), what=log.read_text)
-        assert process.poll() is None, log.read_text()
-        answers(url)
-        again = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        assert again.returncode == 2
-        assert "cannot listen there" in again.stderr
-        assert "Traceback" not in again.stderr
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(90) == 0
-        gone, left = psutil.wait_procs(children, 30)
-        assert gone
-        assert not left
-        assert "Traceback" not in log.read_text()
-    finally:
-        if process.poll() is None:
-            process.kill()
 
 
 def test_serve_run_status_and_deploy(models: Path, short: Path) -> None:

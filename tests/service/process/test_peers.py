@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-import service.process
-from service.__main__ import main
-from service.process import logs, metrics, peers
+from service.process import metrics, peers
 from service.process.peers import Board, Neighbours, Peers, peers_of
 from service.process.settings import Settings
 from tests.service.conftest import InProcess
@@ -120,8 +116,6 @@ def test_an_application_asks_its_peers(models: Path, connect: Callable[..., InPr
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "rays"}, "uvicorn or ray"),
-        ({"engine": "ray", "workers": 2}, "set replicas"),
         ({"replicas": 0}, "replicas must be at least 1"),
         ({"replicas": 5, "max_replicas": 4}, "max_replicas must be at least 5"),
         ({"replica_requests": 0}, "replica_requests must be at least 1"),
@@ -132,24 +126,3 @@ def test_an_application_asks_its_peers(models: Path, connect: Callable[..., InPr
 def test_options_of_the_cluster_are_checked(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Settings(**options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "missing", "said"),
-    [(["--port", "8000"], "ray", "pip install -e '.[service,ray]'"), (["--port", "0"], "", "choose one with --port")],
-)
-def test_what_the_engine_needs_is_said_in_a_line(
-    arguments: list[str], missing: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, missing or "service.process.ray_app", None if missing else ModuleType("ray_app"))
-    monkeypatch.setattr(service.process, "ray_app", None, raising=False)
-    monkeypatch.delattr(service.process, "ray_app")
-    assert main(["--engine", "ray", *arguments]) == 2
-    logs.flush()
-    assert said in capfd.readouterr().err
-
-
-def test_threads_of_a_replica_are_the_processors_set_aside_for_it() -> None:
-    threads = [Settings(engine="ray", replica_cpus=cpus).inference_threads for cpus in (0.25, 1.0, 3.5)]
-    assert threads == [1, 1, 3]
-    assert Settings(engine="ray", threads=5).inference_threads == 5

@@ -135,7 +135,9 @@ def numpy_median(values: np.ndarray) -> np.ndarray:
 def test_the_bound_of_the_networks_number_holds(grid: FedGrid, values: np.ndarray) -> None:
     answers, bounds = bounded(values, grid)
     assert ((values.min(axis=1) <= answers) & (answers <= values.max(axis=1))).all()
-    assert (np.abs(answers / 4 - numpy_median(values) / 4) <= bounds / 4 * (1 + 1e-15)).all()
+    assert (
+        np.abs(answers / 4 - numpy_median(values) / 4) <= bounds / 4 * (1 + 1e-15) + 1e-323
+    ).all()  # a quarter of the least floats rounds
 
 
 def test_numbers_that_the_grid_holds_have_no_error() -> None:
