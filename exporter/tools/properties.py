@@ -1,21 +1,22 @@
 """VNN-LIB properties of a dense file, for verifiers: `python -m exporter properties FILE --out DIR`.
 
-A property file states the violation: a verifier that answers `unsat` has proved the property, for all real inputs of a box
-and not only for those on the grid. Every property has a twin that is false by construction (`-violated`): a verifier has to
-answer `sat`, and the counterexample stands beside it. VNN-LIB 1.0 compares an output with a constant. So properties that
-compare outputs with inputs are stated on a chain made from the file's own weights, written beside it:
+A property file states the violation, for all real inputs of a box: a verifier that answers `unsat` has proved the property.
+Every property has a twin that is false by construction (`-violated`): a verifier has to answer `sat`, and the counterexample
+stands beside it. VNN-LIB 1.0 compares an output with a constant, so `swap` and `error` speak of a chain made from the file's
+own weights, written beside it.
 
-    local      on the file               entries near one vector give an output near its answer
-    range      on the file               entries in the middle half of the domain give an output in it
+    local      entries near one vector give an output near its answer
+    range      entries in the middle half of the domain give an output in it
     swap       y(x) - y(x with two entries swapped) is 0; false when one entry is overwritten by the other
-    error      y(x) - x_k for every k    y is the entry of its rank: neither too many of the x_k lie below it nor above it
+    error      y(x) - x_k for every k: neither too many of the x_k lie below y nor above it
 
 each up to a grid step, two for a difference of two outputs. Files of `depth3` are exact on the grid alone: they have only
-`local`, where all entries are at least a step apart, so that every comparison is decided.
+`local`, where all entries are at least a step apart.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import combinations
@@ -170,23 +171,22 @@ def _range(of: DenseFile) -> Iterator[Property]:
 def _swap(of: DenseFile, i: int, j: int) -> Iterator[Property]:
     grid, d, rank = of.grid, of.task.d, of.task.ranks[-1]
     box = np.full(d, grid.lo), np.full(d, grid.hi)
-    names = "the first and the last entry" if (i, j) == (0, d - 1) else f"entries {i} and {j}"
-    cases: list[Case] = [[(0, "<=", -2 * grid.step)], [(0, ">=", 2 * grid.step)]]
-    order = np.arange(d)
-    order[[i, j]] = j, i
-    text = f"swapping {names} changes nothing"
-    yield Property("swap", text, *box, cases, chain=("swap", minus(of.layers, reordered(of.layers, order), grid.lo)))
-    order = np.arange(d)
-    order[i] = j
+    swapped, over = np.arange(d), np.arange(d)
+    swapped[[i, j]], over[i] = (j, i), j
     # one entry more or less at the low end moves the entry of this rank from one end to the other
     x = np.full(d, grid.high)
-    lows = [i, *(k for k in range(d) if k not in (i, j))][:rank] if rank < d else [k for k in range(d) if k != i]
-    x[lows] = grid.low
+    x[[i, *(k for k in range(d) if k not in (i, j))][:rank] if rank < d else [k for k in range(d) if k != i]] = grid.low
     least = (grid.high - grid.low) * float(of.task.outputs[0].weights[-1]) / 2
-    cases = [[(0, "<=", -least)], [(0, ">=", least)]]
-    text = f"overwriting entry {i} by entry {j} changes the output by less than {least:g}"
-    chain = ("overwrite", minus(of.layers, reordered(of.layers, order), grid.lo))
-    yield Property("swap-violated", text, *box, cases, chain=chain, counterexample=x)
+    names = "the first and the last entry" if (i, j) == (0, d - 1) else f"entries {i} and {j}"
+    for name, text, order, most, example in (
+        ("swap", f"swapping {names} changes nothing", swapped, 2 * grid.step, None),
+        ("overwrite", f"overwriting entry {i} by entry {j} changes the output by less than {least:g}", over, least, x),
+    ):
+        chain = name, minus(of.layers, reordered(of.layers, order), grid.lo)
+        cases: list[Case] = [[(0, "<=", -most)], [(0, ">=", most)]]
+        yield Property(
+            "swap" if example is None else "swap-violated", text, *box, cases, chain=chain, counterexample=example
+        )
 
 
 def _error(of: DenseFile, rank: int) -> Iterator[Property]:
@@ -215,13 +215,13 @@ def equal(of: DenseFile, other: DenseFile, beyond: DenseFile) -> Iterator[Proper
     box = np.full(d, grid.lo), np.full(d, grid.hi)
     cases: list[Case] = [[(0, ">=", 2 * grid.step)], [(0, "<=", -2 * grid.step)]]
     low = np.where(np.arange(d) < rank, grid.low, grid.high)
-    for name, second, x in (("equal", other, None), ("equal-violated", beyond, low)):
-        chain = (
-            "minus-next" if second is beyond else f"minus-{second.construction}",
-            minus(of.layers, second.layers, grid.lo),
-        )
+    for name, second, chain, x in (
+        ("equal", other, f"minus-{other.construction}", None),
+        ("equal-violated", beyond, "minus-next", low),
+    ):
+        difference = minus(of.layers, second.layers, grid.lo)
         text = f"the output is that of the {second.name}"
-        yield Property(name, text, *box, cases, chain=chain, other=second, counterexample=x)
+        yield Property(name, text, *box, cases, chain=(chain, difference), other=second, counterexample=x)
 
 
 def reordered(layers: list[Weights], order: npt.NDArray[np.intp]) -> list[Weights]:
@@ -233,34 +233,30 @@ def reordered(layers: list[Weights], order: npt.NDArray[np.intp]) -> list[Weight
 
 def minus(a: list[Weights], b: list[Weights], low: float) -> list[Weights]:
     """The difference of two chains, side by side. Their outputs are at least `low`: one neuron carries the shorter one's."""
-    n = max(len(a), len(b))
-    a, b = (_lengthened(chain, n, low) for chain in (a, b))
-    chain = [Weights(_csr(sp.vstack([a[0].matrix, b[0].matrix])), np.concatenate([a[0].bias, b[0].bias]))]
-    for one, two in zip(a[1:-1], b[1:-1], strict=True):
-        chain.append(Weights(_csr(sp.block_diag([one.matrix, two.matrix])), np.concatenate([one.bias, two.bias])))
-    return [*chain, Weights(_csr(sp.hstack([a[-1].matrix, -b[-1].matrix])), a[-1].bias - b[-1].bias)]
+    pairs = list(zip(*(_lengthened(chain, max(len(a), len(b)), low) for chain in (a, b)), strict=True))
+    chain = []
+    for i, (one, two) in enumerate(pairs[:-1]):
+        matrix = sp.block_diag([one.matrix, two.matrix]) if i else sp.vstack([one.matrix, two.matrix])
+        chain.append(Weights(_csr(matrix), np.concatenate([one.bias, two.bias])))
+    one, two = pairs[-1]
+    return [*chain, Weights(_csr(sp.hstack([one.matrix, -two.matrix])), one.bias - two.bias)]
 
 
 def _lengthened(chain: list[Weights], n: int, low: float) -> list[Weights]:
     if len(chain) == n:
         return chain
-    last, keep = chain[-1], sp.identity(chain[-1].matrix.shape[0], format="csr")
+    last, keep = chain[-1], _csr(sp.identity(chain[-1].matrix.shape[0]))
     zero = np.zeros_like(last.bias)
-    more = [Weights(_csr(keep), zero)] * (n - len(chain) - 1)
-    return [*chain[:-1], Weights(last.matrix, last.bias - low), *more, Weights(_csr(keep), zero + low)]
+    more = [Weights(keep, zero)] * (n - len(chain) - 1)
+    return [*chain[:-1], Weights(last.matrix, last.bias - low), *more, Weights(keep, zero + low)]
 
 
 def error_chain(layers: list[Weights], low: float) -> list[Weights]:
-    """y(x) - x_k for every k: the chain with x - low >= 0 carried along by one neuron an entry."""
-    first, last = layers[0], layers[-1]
-    d = first.matrix.shape[1]
-    keep = sp.identity(d, format="csr")
-    chain = [Weights(_csr(sp.vstack([first.matrix, keep])), np.concatenate([first.bias, np.full(d, -low)]))]
-    chain += [
-        Weights(_csr(sp.block_diag([m.matrix, keep])), np.concatenate([m.bias, np.zeros(d)])) for m in layers[1:-1]
-    ]
-    answer = sp.vstack([last.matrix] * d)
-    return [*chain, Weights(_csr(sp.hstack([answer, -keep])), np.repeat(last.bias, d) - low)]
+    """y(x) - x_k for every k."""
+    d = layers[0].matrix.shape[1]
+    answers = Weights(_csr(sp.vstack([layers[-1].matrix] * d)), np.repeat(layers[-1].bias, d))
+    itself = Weights(_csr(sp.identity(d)), np.full(d, -0.0))
+    return minus([*layers[:-1], answers], [itself], low)
 
 
 def _csr(matrix: object) -> sp.csr_array:
@@ -309,51 +305,51 @@ def _satisfied(p: Property, y: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def vnnlib(of: DenseFile, p: Property, version: int = 1) -> str:
     """The property in VNN-LIB 1.0, or 2.0."""
     d = len(p.lower)
-    answer = "unsat: it does, on all real inputs of the domain" if p.counterexample is None else "sat: it does not"
-    step = f", up to the grid step {of.grid.step:g}" if p.counterexample is None else ""
+    holds = p.counterexample is None
+    step = f", up to the grid step {of.grid.step:g}" if holds else ""
+    answer = "unsat: it does, on all real inputs of the domain" if holds else "sat: it does not"
     lines = [f"; {of.name}: {p.text}{step}", f"; {answer}"]
-    ends = list(zip(map(_number, p.lower), map(_number, p.upper), strict=True))
+    atoms = [[(f"Y[0,{k}]", sign, number(limit)) for k, sign, limit in case] for case in p.cases]
+    networks = [("f", "", p.outputs)]
     if version == 2 and p.other:
-        lines += ["(vnnlib-version <2.0>)", *_declared(of, "f", "_f", d, 1), *_declared(of, "g", "_g", d, 1)]
-        for i, (low, high) in enumerate(ends):
-            lines.append(f"(assert (and (<= X_f[0,{i}] {high}) (>= X_f[0,{i}] {low})))")
-            lines.append(f"(assert (== X_g[0,{i}] X_f[0,{i}]))")
+        networks = [("f", "_f", 1), ("g", "_g", 1)]
+        # y_f - y_g >= limit
         atoms = [
-            [f"({sign} Y_f[0,0] ({'+' if sign == '>=' else '-'} Y_g[0,0] {_number(abs(limit))}))"]
+            [("Y_f[0,0]", sign, f"({'+' if sign == '>=' else '-'} Y_g[0,0] {number(abs(limit))})")]
             for ((_, sign, limit),) in p.cases
         ]
+    if version == 2:
+        lines.append("(vnnlib-version <2.0>)")
+        for name, suffix, outputs in networks:
+            ends = (
+                f"(declare-input X{suffix} {of.dtype} [1, {d}])",
+                f"(declare-output Y{suffix} {of.dtype} [1, {outputs}])",
+            )
+            lines += [f"(declare-network {name}", *(f"    {end}" for end in ends), ")"]
     else:
-        if version == 1:
-            lines += [f"(declare-const X_{i} Real)" for i in range(d)]
-            lines += [f"(declare-const Y_{i} Real)" for i in range(p.outputs)]
-            x, y = "X_{}".format, "Y_{}".format
-        else:
-            lines += ["(vnnlib-version <2.0>)", *_declared(of, "f", "", d, p.outputs)]
-            x, y = "X[0,{}]".format, "Y[0,{}]".format
-        for i, (low, high) in enumerate(ends):
-            lines += [f"(assert (>= {x(i)} {low}))", f"(assert (<= {x(i)} {high}))"]
-        atoms = [[f"({sign} {y(k)} {_number(limit)})" for k, sign, limit in case] for case in p.cases]
-    if version == 1 or len(atoms) > 1:
-        joined = [f"(and {' '.join(a)})" if version == 1 or len(a) > 1 else a[0] for a in atoms]
+        lines += [f"(declare-const {name}_{i} Real)" for name, n in (("X", d), ("Y", p.outputs)) for i in range(n)]
+    x = f"X{networks[0][1]}[0,{{}}]"
+    for i, (low, high) in enumerate(zip(p.lower, p.upper, strict=True)):
+        lines += [f"(assert (>= {x.format(i)} {number(low)}))", f"(assert (<= {x.format(i)} {number(high)}))"]
+        lines += [f"(assert (== X_g[0,{i}] {x.format(i)}))"] if len(networks) > 1 else []
+    texts = [[f"({sign} {y} {limit})" for y, sign, limit in case] for case in atoms]
+    if version == 1 or len(texts) > 1:
+        joined = [f"(and {' '.join(t)})" if version == 1 or len(t) > 1 else t[0] for t in texts]
         lines += ["(assert (or", *(f"    {text}" for text in joined), "))"]
     else:
-        lines += [f"(assert {atom})" for atom in atoms[0]]
-    return "\n".join(lines) + "\n"
-
-
-def _declared(of: DenseFile, name: str, suffix: str, d: int, outputs: int) -> list[str]:
-    x, y = f"X{suffix} {of.dtype} [1, {d}]", f"Y{suffix} {of.dtype} [1, {outputs}]"
-    return [f"(declare-network {name}", f"    (declare-input {x})", f"    (declare-output {y})", ")"]
+        lines += [f"(assert {text})" for text in texts[0]]
+    text = "\n".join(lines) + "\n"
+    return text if version == 2 else re.sub(r"([XY])\[0,(\d+)\]", r"\1_\2", text)
 
 
 def counterexample(p: Property, y: Sequence[float]) -> str:
     """The input and its outputs, in the form of VNN-COMP."""
     assert p.counterexample is not None
-    pairs = [f"(X_{i} {_number(v)})" for i, v in enumerate(p.counterexample)]
-    return "(" + "\n".join([*pairs, *(f"(Y_{i} {_number(v)})" for i, v in enumerate(y))]) + ")\n"
+    pairs = [f"(X_{i} {number(v)})" for i, v in enumerate(p.counterexample)]
+    return "(" + "\n".join([*pairs, *(f"(Y_{i} {number(v)})" for i, v in enumerate(y))]) + ")\n"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Digits without an exponent, exact: every grid number is a dyadic one."""
     text = f"{value:.60f}".rstrip("0")
     return text + "0" if text.endswith(".") else text

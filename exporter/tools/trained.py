@@ -20,7 +20,7 @@ from exporter.ir.network import Weights
 from exporter.passes.dense import dense_graph
 from exporter.problem.spec import Spec
 from exporter.problem.task import median
-from exporter.tools.properties import Case, DenseFile, Floats, Property, layers_of, ranked
+from exporter.tools.properties import Case, DenseFile, Floats, Property, error_chain, layers_of, ranked
 
 Ints = npt.NDArray[np.int64]
 
@@ -72,16 +72,22 @@ def ensemble(members: int, seed: int) -> tuple[list[Weights], DenseFile]:
     clip = Weights(sp.csr_array(sp.vstack([second, second])), np.concatenate([bias, bias - 1]))
     keep = sp.identity(members)
     predictions = [first, clip, Weights(sp.csr_array(sp.hstack([keep, -keep])), np.zeros(members))]
-    sorting = next(name for name, c in CONSTRUCTIONS.items() if c.comparators and c.dense_bits)
-    spec = Spec(median(members), sorting, bits=10, dtype="float32", profile="dense", inputs="grid")
-    layers = followed(predictions, layers_of(to_onnx(build(spec))))
+    spec = _median_of(members)
+    layers = followed(predictions, _layers(spec))
     ends = {"x": ("float32", ("batch_size", INPUTS))}, {"y": ("float32", ("batch_size", 1))}
     proto = assemble(dense_graph(layers, "float32"), f"ensemble of {members}", *ends)
     name = f"median of {members} trained predictions"
-    of = DenseFile(
-        proto, layers, median(members), spec.grid, sorting, dtype="float32", stem=f"ensemble-of-{members}", name=name
-    )
-    return predictions, of
+    file = {"dtype": "float32", "stem": f"ensemble-of-{members}", "name": name}
+    return predictions, DenseFile(proto, layers, spec.task, spec.grid, spec.construction, **file)
+
+
+def _median_of(members: int) -> Spec:
+    sorting = next(name for name, c in CONSTRUCTIONS.items() if c.comparators and c.dense_bits)
+    return Spec(median(members), sorting, bits=10, dtype="float32", profile="dense", inputs="grid")
+
+
+def _layers(spec: Spec) -> list[Weights]:
+    return layers_of(to_onnx(build(spec)))
 
 
 def followed(first: list[Weights], then: list[Weights]) -> list[Weights]:
@@ -106,8 +112,8 @@ def properties(of: DenseFile, predictions: list[Weights], seed: int) -> Iterator
     yield Property("local-violated", text, lower, upper, [[(0, ">=", at - STEP)]], counterexample=centre)
 
     box = np.zeros(INPUTS), np.ones(INPUTS)
-    chain = "error", beside(of.layers, predictions)
     members = of.task.d
+    chain = "error", followed(predictions, error_chain(_layers(_median_of(members)), 0.0))
     rank = (members + 1) // 2
     text = "the answer is the median of the members' predictions"
     yield Property("error", text, *box, ranked(members, rank, members - rank + 1, STEP), chain=chain)
@@ -130,19 +136,3 @@ def bounds(chain: list[Weights], lower: Floats, upper: Floats) -> tuple[Floats, 
 
 def evaluated(chain: list[Weights], x: Floats) -> Floats:
     return bounds(chain, x, x)[0]
-
-
-def beside(layers: list[Weights], predictions: list[Weights]) -> list[Weights]:
-    """y - p_k for every prediction p_k: the clipped predictions are carried along by one neuron each."""
-    last = predictions[-1].matrix
-    members = last.shape[0]
-    head, tail = layers[: len(predictions) - 1], layers[len(predictions) - 1 :]
-    keep = sp.identity(members)
-    start, end = tail[0], tail[-1]
-    middle = [
-        Weights(sp.csr_array(sp.block_diag([m.matrix, keep])), np.concatenate([m.bias, np.zeros(members)]))
-        for m in tail[1:-1]
-    ]
-    carried = Weights(sp.csr_array(sp.vstack([start.matrix, last])), np.concatenate([start.bias, np.zeros(members)]))
-    answer = sp.csr_array(sp.hstack([sp.vstack([end.matrix] * members), -keep]))
-    return [*head, carried, *middle, Weights(answer, np.repeat(end.bias, members))]
