@@ -23,7 +23,7 @@ from exporter.prove.forms import Forms
 from exporter.prove.graph import Array, Codes, NotProvedError
 from exporter.prove.pairs import ByRank, Function, Pairs
 from exporter.prove.piecewise import Piecewise
-from exporter.prove.scalars import End, Near, Number, Order, Scalar, Scenario, times
+from exporter.prove.scalars import End, Number, Order, Scalar, Scenario, times
 
 BITS = 22  # of i, and of j
 SEARCH, FORM, RANK = 1 << 20, (1 << BITS) - 2, (1 << BITS) - 1  # kinds of j: searches are SEARCH, SEARCH + 1, ...
@@ -32,6 +32,13 @@ MARGIN = 64  # grid steps
 FORMS = 1 << 19
 FUNCTIONS = 1 << 14  # so that two of them and two kinds of j fit into 64 bits (`add`)
 SLOW = 200_000  # sums that are read one by one
+MASK = (1 << BITS) - 1
+CONSTANT, SAME, PAIR, MOVED = (
+    1,
+    2,
+    3,
+    4,
+)  # sums: with a constant, of one entry, of two entries, of an entry and a number
 
 
 def _pack(f: Array | int, i: Array | int, j: Array | int) -> Codes:
@@ -41,13 +48,11 @@ def _pack(f: Array | int, i: Array | int, j: Array | int) -> Codes:
 
 
 def _split(codes: Codes) -> tuple[Codes, Codes, Codes]:
-    mask = (1 << BITS) - 1
-    return codes >> (2 * BITS), (codes >> BITS) & mask, codes & mask
+    return codes >> (2 * BITS), (codes >> BITS) & MASK, codes & MASK
 
 
 def _fields(code: int) -> tuple[int, int, int]:
-    mask = (1 << BITS) - 1
-    return code >> (2 * BITS), (code >> BITS) & mask, code & mask
+    return code >> (2 * BITS), (code >> BITS) & MASK, code & MASK
 
 
 class Counting:
@@ -78,9 +83,9 @@ class Counting:
     def _constant(self, value: Fraction) -> int:
         return int(_pack(self._f(Piecewise.affine(Fraction(0), value)), 0, 0))
 
-    def _scalar(self, value: Scalar | Fraction) -> int:
-        if isinstance(value, Fraction):
-            return self._constant(value)
+    def _scalar(self, value: Scalar) -> int:
+        if not value.parts:
+            return self._constant(value.constant)
         if len(self.scalars) == FORM - SEARCH:
             raise NotProvedError("the graph computes too many numbers")
         self.scalars.append(value)
@@ -116,7 +121,7 @@ class Counting:
         self,
         codes: Codes,
         entry: Callable[[Function, int], Function],
-        scalar: Callable[[Scalar], Scalar | Fraction],
+        scalar: Callable[[Scalar], Scalar],
         form: Callable[[int], int],
         tag: Any,
     ) -> Codes:
@@ -137,7 +142,7 @@ class Counting:
         self,
         code: int,
         entry: Callable[[Function, int], Function],
-        scalar: Callable[[Scalar], Scalar | Fraction],
+        scalar: Callable[[Scalar], Scalar],
         form: Callable[[int], int],
     ) -> tuple[bool, int]:
         f, i, j = _fields(code)
@@ -159,7 +164,7 @@ class Counting:
             out[which == n] = self._map(
                 a[which == n],
                 lambda f, j, c=factor: f.scaled(c),  # type: ignore[misc]
-                lambda s, c=factor: self.at.scaled(s, c),  # type: ignore[misc]
+                lambda s, c=factor: s.scaled(c),  # type: ignore[misc]
                 lambda s, c=factor: self.forms.scaled(s, c),  # type: ignore[misc]
                 ("scale", factor),
             )
@@ -186,33 +191,31 @@ class Counting:
     def add(self, a: Codes, b: Codes) -> Codes:
         shape = a.shape
         a, b = np.ascontiguousarray(a).ravel(), np.ascontiguousarray(b).ravel()
+        turned = (a >> BITS & MASK == 0) & ((b >> BITS & MASK > 0) | (a & MASK > 0))  # entries first, constants last
+        a, b = np.where(turned, b, a), np.where(turned, a, b)
         (fa, ia, ja), (fb, ib, jb) = _split(a), _split(b)
-        plain_a, plain_b = (ia > 0) | (ja == 0), (ib > 0) | (jb == 0)
-        both = plain_a & plain_b
-        zero_a, zero_b = (ia == 0) & (ja == 0), (ib == 0) & (jb == 0)
-        same = (ia == ib) & ((ja == jb) | (ja == RANK) & (jb == 0) | (jb == RANK) & (ja == 0))
         case = np.select(
-            [both & zero_b, both & zero_a, both & same, both & (ja == 0) & (jb == 0),
-             plain_a & (ia > 0) & ~plain_b & (jb < FORM) & ((ja == 0) | (ja >= SEARCH) & (ja < FORM)),
-             plain_b & (ib > 0) & ~plain_a & (ja < FORM) & ((jb == 0) | (jb >= SEARCH) & (jb < FORM))],
-            [1, 2, 3, 4, 5, 6],
-        )  # fmt: skip
-        key = case << 58 | np.where(case <= 4, fa << 24 | fb, 0)
-        key = np.where(
-            case == 5, key | fa << 44 | ja << BITS | jb, np.where(case == 6, key | fb << 44 | jb << BITS | ja, key)
+            [
+                ((ia > 0) | (ja == 0)) & (ib == 0) & (jb == 0),
+                (ia > 0) & (ia == ib) & ((ja == jb) | (ja == RANK) & (jb == 0) | (jb == RANK) & (ja == 0)),
+                (ia > 0) & (ib > 0) & (ja == 0) & (jb == 0),
+                (ia > 0) & (ib == 0) & (jb >= SEARCH) & (jb < FORM) & ((ja == 0) | (ja >= SEARCH) & (ja < FORM)),
+            ],
+            [CONSTANT, SAME, PAIR, MOVED],
         )
+        key = case << 58 | np.where(case == MOVED, fa << 44 | ja << BITS | jb, fa << 24 | fb)
         key = np.where(case == 0, -1 - np.arange(len(a)), key)
         found, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         if int((found < 0).sum()) > SLOW:
             raise NotProvedError("a sum of functions of different entries is not read")
-        new = np.empty((len(found), 2), np.int64)
-        whole = np.zeros(len(found), bool)
-        slow = []
+        new, whole, slow = np.zeros((len(found), 2), np.int64), np.zeros(len(found), bool), []
         for n, at in enumerate(first.tolist()):
             kind = int(case[at])
             if kind == 0:
                 whole[n], new[n, 0] = True, self._sum(int(a[at]), int(b[at]))
-            elif kind <= 4:
+            elif kind == MOVED:
+                new[n] = self._searched(int(fa[at]), int(ja[at]), int(jb[at]) - SEARCH)
+            else:
                 function = self._combined(self.functions[fa[at]], self.functions[fb[at]], kind)
                 if function is None:
                     slow.append(n)
@@ -220,22 +223,15 @@ class Counting:
                     whole[n], new[n, 0] = True, self._constant(function.constant)
                 else:
                     new[n, 0] = self._f(function)
-            else:
-                e, s = (at, jb[at]) if kind == 5 else (at, ja[at])
-                f, j = (fa[e], ja[e]) if kind == 5 else (fb[e], jb[e])
-                new[n] = self._searched(int(f), int(j), int(s) - SEARCH)
-        f, j_new, is_whole, c = new[inverse, 0], new[inverse, 1], whole[inverse], case
-        i = np.where((c == 2) | (c == 6), ib, ia)
-        j = np.select([c == 2, c == 4, c >= 5, (c == 3) & (jb == RANK)], [jb, ib, j_new, jb], ja)
-        out = np.where(is_whole, f, _pack(f, i, j))
-        for n in slow:
-            for at in np.flatnonzero(inverse == n).tolist():
-                out[at] = self._sum(int(a[at]), int(b[at]))
+        j = np.select([case == PAIR, case == MOVED, (case == SAME) & (jb == RANK)], [ib, new[inverse, 1], jb], ja)
+        out = np.where(whole[inverse], new[inverse, 0], _pack(new[inverse, 0], ia, j))
+        for at in np.flatnonzero(np.isin(inverse, slow)).tolist():
+            out[at] = self._sum(int(a[at]), int(b[at]))
         return np.asarray(out).reshape(shape)
 
     def _combined(self, f: Function, g: Function, case: int) -> Function | None:
         if isinstance(f, Piecewise) and isinstance(g, Piecewise):
-            if case == 4:
+            if case == PAIR:
                 opposite = f.is_affine and g.is_affine and f.left == -g.left
                 return Piecewise.affine(f.left, f.offset + g.offset) if opposite else None
             return f + g
@@ -252,33 +248,31 @@ class Counting:
         """s (n - E) + b plus a number of the search, as a function of n minus a new end."""
         key = ("end", f, j, s)
         if key in self._memo:
-            found: tuple[int, int] = self._memo[key]
-            return found
-        function, number = self.functions[f], self.at.settled(self.scalars[s])
+            known: tuple[int, int] = self._memo[key]
+            return known
+        function, found = self.functions[f], self.at.settled(self.scalars[s])
         end = self.ends[j - SEARCH] if j else START
-        if not isinstance(function, Piecewise) or not function.is_affine or not isinstance(number, Number):
+        if len(found.parts) != 1 or not isinstance(number := found.parts[0], Number):
             raise NotProvedError("what is added to an entry is not the result of a search")
+        if not isinstance(function, Piecewise) or not function.is_affine:
+            raise NotProvedError("a search moves a function of an entry that is not affine")
         if end.rank not in (None, number.rank):
             raise NotProvedError(f"a search for rank {end.rank} uses what was found for rank {number.rank}")
         ratio = self.at.unit / function.left
-        moved = times(number.values, Fraction(ratio.numerator))
+        moved = times(number.values + self.at.whole(found.constant), Fraction(ratio.numerator))
         rest = int(moved[0] % ratio.denominator)
         if (moved % ratio.denominator != rest).any():
             raise NotProvedError("a search moves by parts of a grid step")
         values = -((moved - rest) // ratio.denominator) + (0 if end.values is None else end.values)
         if values.min() < -self.at.cells - MARGIN or values.max() > 2 * self.at.cells + MARGIN:
             raise NotProvedError("a search leaves the grid")
-        self.ends.append(End(number.rank, values))
+        ends = enumerate(self.ends)
         same = next(
-            (
-                n
-                for n, e in enumerate(self.ends)
-                if e.rank == number.rank and np.array_equal(np.asarray(e.values), values)
-            ),
-            len(self.ends) - 1,
+            (n for n, e in ends if e.rank == number.rank and np.array_equal(np.asarray(e.values), values)), None
         )
-        if same < len(self.ends) - 1:
-            self.ends.pop()
+        if same is None:
+            same = len(self.ends)
+            self.ends.append(End(number.rank, values))
         new = Piecewise.affine(function.left, function.offset + function.left * Fraction(rest, ratio.denominator))
         self._memo[key] = (self._f(new), SEARCH + same)
         return self._f(new), SEARCH + same
@@ -293,14 +287,14 @@ class Counting:
             return self._sum(y, x)
         number = self.scalars[jx - SEARCH]
         if scalar_y:
-            return self._scalar(self.at.added(number, self.scalars[jy - SEARCH]))
+            return self._scalar(number + self.scalars[jy - SEARCH])
         if iy == 0 and jy == 0:
             constant = self.functions[fy]
             assert isinstance(constant, Piecewise)
             assert constant.constant is not None
-            return self._scalar(self.at.shifted(number, constant.constant))
+            return self._scalar(number + Scalar(constant.constant))
         if jy == FORM:
-            return self._scalar(self.at.added(number, self._largest(fy)))
+            return self._scalar(number + self._largest(fy))
         raise NotProvedError("a number is added to a function of an entry that is not affine")
 
     # forms: only for the largest of all entries
@@ -357,10 +351,8 @@ class Counting:
         function = self.functions[int(f[0])]
         if not isinstance(function, Piecewise) or not SEARCH <= int(j[0]) < FORM:
             raise NotProvedError("a tree of maxima is not over what a search left")
-        scaled = self.at.scaled(self.at.largest(self.ends[int(j[0]) - SEARCH], function), terms[0][1])
-        found = self.at.shifted(scaled, constant) if not isinstance(scaled, Fraction) else scaled
-        assert isinstance(found, Near)
-        return found
+        largest = self.at.largest(self.ends[int(j[0]) - SEARCH], function)
+        return largest.scaled(terms[0][1]) + Scalar(constant)
 
     # sums over entries
 
@@ -435,7 +427,7 @@ class Counting:
         if not isinstance(function, Piecewise):
             slopes, offsets = function.arrays
             weights = {k: a * self.at.unit for k, a in enumerate(slopes.tolist(), 1) if a}
-            return self._scalar(Order(weights, sum(offsets.tolist()) * self.at.unit))
+            return self._scalar(Scalar(sum(offsets.tolist()) * self.at.unit, (Order(weights),)))
         if function.constant is not None:
             return self._constant(function.constant * d)
         step = function.step(*self._range(j))

@@ -265,7 +265,7 @@ def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
             wrong = at.holds(scalar, weights, low)
             if wrong:
                 raise NotProvedError(wrong)
-        ranks_only = all(isinstance(s, Order) for s in found)
+        ranks_only = all(isinstance(part, Order) for s in found for part in s.parts)
         if ranks_only:
             break
     pairs = "counting: each entry is compared once with every other, ties by index; each output selects its ranks"
