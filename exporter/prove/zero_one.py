@@ -8,7 +8,7 @@ components, all pairs of their states are tried. Sorted halves of m have m + 1 s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,21 +17,29 @@ import numpy.typing as npt
 from exporter.prove.forms import Wire
 from exporter.prove.graph import NotProvedError
 
-Bits = npt.NDArray[np.uint8]
-CHUNK = 1 << 20  # states that are tried at once
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+CHUNK = 1 << 24  # states times wires that are tried at once
 MOST = 1 << 33  # states times wires in one join, beyond which a proof takes hours
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class States:
-    """Distinct values of the live wires: a packed column each, the ones of every state, and an input that leads there."""
+    """Values of the live wires, the ones among the inputs of every state, and an input that leads there, packed."""
 
-    columns: dict[int, Bits]
-    ones: npt.NDArray[np.int64]
-    inputs: Bits
+    columns: dict[int, Bools]
+    ones: Ints
+    inputs: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.ones)
+
+    def distinct(self) -> States:
+        table = np.packbits(np.stack([*self.columns.values()], axis=1), axis=1)
+        table = np.column_stack([table, self.ones.view(np.uint8).reshape(len(self), 8)])
+        rows = np.ascontiguousarray(table).view(np.dtype((np.void, table.shape[1]))).ravel()
+        kept = np.unique(rows, return_index=True)[1]
+        return States({w: c[kept] for w, c in self.columns.items()}, self.ones[kept], self.inputs[kept])
 
 
 @dataclass(eq=False)
@@ -41,60 +49,62 @@ class Component:
     steps: list[int] = field(default_factory=list)
 
 
-def zero_one(
-    wires: Sequence[Wire], wanted: dict[int, int], d: int, progress: Callable[[str], None] = lambda text: None
-) -> tuple[int, npt.NDArray[np.uint8] | None]:
+def zero_one(wires: Sequence[Wire], wanted: dict[int, int], d: int) -> tuple[int, npt.NDArray[np.uint8] | None]:
     """(inputs tried, None) if every wanted wire is the entry of its rank, else an input where it is not."""
-    needed = _needed(wires, wanted)
+    components, last = _components(wires, wanted, d)
+    states: dict[int, States] = {}
+    tried = 0
+    for n, component in enumerate(components):
+        if not component.parts:
+            w = component.steps[0]
+            inputs = np.zeros((2, (d + 7) // 8), np.uint8)
+            inputs[1, wires[w].a // 8] = 1 << (wires[w].a % 8)
+            states[n] = States({w: np.array([False, True])}, np.array([0, 1]), inputs)
+            continue
+        left, right = (states.pop(p) for p in component.parts)
+        live = len(left.columns) + len(right.columns) + len(component.steps)
+        if len(left) * len(right) * live > MOST:
+            raise NotProvedError(
+                f"{len(left) * len(right)} inputs of zeros and ones on {live} wires are more than 2^33 together"
+            )
+        tried += len(left) * len(right)
+        runs = _run(wires, component, left, right, last)
+        if n < len(components) - 1:
+            states[n] = _joined(run.distinct() for run in runs)
+            continue
+        for run in runs:
+            for w, rank in wanted.items():
+                bad = np.flatnonzero(run.columns[w] != (run.ones > d - rank))
+                if len(bad):
+                    return tried, np.unpackbits(run.inputs[bad[0]], bitorder="little")[:d]
+    return max(tried, 2), None
+
+
+def _components(wires: Sequence[Wire], wanted: dict[int, int], d: int) -> tuple[list[Component], dict[int, int]]:
+    """Sets of joined inputs with their comparators, the last one with all inputs; and the last reader of every wire."""
     home: dict[int, int] = {}
     components: list[Component] = []
     root: list[int] = []
     last: dict[int, int] = dict.fromkeys(wanted, len(wires))
-    for w in needed:
+    for w in _needed(wires, wanted):
         wire = wires[w]
         if wire.kind == "entry":
-            home[w] = len(components)
-            components.append(Component((), 1, [w]))
-            root.append(len(root))
-            continue
-        last[wire.a], last[wire.b] = max(last.get(wire.a, 0), w), max(last.get(wire.b, 0), w)
-        a, b = _root(root, home[wire.a]), _root(root, home[wire.b])
-        if a != b:
-            root[a] = root[b] = len(components)
-            root.append(len(root))
-            components.append(Component((a, b), components[a].size + components[b].size))
-            a = len(components) - 1
+            a = len(components)
+            components.append(Component((), 1))
+            root.append(a)
+        else:
+            last[wire.a], last[wire.b] = max(last.get(wire.a, 0), w), max(last.get(wire.b, 0), w)
+            a, b = _root(root, home[wire.a]), _root(root, home[wire.b])
+            if a != b:
+                root[a] = root[b] = len(components)
+                root.append(len(root))
+                components.append(Component((a, b), components[a].size + components[b].size))
+                a = len(components) - 1
         components[a].steps.append(w)
         home[w] = a
-    ends = {_root(root, home[w]) for w in wanted}
-    if any(components[c].size != d for c in ends):
+    if any(components[_root(root, home[w])].size != d for w in wanted):
         raise NotProvedError("an output does not depend on every entry")
-    states: dict[int, States] = {}
-    tried = 0
-    joins = sum(bool(c.parts) for c in components)
-    for n, component in enumerate(components):
-        if not component.parts:
-            w = component.steps[0]
-            one = np.zeros((2, (d + 7) // 8), np.uint8)
-            one[1, wires[w].a // 8] = 1 << (wires[w].a % 8)
-            states[n] = States({w: np.packbits(np.array([0, 1], np.uint8))}, np.array([0, 1]), one)
-            continue
-        progress(f"join {n - (len(components) - joins) + 1} of {joins}")
-        left, right = (states.pop(p) for p in component.parts)
-        live = {w for p in (left, right) for w in p.columns} | set(component.steps)
-        if len(left) * len(right) * len(live) > MOST:
-            raise NotProvedError(
-                f"{len(left) * len(right)} inputs of zeros and ones on {len(live)} wires are more than 2^33 together"
-            )
-        tried += len(left) * len(right)
-        check = wanted if n in ends else {}
-        found = _joined(wires, component, left, right, last, check)
-        if not isinstance(found, States):
-            return tried, np.unpackbits(found, bitorder="little")[:d]
-        states[n] = found
-    if d == 1:
-        return 2, None
-    return tried, None
+    return components, last
 
 
 def _needed(wires: Sequence[Wire], wanted: dict[int, int]) -> list[int]:
@@ -117,28 +127,14 @@ def _root(root: list[int], n: int) -> int:
     return n
 
 
-def _joined(
-    wires: Sequence[Wire],
-    component: Component,
-    left: States,
-    right: States,
-    last: dict[int, int],
-    check: dict[int, int],
-) -> States | Bits:
-    """The states after the steps of a component, or an input whose outputs are wrong. `last`: the last reader of a wire."""
-    kept: list[States] = []
-    keep = {w for w in (*left.columns, *right.columns, *component.steps) if last.get(w, 0) > component.steps[-1]}
-    step = max(1, CHUNK // len(right))
+def _run(
+    wires: Sequence[Wire], component: Component, left: States, right: States, last: dict[int, int]
+) -> Iterator[States]:
+    """The states after the steps of a component, for all pairs of states of its parts."""
+    step = max(1, CHUNK // (len(right) * (len(left.columns) + len(right.columns))))
     for start in range(0, len(left), step):
-        rows = slice(start, min(start + step, len(left)))
-        n = rows.stop - rows.start
-        columns = {
-            w: np.packbits(np.repeat(np.unpackbits(c, count=len(left))[rows], len(right)))
-            for w, c in left.columns.items()
-        }
-        for w, c in right.columns.items():
-            columns[w] = np.packbits(np.tile(np.unpackbits(c, count=len(right)), n))
-        ones = (left.ones[rows, None] + right.ones).ravel()
+        rows, others = (grid.ravel() for grid in np.mgrid[start : min(start + step, len(left)), : len(right)])
+        columns = {w: c[rows] for w, c in left.columns.items()} | {w: c[others] for w, c in right.columns.items()}
         for w in component.steps:
             wire = wires[w]
             a, b = columns[wire.a], columns[wire.b]
@@ -146,40 +142,13 @@ def _joined(
             for old in (wire.a, wire.b):
                 if last[old] == w:
                     columns.pop(old, None)
-        for w, rank in check.items():
-            right_bits = np.packbits(ones >= component.size - rank + 1)
-            bad = columns[w] ^ right_bits
-            if bad.any():
-                row = int(np.flatnonzero(np.unpackbits(bad, count=len(ones)))[0])
-                return np.asarray(left.inputs[start + row // len(right)] | right.inputs[row % len(right)])
-        if check:
-            continue  # nothing follows
-        index = _distinct([columns[w] for w in sorted(keep)], ones)
-        inputs = left.inputs[start + index // len(right)] | right.inputs[index % len(right)]
-        taken = {w: np.packbits(np.unpackbits(columns[w], count=len(ones))[index]) for w in keep}
-        kept.append(States(taken, ones[index], inputs))
-    if len(kept) == 1 or check:
-        return kept[0] if kept else States({}, np.zeros(0, np.int64), np.zeros((0, 1), np.uint8))
-    lengths = [len(s) for s in kept]
-    columns = {
-        w: np.packbits(
-            np.concatenate([np.unpackbits(s.columns[w], count=n) for s, n in zip(kept, lengths, strict=True)])
-        )
-        for w in keep
-    }
-    ones, inputs = np.concatenate([s.ones for s in kept]), np.concatenate([s.inputs for s in kept])
-    index = _distinct([columns[w] for w in sorted(keep)], ones)
-    taken = {w: np.packbits(np.unpackbits(c, count=len(ones))[index]) for w, c in columns.items()}
-    return States(taken, ones[index], inputs[index])
+        yield States(columns, left.ones[rows] + right.ones[others], left.inputs[rows] | right.inputs[others])
 
 
-def _distinct(columns: list[Bits], ones: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """The first row of every distinct state."""
-    n = len(ones)
-    blocks = [
-        np.packbits(np.stack([np.unpackbits(c, count=n) for c in columns[i : i + 8]]), axis=0)[0]
-        for i in range(0, len(columns), 8)
-    ]
-    table = np.column_stack([*blocks, np.ascontiguousarray(ones).view(np.uint8).reshape(n, 8)])
-    table = np.ascontiguousarray(table)
-    return np.asarray(np.unique(table.view(np.dtype((np.void, table.shape[1]))).ravel(), return_index=True)[1])
+def _joined(runs: Iterable[States]) -> States:
+    kept = list(runs)
+    if len(kept) == 1:
+        return kept[0]
+    columns = {w: np.concatenate([run.columns[w] for run in kept]) for w in kept[0].columns}
+    ones, inputs = (np.concatenate(values) for values in zip(*((run.ones, run.inputs) for run in kept), strict=True))
+    return States(columns, ones, inputs).distinct()
