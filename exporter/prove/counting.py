@@ -13,7 +13,6 @@ A code has 20 bits for f, then i + 1 (0: none), then j: none, entry j + 1, a sea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -117,40 +116,35 @@ class Counting:
 
     # entry by entry
 
-    def _map(
-        self,
-        codes: Codes,
-        entry: Callable[[Function, int], Function],
-        scalar: Callable[[Scalar], Scalar],
-        form: Callable[[int], int],
-        tag: Any,
-    ) -> Codes:
+    def _map(self, codes: Codes, factor: Fraction | None) -> Codes:
+        """Each times a factor; None: its relu. Once for every function and kind of y."""
         f, i, j = _split(codes)
         kind = np.where((j > 0) & (j < SEARCH) & (i > 0), 1, j)  # all pairs have one range
         key = np.where((i == 0) & (j > 0), codes, _pack(f, i > 0, kind))
         found, inverse = np.unique(key, return_inverse=True)
-        new = np.empty((len(found), 2), np.int64)  # a code, or a function and whether it is constant
-        whole = np.zeros(len(found), bool)
+        new, whole = np.empty(len(found), np.int64), np.empty(len(found), bool)
         for n, code in enumerate(found.tolist()):
-            if (tag, code) not in self._memo:
-                self._memo[tag, code] = self._mapped(code, entry, scalar, form)
-            whole[n], new[n, 0] = self._memo[tag, code]
+            if (factor, code) not in self._memo:
+                self._memo[factor, code] = self._mapped(code, factor)
+            whole[n], new[n] = self._memo[factor, code]
         inverse = inverse.reshape(codes.shape)
-        return np.asarray(np.where(whole[inverse], new[inverse, 0], _pack(new[inverse, 0], i, j)))
+        return np.asarray(np.where(whole[inverse], new[inverse], _pack(new[inverse], i, j)))
 
-    def _mapped(
-        self,
-        code: int,
-        entry: Callable[[Function, int], Function],
-        scalar: Callable[[Scalar], Scalar],
-        form: Callable[[int], int],
-    ) -> tuple[bool, int]:
+    def _mapped(self, code: int, factor: Fraction | None) -> tuple[bool, int]:
+        """(True, a code) or (False, a function)."""
         f, i, j = _fields(code)
         if i == 0 and j == FORM:
-            return True, self._from_form(form(f))
+            return True, self._from_form(self.forms.relu(f) if factor is None else self.forms.scaled(f, factor))
         if i == 0 and j:
-            return True, self._scalar(scalar(self.scalars[j - SEARCH]))
-        new = entry(self.functions[f], j)
+            scalar = self.scalars[j - SEARCH]
+            return True, self._scalar(self.at.relu(scalar) if factor is None else scalar.scaled(factor))
+        function = self.functions[f]
+        if factor is not None:
+            new = function.scaled(factor)
+        elif isinstance(function, Piecewise):
+            new = function.relu().between(*self._range(j))
+        else:
+            new = function.relu(self.at.cells)
         if isinstance(new, Piecewise) and new.constant is not None:
             return True, self._constant(new.constant)
         return False, self._f(new)
@@ -160,33 +154,16 @@ class Counting:
         which = np.broadcast_to(which.reshape(np.shape(factors)), a.shape)
         out = np.empty(a.shape, np.int64)
         for n, value in enumerate(distinct.tolist()):
-            factor = Fraction(value)
-            out[which == n] = self._map(
-                a[which == n],
-                lambda f, j, c=factor: f.scaled(c),  # type: ignore[misc]
-                lambda s, c=factor: s.scaled(c),  # type: ignore[misc]
-                lambda s, c=factor: self.forms.scaled(s, c),  # type: ignore[misc]
-                ("scale", factor),
-            )
+            out[which == n] = self._map(a[which == n], Fraction(value))
         return out
 
     def relu(self, a: Codes) -> Codes:
-        return self._map(a, self._relu, self.at.relu, self.forms.relu, "relu")
-
-    def _relu(self, f: Function, j: int) -> Function:
-        if isinstance(f, Piecewise):
-            return f.relu().between(*self._range(j))
-        return f.relu(self.at.cells)
+        return self._map(a, None)
 
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
-        def wire_of(x: int, y: int) -> int:
-            one, two = self.forms.single(self._to_form(x)), self.forms.single(self._to_form(y))
-            wire = self.forms.extremum(one, two, largest)
-            return self._from_form(self.forms.form({wire: Fraction(1)}, Fraction(0)))
-
-        return np.array([wire_of(x, y) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)]).reshape(
-            a.shape
-        )
+        pairs = zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)
+        found = [self._from_form(self.forms.compared(self._to_form(x), self._to_form(y), largest)) for x, y in pairs]
+        return np.array(found, np.int64).reshape(a.shape)
 
     def add(self, a: Codes, b: Codes) -> Codes:
         shape = a.shape
@@ -394,32 +371,21 @@ class Counting:
         return int(total[0])
 
     def _over_entries(self, f: Codes, i: Codes, j: int, factors: Array) -> tuple[Array, list[int]]:
-        """Which terms run over all entries with one function, and their sums."""
-        used, sums = np.zeros(len(f), bool), []
-        full: list[Function] = []
+        """Which terms run over all entries with one function, and their sums. Functions that are no step are added first."""
+        used, sums, rest = np.zeros(len(f), bool), [], Piecewise.affine(Fraction(0), Fraction(0))
+        everyone = np.arange(1, self.at.d + 1)
         for function in np.unique(f).tolist():
             for factor in np.unique(factors[f == function]).tolist():
                 here = (f == function) & (factors == factor)
-                if (
-                    int(here.sum()) != self.at.d
-                    or self.at.d == 1
-                    or sorted(i[here].tolist()) != [*range(1, self.at.d + 1)]
-                ):
+                if self.at.d == 1 or not np.array_equal(np.sort(i[here]), everyone):
                     continue
                 used |= here
                 scaled = self.functions[function].scaled(Fraction(factor))
                 if isinstance(scaled, Piecewise) and scaled.between(*self._range(j)).step(*self._range(j)) is None:
-                    full.append(scaled)
+                    rest = rest + scaled
                 else:
                     sums.append(self._counted(scaled, j))
-        if full:
-            total = full[0]
-            for other in full[1:]:
-                assert isinstance(total, Piecewise)
-                assert isinstance(other, Piecewise)
-                total = total + other
-            sums.append(self._counted(total, j))
-        return used, sums
+        return used, [*sums, self._counted(rest, j)]
 
     def _counted(self, function: Function, j: int) -> int:
         """The sum over all entries of a function."""

@@ -113,12 +113,14 @@ class Forms:
             return self.form({self._wire("pos", a, b, Fraction(0), top): c}, Fraction(0))
         raise NotProvedError("a Relu is not that of a comparator: its argument is no difference of two compared values")
 
-    def single(self, x: int) -> int:
-        """The wire that a form is."""
-        terms, constant = self.forms[x]
-        if len(terms) != 1 or terms[0][1] != 1 or constant:
-            raise NotProvedError("a value that is compared is a sum, not an entry")
-        return terms[0][0]
+    def compared(self, x: int, y: int, largest: bool) -> int:
+        """The form max(x, y) or min(x, y) of two wires."""
+        wires = []
+        for terms, constant in (self.forms[x], self.forms[y]):
+            if len(terms) != 1 or terms[0][1] != 1 or constant:
+                raise NotProvedError("a value that is compared is a sum, not an entry")
+            wires.append(terms[0][0])
+        return self.form({self.extremum(wires[0], wires[1], largest): Fraction(1)}, Fraction(0))
 
 
 class Comparators:
@@ -138,39 +140,28 @@ class Comparators:
         flat = [self.forms.form({}, Fraction(float(v))) for v in np.ravel(values)]
         return np.array(flat, np.int64).reshape(np.shape(values))
 
-    def _each(self, function: Callable[..., int], *args: Array) -> Codes:
+    def _each(self, tag: str, function: Callable[..., int], *args: Array) -> Codes:
         spread = np.broadcast_arrays(*args)
         if spread[0].size > self._most:
             raise NotProvedError(f"a tensor has {spread[0].size} entries, more than {MOST} for every number")
-        out, memo = [], self._memo
-        for values in zip(*(s.ravel().tolist() for s in spread), strict=True):
-            key = (function.__name__, *values)
-            if key not in memo:
-                memo[key] = function(*values)
-            out.append(memo[key])
+        out = []
+        for key in zip(*(s.ravel().tolist() for s in spread), strict=True):
+            if (tag, *key) not in self._memo:
+                self._memo[tag, *key] = function(*key)
+            out.append(self._memo[tag, *key])
         return np.array(out, np.int64).reshape(spread[0].shape)
 
     def add(self, a: Codes, b: Codes) -> Codes:
-        return self._each(self.forms.added, a, b)
+        return self._each("add", self.forms.added, a, b)
 
     def scale(self, a: Codes, factors: Array) -> Codes:
-        return self._each(lambda x, factor: self.forms.scaled(x, Fraction(factor)), a, factors)
+        return self._each("scale", lambda x, factor: self.forms.scaled(x, Fraction(factor)), a, factors)
 
     def relu(self, a: Codes) -> Codes:
-        return self._each(self.forms.relu, a)
+        return self._each("relu", self.forms.relu, a)
 
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
-        def larger(x: int, y: int) -> int:
-            return self.forms.form(
-                {self.forms.extremum(self.forms.single(x), self.forms.single(y), True): Fraction(1)}, Fraction(0)
-            )
-
-        def smaller(x: int, y: int) -> int:
-            return self.forms.form(
-                {self.forms.extremum(self.forms.single(x), self.forms.single(y), False): Fraction(1)}, Fraction(0)
-            )
-
-        return self._each(larger if largest else smaller, a, b)
+        return self._each(f"largest {largest}", lambda x, y: self.forms.compared(x, y, largest), a, b)
 
     def dot(self, rows: Codes, weights: Array) -> Codes:
         out = np.empty((len(rows), weights.shape[1]), np.int64)

@@ -87,23 +87,19 @@ def prove(path: Path, parts: Parts = lambda method, n: range(n)) -> Verdict:
     except (NotProvedError, UserError) as error:
         return Verdict("not proved", str(error))
     total = (claim.grid.cells + 1) ** session.d
-    first = _first_run(claim, session)
-    if first:
-        return first
-    tried = _run(claim, session, parts, total) if total <= FEW else None
-    if tried:
-        return tried
-    found = search(session, claim.task, claim.grid, claim.allowed)
-    if found is not None and wrong_row(session, claim.task, found[None], claim.allowed) is None:
-        return Verdict("not proved", "a vector in a large batch has another answer than alone")
-    if found is not None:
-        return claim.refuted(session, found)
+    found = (
+        _first_run(claim, session)
+        or (_run(claim, session, parts, total) if total <= FEW else None)
+        or _searched(claim, session)
+    )
+    if found:
+        return found
     reasons = []
-    for method in (_by_zero_one, _by_counting):
+    for name, method in (("zero-one", _by_zero_one), ("counting", _by_counting)):
         try:
             return method(model, claim, session, parts)
         except NotProvedError as error:
-            reasons.append(f"{method.__name__.removeprefix('_by_').replace('_', '-')}: {error}")
+            reasons.append(f"{name}: {error}")
     if total <= MOST and (verdict := _run(claim, session, parts, total)):
         return verdict
     many = f"exhaustive: {claim.grid.cells + 1}^{session.d} inputs are more than 2^25 (fewer --bits make fewer)"
@@ -128,8 +124,9 @@ class _Claim:
                 f"the file gives {columns} numbers, and {len(task.outputs)} are claimed (certificates are not read)"
             )
         grid = grid_of(about)
-        ends = np.array([grid.low, grid.low + grid.step, grid.high - grid.step, grid.high])
-        if session.dtype.kind != "f" or (ends.astype(session.dtype) != ends).any():
+        low, high, step = map(Fraction, (grid.low, grid.high, grid.step))
+        ends = low, low + step, high - step, high
+        if session.dtype.kind != "f" or any(Fraction(session.dtype.type(float(e)).item()) != e for e in ends):
             raise NotProvedError(f"the grid has numbers that {session.dtype} does not hold")
         # one rounding of each product, and of each sum
         terms = max(len(o.ranks) for o in task.outputs)
@@ -179,6 +176,16 @@ def _first_run(claim: _Claim, session: Session) -> Verdict | None:
     return None
 
 
+def _searched(claim: _Claim, session: Session) -> Verdict | None:
+    """A verdict if an input of a search has a wrong answer."""
+    found = search(session, claim.task, claim.grid, claim.allowed)
+    if found is None:
+        return None
+    if wrong_row(session, claim.task, found[None], claim.allowed) is None:
+        return Verdict("not proved", "a vector in a large batch has another answer than alone")
+    return claim.refuted(session, found)
+
+
 def _run(claim: _Claim, session: Session, parts: Parts, total: int) -> Verdict | None:
     if claim.free:
         return None
@@ -225,7 +232,7 @@ def _by_zero_one(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
         return claim.refuted(session, x[0])
     comparators = sum(w.kind in ("max", "min") for w in domain.forms.wires)
     method = f"zero-one: {comparators} maxima and minima read off the graph, {tried} inputs of zeros and ones tried"
-    return Verdict("proved", claim.text, method, *_arithmetic(model, claim, session))
+    return _proved(model, claim, session, method)
 
 
 def _ordered(forms: Forms, code: int) -> Form:
@@ -270,19 +277,21 @@ def _by_counting(model: onnx.ModelProto, claim: _Claim, session: Session, parts:
             break
     pairs = "counting: each entry is compared once with every other, ties by index; each output selects its ranks"
     counts = f"counting: each search depends on the entry of its rank alone, and is run at all {cells + 1} grid values"
-    return Verdict("proved", claim.text, pairs if ranks_only else counts, *_arithmetic(model, claim, session))
+    return _proved(model, claim, session, pairs if ranks_only else counts)
 
 
-def _arithmetic(model: onnx.ModelProto, claim: _Claim, session: Session) -> tuple[str, tuple[str, ...]]:
-    """In which arithmetic a proof holds: that of the dtype if `exporter.check` proves that nothing rounds."""
+def _proved(model: onnx.ModelProto, claim: _Claim, session: Session, method: str) -> Verdict:
+    """The verdict on a file that was read: in its dtype if `exporter.check` proves that nothing rounds."""
     rounding = check(model)
     if claim.free and not rounding.proven:
         raise NotProvedError(f"the file is said to take all numbers, and does more than compare them ({rounding})")
+    if not rounding.proven:
+        silent = f"no operation of the graph rounds in {session.dtype} on grid inputs"
+        return Verdict("proved", f"{claim.text}, in real arithmetic", method, "real numbers", (STORED, BATCH, silent))
     if claim.free:
-        return f"{session.dtype}: values are compared and moved, sums of ranks are the last step", (STORED, BATCH)
-    if rounding.proven and not rounding.bound:
-        return f"{session.dtype}: it is proven that no operation rounds on grid inputs", (STORED,)
-    if rounding.proven:
-        last = f"it is proven that only the last sum rounds, by {at_most(rounding.bound or 0)} at most"
-        return f"{session.dtype}: {last}", (STORED,)
-    return "real numbers", (STORED, BATCH, f"no operation of the graph rounds in {session.dtype} on grid inputs")
+        last = "values are compared and moved, sums of ranks are the last step"
+        return Verdict("proved", claim.text, method, f"{session.dtype}: {last}", (STORED, BATCH))
+    last = "it is proven that no operation rounds on grid inputs"
+    if rounding.bound:
+        last = f"it is proven that only the last sum rounds, by {at_most(rounding.bound)} at most"
+    return Verdict("proved", claim.text, method, f"{session.dtype}: {last}", (STORED,))
