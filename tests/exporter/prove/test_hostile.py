@@ -216,6 +216,23 @@ def test_clips_at_the_ends_of_the_grid_are_proved(plain: Path, tmp_path: Path, r
     assert prove(path).status == "proved"
 
 
+def test_a_proof_in_real_numbers_says_so_first(plain: Path, tmp_path: Path, read_only: None) -> None:
+    """Nothing shows that a file with operators of another profile does not round."""
+    model = onnx.load(plain)
+    _stated(model, profile="minmax")
+    onnx.save(model, tmp_path / "changed.onnx")
+    verdict = prove(tmp_path / "changed.onnx")
+    assert (verdict.status, verdict.arithmetic) == ("proved", "real numbers")
+    assert verdict.lines()[0].endswith(", in real arithmetic")
+
+
+def test_a_grid_finer_than_floats_is_refused(tmp_path: Path, read_only: None) -> None:
+    model = onnx.load(_file(tmp_path, dtype="float64", bits=2))
+    _stated(model, domain=[2.0**53, 2.0**53 + 4], step=1.0)
+    onnx.save(model, tmp_path / "changed.onnx")
+    assert "that float64 does not hold" in prove(tmp_path / "changed.onnx").text
+
+
 def test_parts_of_the_grid_agree_on_every_constant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: None
 ) -> None:
