@@ -113,11 +113,6 @@ class NetOptions(TypedDict, total=False):
         "what is kept small; weights: no index offsets, which tell equal entries apart by slopes d times as large",
         "width",
     )]
-    gamma: Annotated[float | None, Option(
-        "research", "the paper's blocks and window d^(1/3 + G), where the paper has G = 0.1", "the planner's sizes",
-        "G", rule="must be 0 or more and below 1/3 (a window of d^(2/3) is the whole block)",
-        holds=lambda v: 0 <= v < 1 / 3,
-    )]
     depth: Annotated[int | None, _one_or_more(
         "research", "the depth of the network, in layers", "as the planner chooses", "H",
     )]

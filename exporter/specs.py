@@ -24,7 +24,7 @@ IMAGES = (
 # what an option adds to the name of a file, in this order
 SUFFIXES = {
     "border": "{}", "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "epsilon": "eps{}", "inputs": "{}-only", "radix": "T{}",
-    "optimize_for": "{}", "failure": "p{}", "objective": "{}", "gamma": "gamma{}",
+    "optimize_for": "{}", "failure": "p{}", "objective": "{}",
     "depth": "depth{}", "width": "width{}", "certificate": "certificate", "dtype": "{}",
     "quantized": "scale{0[0]}zero{0[1]}", "profile": "{}", "channels": "c{}",
     "size": "{0[0]}x{0[1]}", "batch": "batch{}", "seed": "seed{}",

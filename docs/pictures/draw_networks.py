@@ -5,6 +5,7 @@ python docs/pictures/draw_networks.py        writes docs/pictures/network-*.svg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import cast
@@ -12,7 +13,6 @@ from typing import cast
 from exporter.constructions import CONSTRUCTIONS
 from exporter.constructions.scheduled import Planned
 from exporter.planning.goal import Goal
-from exporter.planning.schedule import Layered
 from exporter.theory.theorem import planned
 
 HERE = Path(__file__).parent
@@ -36,19 +36,18 @@ def pictures() -> dict[str, str]:
         build = cast(Planned, CONSTRUCTIONS[name].build)
         plan = build.schedule(Goal(d=d, low=rank, high=rank, failure=failure))
         what = "the maximum" if name == "vote-max" else "one rank"
-        out[f"network-{name}.svg"] = drawn(f"{name}: {what} of d = {d}, failure {failure:g}", plan, d)
+        layers = [(layer.name or "", layer.width) for layer in build.built(plan).layers]
+        out[f"network-{name}.svg"] = drawn(f"{name}: {what} of d = {d}, failure {failure:g}", layers, d)
     for name, (depth, d) in ASYMPTOTIC.items():
         title = f"{name.replace('-', ' ').capitalize()}: one rank of d = 1e{len(str(d)) - 1}, failure 0.001"
-        out[f"network-{name}.svg"] = drawn(title, planned(depth, d)[0], d)
+        out[f"network-{name}.svg"] = drawn(title, planned(depth, d)[0].layers, d)
     return out
 
 
-def drawn(title: str, plan: Layered, d: int) -> str:
+def drawn(title: str, layers: Sequence[tuple[str, int]], d: int) -> str:
     """Input, a bar for every hidden layer with its work and its neurons over d, and the answer."""
-    shares = [layer.width * 1000 // d / 1000 for layer in plan.layers]
-    rows = [
-        (f"{i}  {layer.module}", share) for i, (layer, share) in enumerate(zip(plan.layers, shares, strict=True), 1)
-    ]
+    shares = [width * 1000 // d / 1000 for _, width in layers]
+    rows = [(f"{i}  {name}", share) for i, ((name, _), share) in enumerate(zip(layers, shares, strict=True), 1)]
     height = TOP + ROW * (len(rows) + 1) + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="680" height="{height}" {STYLE}>',
@@ -63,7 +62,7 @@ def drawn(title: str, plan: Layered, d: int) -> str:
             f'<rect x="{LEFT}" y="{y}" width="{long}" height="18" fill="#4878a8"/>',
             f'<text x="{LEFT + long + 8}" y="{y + 14}">{share:.3g} d</text>',
         ]
-    lines += [f'<text x="12" y="{TOP + ROW * len(rows) + 14}">answer; depth {plan.depth}</text>', "</svg>", ""]
+    lines += [f'<text x="12" y="{TOP + ROW * len(rows) + 14}">answer; depth {len(layers) + 1}</text>', "</svg>", ""]
     return "\n".join(lines)
 
 

@@ -10,31 +10,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exporter.constructions.batcher import batcher
-from exporter.constructions.compact import compact
+from exporter.constructions.compact import COMPACT, LINEAR18
 from exporter.constructions.depth3 import depth3
-from exporter.constructions.depth5 import depth5
+from exporter.constructions.depth5 import DEPTH5
 from exporter.constructions.entry import Claims as Claims
 from exporter.constructions.entry import Construction as Construction
 from exporter.constructions.entry import Idle
 from exporter.constructions.entry import Statistics as Statistics
-from exporter.constructions.linear46 import linear46
-from exporter.constructions.linear_max import sampled_max, tree_max
+from exporter.constructions.linear46 import LINEAR46
+from exporter.constructions.linear_max import LINEAR_MAX, TREE_MAX
 from exporter.constructions.radix import Digit, Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
-from exporter.constructions.scheduled import Planned
-from exporter.constructions.vote import vote_max
-from exporter.constructions.window import window4, window5, window6
+from exporter.constructions.vote import VOTE_MAX
+from exporter.constructions.window import WINDOW4, WINDOW5, WINDOW6
 from exporter.errors import UserError, spelled
 from exporter.ir.trace import LayerNames, Node
 from exporter.options import nearest
 from exporter.passes.profiles import in_batches
-from exporter.planning.cells import window4_nearest, window4_plans, window5_plans
-from exporter.planning.compact import compact_nearest, compact_plans, linear18_plans
-from exporter.planning.depth5 import depth5_plans
-from exporter.planning.linear import linear_nearest, linear_plans
-from exporter.planning.linear_max import max_plans, tree_plans
-from exporter.planning.vote import vote_max_nearest, vote_max_plans
-from exporter.planning.window import window6_plans
 from exporter.problem.spec import OptimizeFor, Spec
 
 
@@ -191,16 +183,11 @@ CONSTRUCTIONS: dict[str, Construction] = {
         Construction(
             "depth5",
             "Theorem 3.2",
-            "central ranks of blocks against all entries: depth 5, width O(d^(5/3)); planned, or of a given gamma",
-            Planned(depth5_plans, depth5),
+            "central ranks of blocks against all entries: depth 5, width O(d^(5/3))",
+            DEPTH5,
             _no_depth5,
             offsets=True,
-            takes=("failure", "objective", "gamma", "seed"),
-            idle=(
-                Idle(
-                    "gamma", None, ("failure",), "the numbers are the paper's, and the failure bound is what they give"
-                ),
-            ),
+            takes=("failure", "objective", "seed"),
             claims=Claims(5, 5 / 3, 6),
             counted=True,
             shown=(64, 65),
@@ -209,7 +196,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "linear46",
             "Theorem 3.3",
             "the paper's main network, module by module: depth 46, width O(d); the failure probability is at most `failure`",
-            Planned(linear_plans, linear46, linear_nearest),
+            LINEAR46,
             _few_ranks,
             offsets=True,
             takes=("failure", "objective", "width", "seed"),
@@ -219,7 +206,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "compact",
             "ours: pivots, soft rounds, block ending",
             "depth 9 at about 24 d, or of a given depth and width",
-            Planned(compact_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed), compact_nearest),
+            COMPACT,
             _few_ranks,
             takes=("failure", "depth", "width", "seed"),
             claims=Claims(9),
@@ -230,7 +217,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "linear18",
             "ours: Theorem 4 of docs/frontier.md, pivots of two samples, block ending",
             "depth 18, about 9 d from d = 256 to 65536; the failure probability is at most `failure`",
-            Planned(linear18_plans, lambda u, plan, delta, seed, _: compact(u, plan, delta, seed)),
+            LINEAR18,
             _few_ranks,
             takes=("failure", "width", "seed"),
             claims=Claims(18),
@@ -239,12 +226,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window4",
             "ours: Theorem 3 of docs/frontier.md, cells of constants, a vote in every cell",
             "uniform inputs only: depth 4, width O(d^(5/4) log(1/failure)); for failures of a percent and more",
-            Planned(
-                window4_plans,
-                lambda u, plan, delta, seed, _: window4(u, plan, delta, seed),
-                window4_nearest,
-                gridded=True,
-            ),
+            WINDOW4,
             _few_ranks,
             takes=("failure", "width", "seed"),
             claims=Claims(4, 1.25),
@@ -254,7 +236,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window5",
             "ours: Theorem 1 of docs/frontier.md, a window of constants, block ending",
             "uniform inputs only: depth 5, width d^(1 + o(1)), about 41 d where Theorem 3.2 has d^(5/3)",
-            Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), gridded=True),
+            WINDOW5,
             _few_ranks,
             takes=("failure", "width"),
             claims=Claims(5, 1.0),
@@ -264,7 +246,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "window6",
             "ours: Theorem 2 of docs/frontier.md, a window that follows a count, block ending",
             "uniform inputs only: depth 6, about 12 d",
-            Planned(window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), gridded=True),
+            WINDOW6,
             _few_ranks,
             takes=("failure", "width"),
             claims=Claims(6, 1.0),
@@ -274,12 +256,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "vote-max",
             "ours: Theorem 7 of docs/frontier.md, the Q-th largest slot of Q hash functions",
             "uniform inputs only: the maximum at depth 4; width d from d = 1,980 (failure 0.13) or 267,264 (0.01) on",
-            Planned(
-                vote_max_plans,
-                lambda u, plan, delta, seed, _: vote_max(u, plan, delta, seed),
-                vote_max_nearest,
-                gridded=True,
-            ),
+            VOTE_MAX,
             _only_sampled_max,
             takes=("failure", "width", "seed"),
             op="max",
@@ -290,7 +267,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "linear-max",
             "Algorithms 1 and 2",
             "the maximum by two sparsification rounds and hashing: depth 13, width O(d)",
-            Planned(max_plans, lambda u, plan, delta, seed, _: sampled_max(u, plan, delta, seed)),
+            LINEAR_MAX,
             _only_sampled_max,
             takes=("failure", "width", "seed"),
             op="max",
@@ -300,7 +277,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             "tree-max",
             "maxima of block maxima",
             "the exact maximum: depth about log2(d) at width d, depth 7 at 2 d for a given width or depth",
-            Planned(tree_plans, lambda u, plan, delta, *_: tree_max(u, plan, delta)),
+            TREE_MAX,
             _only_max,
             takes=("depth", "width"),
             idle=(Idle("depth", None, ("width",), "the tree of a given depth is as narrow as it can be"),),

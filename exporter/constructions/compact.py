@@ -28,13 +28,31 @@ from exporter.constructions.sampling import (
     ranked_between,
     slots_of,
 )
+from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import like
 from exporter.ir.trace import Node, assume, constant, relu, stack, trim, variant
-from exporter.planning.compact import CompactSchedule
+from exporter.planning.compact import CompactSchedule, compact_nearest, compact_plans, linear18_plans
 from exporter.planning.schedule import PivotRound
 
 SHIFT = 100  # of the random numbers of pivot rounds, which are none of the permutations'
+
+
+PIVOTS = ("pivots: compare", "pivots: pick the bracket")
+FINER = ("finer pivots: select", "finer pivots: compare", "finer pivots: pick the bracket")
+
+
+def layers(plan: CompactSchedule) -> list[str]:
+    """What every layer of a schedule does."""
+
+    def search(inner: bool, stride: int) -> list[str]:
+        return ["sample: select pivots", *PIVOTS * inner, *FINER * (stride > 1)]
+
+    found = ["sample: pairs", *search(len(plan.pivots) > 2, plan.stride)]
+    for number, taken in enumerate(plan.soft, 1):
+        pivots = search(True, taken.stride) if isinstance(taken, PivotRound) else ["select"]
+        found += [f"soft round {number}: {name}" for name in ("mask", "shortlist", "pairs", *pivots)]
+    return found + [f"ending: {name}" for name in ("mask", "shortlist", "pairs", "select")]
 
 
 def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Node:
@@ -155,3 +173,11 @@ def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> 
     wanted = 1 + trim(first, m + outputs)
     found = lean_select(x, ranks, [wanted + i for i in range(outputs)], consecutive=True)
     return assume(found + like(at.lower, found), 0.0, 1.0)
+
+
+def _built(u: Node, plan: CompactSchedule, delta: Scalar, seed: int, _: bool) -> Node:
+    return compact(u, plan, delta, seed)
+
+
+COMPACT = Planned(compact_plans, _built, layers, compact_nearest)
+LINEAR18 = Planned(linear18_plans, _built, layers)

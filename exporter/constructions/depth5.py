@@ -1,4 +1,4 @@
-"""Depth 5, width O(d^(5/3 + γ)): central ranks of blocks, then all candidates against all entries.
+"""Depth 5, width O(d^(5/3)): central ranks of blocks, then all candidates against all entries.
 
 Theorem 3.2, Algorithm 4. A candidate's rank in its own block is known, so it is compared
 with the other blocks only. Comparisons see entries with index offsets where the grid has bits to spare, so that no two
@@ -14,12 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.constructions.sampling import permutation, prepare, restored
+from exporter.constructions.scheduled import Planned
 from exporter.ir.fused_forms import all_pairs, picked
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product
 from exporter.ir.primitives import ranks as all_ranks
 from exporter.ir.trace import Node, assume, constant, differences, relu, stack, trim, variant
-from exporter.planning.depth5 import Depth5Schedule
+from exporter.planning.depth5 import Depth5Schedule, depth5_plans
+
+LAYERS = (
+    "blocks: rank selection, pairs", "blocks: rank selection, select", "candidates: comparison with all entries",
+    "candidates: indicator product",
+)  # fmt: skip
 
 
 def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
@@ -91,3 +97,6 @@ def _select(x: Node, ranks: Node, wanted: list[int]) -> Node:
     p, d = len(wanted), x.shape[0]
     s = constant(np.array(wanted, dtype=np.float64)).spread(1, d) - ranks.spread(0, p)
     return assume(indicator_product(x.spread(0, p), s).sum(1), 0.0, 1.0)
+
+
+DEPTH5 = Planned(depth5_plans, depth5, LAYERS)

@@ -1,81 +1,86 @@
-"""Depth 46, width O(d), module by module as the paper composes it (Algorithm 6, Algorithm 7,
-Algorithm 8): 45 hidden layers.
+"""Theorem 3.3: depth 46, width O(d), the paper's blocks one after the other (Algorithms 6, 7 and 8).
 
     round 1       rank selection 2, filter 1                                                                         3
     rounds 2-4    shortlisting 3, rank computing 1, rank scaling 1, ceiling 1, max/min 1, rank selection 2, filter 1  30
     hashing       hash 1, block extraction 3, rank selection 2                                                        6
     the end       largest survivor 2, rank computing 1, rank selection 2, clip 1                                      6
 
-Every layer belongs to one module: `hold` carries values through the layers of other modules. In a soft round the
-rank-scaling layer counts the overflow instead, and the ceiling layer only carries.
-
-The network differs from the paper in two points. The filter layer computes its mask only, and the neurons that carry the
-entries through the next layer take the product, [y - (1 - mask)]+. This product needs the bits of the grid once, and
-Definition G.8 needs them twice. The spare bits hold index offsets, which tell equal entries apart. From the hash on entries
-have no offsets, because any of several equal entries is a right answer.
+Every hidden layer belongs to one block (exporter.constructions.blocks). In a soft round the layer of rank scaling counts
+the overflow instead, and the layer of the ceiling only carries. Up to the hash, index offsets tell equal entries apart;
+after it they are not needed, because any of several equal entries is a right answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-
-import numpy as np
-import numpy.typing as npt
-
+from exporter.constructions.blocks import (
+    Filtered,
+    block_extract,
+    ceiling,
+    filter_between,
+    hold,
+    rank_compute,
+    rank_scale,
+    rank_select,
+    shortlist,
+)
 from exporter.constructions.hashing import buckets, slot_sums
-from exporter.constructions.sampling import Entries, groups, permutation, prepare, restored
+from exporter.constructions.sampling import Entries, Index, groups, permutation, prepare, restored
+from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
-from exporter.ir.primitives import compare, indicator_product, like, maximum, rank_select
-from exporter.ir.primitives import mask as between
-from exporter.ir.trace import Node, assume, assume_total, constant, relu, stack, trim
-from exporter.planning.linear import LinearSchedule
-from exporter.planning.schedule import HardRound, SoftRound
+from exporter.ir.primitives import compare
+from exporter.ir.trace import Node, assume, constant, relu, stack, trim
+from exporter.planning.linear import LinearSchedule, linear_nearest, linear_plans
+from exporter.planning.schedule import HardRound, HashEnding, SoftRound
 
-Index = npt.NDArray[np.int64]
-FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """What a filter leaves: all entries x, the entries y that it read (live ones, others 0), its mask, its ends."""
-
-    x: Node
-    y: Node
-    mask: Node
-    lower: Node
-    upper: Node
+SELECTION = ("rank selection, pairs", "rank selection, select")
+ROUND = (
+    "shortlisting, maximum", "shortlisting, mask", "shortlisting, slots", "rank computing", "rank scaling", "ceiling",
+    "maximum and minimum", *SELECTION, "filter",
+)  # fmt: skip
+HASHING = ("hash", "block extraction, count", "block extraction, pick", "block extraction, extract", *SELECTION)
+LAYERS = (
+    *(f"round 1: {name}" for name in (*SELECTION, "filter")),
+    *(f"round {number}: {name}" for number in (2, 3, 4) for name in ROUND),
+    *(f"hashing: {name}" for name in HASHING),
+    "largest survivor: pairs", "largest survivor: select", "rank computing", *SELECTION, "clip",
+)  # fmt: skip
 
 
 def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
     """The entries of ranks plan.low .. plan.high (Theorem 3.3, Algorithm 8)."""
     e = prepare(u, delta, offsets)
-    q = e.quantum
-    order = permutation(e.d, seed, 1)
-    sample = e.values.take(order[: plan.sample.size])
-    wanted = [r for r in (plan.sample.lower, plan.sample.upper) if 1 <= r <= plan.sample.size]
-    ends = select(sample, wanted, q)
-    low = ends.take([0]).reshape() if plan.sample.lower >= 1 else constant(0.0)
-    high = ends.take([len(wanted) - 1]).reshape() if plan.sample.upper <= plan.sample.size else constant(1.0)
-    x = hold(e.values, u.level + 2)
-    state = filter_between(x, x, low, high, q)
+    live = first_round(e, plan, permutation(e.d, seed, 1))
     for number, taken in enumerate(plan.rounds, 2):
-        state = sparsify(state, plan, taken, permutation(e.d, seed, number), q)
-    survivors = hash_survivors(state, e, plan, permutation(e.d, seed, 9))
-    found = finish(e.plain(hold(state.x, survivors.level)), survivors, plan, e.step)
+        live = sparsify(live, plan, taken, permutation(e.d, seed, number), e.quantum)
+    survivors = hash_survivors(live, e, plan.ending, permutation(e.d, seed, 9))
+    found = select_among(survivors, e.plain(hold(live.x, survivors.level)), plan, e.step)
     return trim(restored(found, delta))
 
 
-def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> State:
+def first_round(e: Entries, plan: LinearSchedule, order: Index) -> Filtered:
+    """Step 1 of Algorithm 6: the entries between two ranks of a sample, three layers.
+
+    A rank below or above the sample stands for the end of the range.
+    """
+    size, lower, upper = plan.sample.size, plan.sample.lower, plan.sample.upper
+    sample = e.values.take(order[:size])
+    wanted = [r for r in (lower, upper) if 1 <= r <= size]
+    ends = rank_select(sample, wanted, e.quantum)
+    low = ends.take([0]).reshape() if lower >= 1 else constant(0.0)
+    high = ends.take([len(wanted) - 1]).reshape() if upper <= size else constant(1.0)
+    x = hold(e.values, e.values.level + 2)
+    return filter_between(x, x, low, high, e.quantum)
+
+
+def sparsify(s: Filtered, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, q: Scalar) -> Filtered:
     """Steps 2(a) to 2(c) of Algorithm 6: ten layers."""
     at, z = s.mask.level, taken.size
     y = relu(s.y - (1 - s.mask))
-    slots = shortlist(s, y, taken, order, quantum)
+    slots = shortlist(y, s.lower, s.upper, taken, order, q)
     x, y, upper = (hold(n, at + 3) for n in (s.x, y, s.upper))
-    nonzero = compare(y, 0, quantum)
+    nonzero = compare(y, 0, q)
     n = assume(nonzero.sum(), 0.0, float(x.size))
-    rank = rank_compute(x, y, upper, plan.low - x.size + n, quantum)
+    rank = rank_compute(x, y, upper, plan.low - x.size + n, q)
     if isinstance(taken, HardRound):
         first, last = hard_window(n, rank, plan, taken, x.size)
     else:
@@ -84,9 +89,9 @@ def sparsify(s: State, plan: LinearSchedule, taken: HardRound | SoftRound, order
     ranks = [hold(1 + trim(r - 1, z + 1), at + 7) for r in (first, last)]
     # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
     sample = stack([constant([0.0]), hold(slots, at + 7), hold(upper, at + 7).reshape(1)])
-    ends = select(sample, ranks, quantum)
+    ends = rank_select(sample, ranks, q)
     lower, upper = (ends.take([i]).reshape() for i in (0, 1))
-    return filter_between(hold(x, at + 9), hold(y, at + 9), lower, upper, quantum)
+    return filter_between(hold(x, at + 9), hold(y, at + 9), lower, upper, q)
 
 
 def hard_window(n: Node, rank: Node, plan: LinearSchedule, taken: HardRound, d: int) -> tuple[Node, Node]:
@@ -118,114 +123,29 @@ def soft_window(
     return places - n + rank, places - n + rank + (plan.high - plan.low) + overflow
 
 
-def hash_survivors(s: State, e: Entries, plan: LinearSchedule, order: Index) -> Node:
+def hash_survivors(s: Filtered, e: Entries, ending: HashEnding, order: Index) -> Node:
     """The survivors in `capacity` places, zeros first (Algorithm 7): hash, block extraction, rank selection, six layers.
 
-    The hash (Definition G.22) is linear, so its layer has the neurons that filter the entries, and the slots are sums of
-    those. Block extraction (Definition G.24) keeps the slots of the first function without collisions. The slots of a
-    function with collisions hold more than the 1 that Lemma G.11 asks for, so the integer of the indicator product is scaled
-    by the longest bucket.
+    The hash (Definition G.22) is linear: its layer filters the entries, and the slots of every function are sums of these.
     """
-    at, quantum = s.mask.level, e.step
-    p, functions, capacity = plan.ending.prime, plan.ending.functions, plan.ending.capacity
-    where = buckets(e.d, plan.ending, order)
+    where = buckets(e.d, ending, order)
     y = relu(e.plain(s.y) - (1 - s.mask))
-    slots = slot_sums(y, where)
-    live = compare(y, 0, quantum).sum()
-    count = compare(slots, 0, quantum).sum(1)
-    chosen = compare(count, like(live, count) - 1, 1) - compare(count, like(live, count), 1)
-    slots = slot_sums(hold(y, at + 3), where)
-    first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
-    scaled = (first * where.shape[2]).spread(1, p)
-    kept = assume(indicator_product(slots, scaled).sum(0), 0.0, 1.0)
-    return select(kept, range(p - capacity + 1, p + 1), quantum)
+    slots, later = slot_sums(y, where), slot_sums(hold(y, s.mask.level + 3), where)
+    live, counts = compare(y, 0, e.step).sum(), compare(slots, 0, e.step).sum(1)
+    kept = block_extract(later, counts, live, where.shape[2])
+    return rank_select(kept, range(ending.prime - ending.capacity + 1, ending.prime + 1), e.step)
 
 
-def finish(x: Node, survivors: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
+def select_among(survivors: Node, x: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
     """Steps 3 and 4 of Algorithm 8 without the clip: largest survivor, rank computing, rank selection, five layers."""
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
-    largest = hold(select(survivors, [m], quantum).reshape(), at + 2)
+    largest = hold(rank_select(survivors, [m], quantum).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)
     # the rank in all m places: how many of them are 0 cancels
     wanted = assume(rank_compute(x, y, largest, plan.low, quantum), -float(d), float(d + m))
     # entries equal to all survivors may stand below them: then every survivor is the answer
     wanted = 1 + trim(wanted - 1, m - plan.outputs)
-    ranks = [wanted + i for i in range(plan.outputs)]
-    return select(hold(y, at + 3), ranks, quantum)
+    return rank_select(hold(y, at + 3), [wanted + i for i in range(plan.outputs)], quantum)
 
 
-def hold(node: Node, level: int) -> Node:
-    """The same value after `level` ReLU layers: x = [x]+ - [-x]+, one neuron where x >= 0."""
-    while not node.is_constant and node.level < level:
-        node = relu(node) if node.lo >= 0 else assume(relu(node) - relu(-node), node.lo, node.hi)
-    return node
-
-
-def filter_between(x: Node, y: Node, lower: Node, upper: Node, quantum: Scalar) -> State:
-    """The filter between two ends (Definition G.8), as its mask (Definition G.6): one layer."""
-    mask = between(y, upper, lower, quantum)
-    held = hold(x, mask.level)
-    return State(held, held if y is x else hold(y, mask.level), mask, lower, upper)
-
-
-def select(x: Node, wanted: Sequence[int | Node], quantum: Scalar) -> Node:
-    """The entries of the wanted ranks in two layers: rank selection (Definition G.12)."""
-    known = [r for r in wanted if not isinstance(r, Node)]
-    ranks = known if len(known) == len(wanted) else stack([r.reshape(1) for r in wanted if isinstance(r, Node)])
-    return assume(rank_select(x, ranks, quantum, ties=True), 0.0, 1.0)
-
-
-def rank_compute(x: Node, y: Node, e: Node, rank: Scalar | Node, quantum: Scalar) -> Node:
-    """`rank` less the entries of x below e that are no entries of y below e (Definition G.16): one layer.
-
-    e is an entry of y, and y a contiguous part of sorted x, with zeros elsewhere.
-    """
-    below = compare(like(e, x), x, quantum).sum() - compare(like(e, y), y, quantum).sum()
-    return rank - below
-
-
-def shortlist(s: State, y: Node, taken: HardRound | SoftRound, order: Index, quantum: Scalar) -> Node:
-    """The first `entries` live entries of every block, zeros where there are fewer (Definition G.14).
-
-    The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so no filter stands here.
-    """
-    half = Fraction(quantum) / 2
-    lower = maximum(s.lower, constant(float(half)))
-    at, d, c = y.level, y.shape[0], taken.entries
-    lower, upper = hold(lower, at), hold(s.upper, at)
-    found = []
-    for first, count, size in groups(d, taken.blocks, taken.block if isinstance(taken, HardRound) else None):
-        n = count * size
-        piece = y.take(order[first : first + n]).reshape(count, size)
-        live = assume(between(piece, upper, lower, half), 0.0, 1.0)
-        f = hold(piece, at + 1)
-        before = assume(live.prefix_sum(1), 0.0, float(size))
-        places = constant(np.arange(1, c + 1)).spread(1, count).spread(2, size)
-        cells = indicator_product(f.spread(0, c), places - before.spread(0, c))
-        found.append(assume(cells.sum(2), 0.0, 1.0).reshape(c * count))
-    return stack(found)
-
-
-def rank_scale(n: Node, rank: Node, b: int, d: int) -> Node:
-    """rank b / n (second layer of Definition G.18), up to 1/FINE; n < b live entries are a failure anyway.
-
-    D >= d is a power of two and the weights D b/k are rounded to multiples of 1/FINE, so that floating point is exact.
-    """
-    fine = 1 << (d - 1).bit_length()
-    k = np.arange(b, d + 1)
-    part = assume(rank, 0.0, float(d)) / fine
-    terms = indicator_product(part.spread(0, len(k)), n.spread(0, len(k)) - constant(k))
-    terms = assume_total(terms, 1.0)  # one of them at most is not 0
-    weights = np.rint(fine * b / k * FINE) / FINE
-    return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
-
-
-def ceiling(x: Node, d: int) -> Node:
-    """⌈x⌉ for x in [-d, d] within 1/(4D) of a fraction with denominator at most d <= D (Definition G.20).
-
-    The paper's ramp from i to i + 1/d is moved to the middle half of that gap, so a rounded x does no harm.
-    """
-    fine = 1 << (d - 1).bit_length()
-    i = constant(np.arange(-d, d + 1))
-    steps = trim((x.spread(0, 2 * d + 1) - i) * (2 * fine) - Fraction(1, 2))
-    return assume(steps.sum() - d, -float(d), d + 1.0)
+LINEAR46 = Planned(linear_plans, linear46, LAYERS, linear_nearest)

@@ -9,10 +9,16 @@ import numpy as np
 
 from exporter.constructions.hashing import buckets, hashed_slots
 from exporter.constructions.sampling import dealt, groups, permutation, slots_of
+from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, like, maximum
 from exporter.ir.trace import Node, assume, relu, stack
-from exporter.planning.linear_max import MaxSchedule, TreeSchedule
+from exporter.planning.linear_max import MaxSchedule, TreeSchedule, max_plans, tree_plans
+
+LAYERS = (
+    "round 1: pairs", "round 1: maximum", "round 2: mask", "round 2: shortlist", "round 2: pairs", "round 2: maximum",
+    "hashing: mask", "hashing: collisions", "hashing: pick", "hashing: extract", "pairs", "maximum",
+)  # fmt: skip
 
 
 def best_of(x: Node, quantum: Scalar) -> Node:
@@ -54,6 +60,12 @@ def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
     return x
 
 
+def tree_layers(plan: TreeSchedule) -> list[str]:
+    """What the layers do: a group of two takes one, a larger one two."""
+    work = [["maximum of two"] if s == 2 else ["pairs", "maximum"] for s in plan.groups]
+    return [f"level {level}: {name}" for level, names in enumerate(work, 1) for name in names]
+
+
 def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Node:
     """Algorithm 1, then Algorithm 2: entries up to a sample's maximum are dropped, twice.
 
@@ -75,3 +87,7 @@ def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Nod
 def _excess(u: Node, best: Node, delta: Scalar) -> tuple[Node, Node]:
     """(u - best, [u > best])"""
     return u - like(best, u), compare(u, like(best, u), delta)
+
+
+LINEAR_MAX = Planned(max_plans, lambda u, plan, delta, seed, _: sampled_max(u, plan, delta, seed), LAYERS)
+TREE_MAX = Planned(tree_plans, lambda u, plan, delta, *_: tree_max(u, plan, delta), tree_layers)

@@ -16,7 +16,7 @@ from typing import Any
 from exporter.constructions.entry import Statistics
 from exporter.constructions.radix import Form
 from exporter.ir.linear import Scalar
-from exporter.ir.network import network
+from exporter.ir.network import Network, network
 from exporter.ir.trace import LayerNames, Node, stack, vector
 from exporter.planning.goal import Goal
 from exporter.planning.mean_square import mse_bound
@@ -24,6 +24,7 @@ from exporter.planning.schedule import Failure, FailureLaw, Schedule
 from exporter.planning.search import choose
 from exporter.problem.spec import Spec
 
+STEP = Fraction(1, 2**24)
 WEAKEST_FIRST: tuple[FailureLaw, ...] = ("seeds", "file", "uniform-seeds", "uniform")
 
 
@@ -31,12 +32,13 @@ WEAKEST_FIRST: tuple[FailureLaw, ...] = ("seeds", "file", "uniform-seeds", "unif
 class Planned:
     """A construction by its planner: the plans for a goal, the network of one, and what there is where no plan is.
 
-    `built_by` takes (input, plan, δ, seed, whether index offsets tell equal entries apart). `gridded`: a plan depends on
-    the number of grid steps.
+    `built_by` takes (input, plan, δ, seed, whether index offsets tell equal entries apart). `layers` says what every hidden
+    layer does, for all plans alike or for one. `gridded`: a plan depends on the number of grid steps.
     """
 
     plans: Callable[[Goal], Iterator[Schedule]]
     built_by: Callable[[Node, Any, Scalar, int, bool], Node]
+    layers: Sequence[str] | Callable[[Any], Sequence[str]]
     nearest: Callable[[Goal], str | None] = lambda goal: None
     gridded: bool = False
 
@@ -44,10 +46,16 @@ class Planned:
         """The plan for one run of ranks."""
         return _schedule(self, goal)
 
-    def built_width(self, plan: Schedule) -> int:
-        """Neurons of the widest layer, counted; neither the grid nor the seed changes it."""
-        x = vector(plan.d)
-        return network(x, self.formula(x, plan, Fraction(1, 2**24))).width
+    def built(self, plan: Schedule, delta: Scalar = STEP, seed: int = 0) -> Network:
+        """The network of a schedule, with names for its layers; neither the grid nor the seed changes its widths."""
+        x, names = vector(plan.d), LayerNames()
+        self.name(names, plan, 0)
+        return network(x, self.formula(x, plan, delta, seed), names)
+
+    def name(self, names: LayerNames, plan: Schedule, level: int) -> None:
+        """Add what the layers of a schedule do, above so many others."""
+        for at, name in enumerate(self.layers(plan) if callable(self.layers) else self.layers, level + 1):
+            names.add(at, name)
 
     def formula(self, u: Node, plan: Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
         """The network of a schedule; `offsets` tell equal entries apart where the construction needs that."""
@@ -70,8 +78,7 @@ class Planned:
             errors.append(Decimal(repr(mse_bound(plan, goal))))
             if plan.failure_bound:
                 laws.add(plan.failure_law)
-            for level, layer in enumerate(plan.layers, u.level + 1):
-                names.add(level, layer.module)
+            self.name(names, plan, u.level)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
         # what holds for every file holds over the seeds as well
         law = next((law for law in WEAKEST_FIRST if law in laws), None)
@@ -82,14 +89,14 @@ class Planned:
 def _goal(spec: Spec, low: int, high: int, failure: float) -> Goal:
     """What the planner is asked for."""
     return Goal(
-        d=spec.task.d, low=low, high=high, failure=failure, gamma=spec.gamma, depth=spec.depth, width=spec.width,
+        d=spec.task.d, low=low, high=high, failure=failure, depth=spec.depth, width=spec.width,
         construction=spec.construction,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
 def _schedule(planned: Planned, goal: Goal) -> Schedule:
-    return choose(goal, planned.plans(goal), planned.built_width, planned.nearest)
+    return choose(goal, planned.plans(goal), planned.built, planned.nearest)
 
 
 def runs(ranks: Sequence[int]) -> list[tuple[int, int]]:

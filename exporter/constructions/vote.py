@@ -5,9 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from exporter.constructions.sampling import groups, lean_ranks, lean_select, permutation
+from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
 from exporter.ir.trace import Node, assume, relu, stack, trim
-from exporter.planning.vote import VoteSchedule
+from exporter.planning.vote import VoteSchedule, vote_max_nearest, vote_max_plans
 
 
 def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0) -> Node:
@@ -32,3 +33,9 @@ def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0) -> Node:
     wanted = plan.functions * p - plan.functions + 1
     found = lean_select(trim(pool, most) / unit, lean_ranks(pool, step), [wanted]) * unit
     return assume(found + (1 - most), float(1 - most), 1.0)
+
+
+VOTE_MAX = Planned(
+    vote_max_plans, lambda u, plan, delta, seed, _: vote_max(u, plan, delta, seed), ("excess", "pairs", "select"),
+    vote_max_nearest, gridded=True,
+)  # fmt: skip

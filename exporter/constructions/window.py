@@ -25,39 +25,24 @@ from exporter.constructions.sampling import (
     ranks_of_rows,
     slots_of,
 )
+from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product, like
 from exporter.ir.trace import Node, assume, constant, relu, stack, trim
-from exporter.planning.cells import Cells, CountedCells
-from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedule
+from exporter.planning.cells import Cells, window4_nearest, window4_plans
+from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedule, window5_plans, window6_plans
 
 
 def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
-    """Cells with constant ends; all pairs of the slots of every cell; selection in the targets' cells."""
-    step = Fraction(delta)
-    ends, inside = (constant([float(min(e * step, most)) for e in plan.ends]) for most in (2, 1))
-    return _voted(u, ends, inside, plan, step, seed)
-
-
-def window5(u: Node, plan: ConstantWindow | CountedCells, delta: Scalar) -> Node:
-    """mask with constants; shortlist, pairs, select. Or count; cells that follow the count; pairs, select."""
-    step = Fraction(delta)
-    if isinstance(plan, ConstantWindow):
-        return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
-    n = _counted(u, plan.centre, step)
-    at = (plan.centre + plan.slope * plan.low) * step - plan.slope * step * n
-    ends = at.spread(0, len(plan.ends)) + constant([float(e * step) for e in plan.ends])
-    return _voted(u, ends, trim(ends), plan, step, 0)
-
-
-def _voted(u: Node, ends: Node, inside: Node, plan: Cells, step: Fraction, seed: int) -> Node:
-    """The targets by a vote in every cell (exporter.planning.cells); `inside` are the ends cut to the domain.
+    """Cells with constant ends; all pairs of the slots of every cell; selection in the targets' cells, by a vote.
 
     [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and [u - e]+ read the same two neurons, so after one layer the numbers and
     the slots of the cells, sums over blocks of positions, are affine. With N entries below its upper end, rank r of all is
     rank Q (N - r) + (Q + 1)/2 from the top of the slots of its cell: an empty slot, which is 0, or none unless the cell
     holds it. The lower end of the cell is added, so that every answer lies in the target's cell, ends included.
     """
+    step = Fraction(delta)
+    ends, inside = (constant([float(min(e * step, most)) for e in plan.ends]) for most in (2, 1))
     d, p, k, q = u.shape[0], plan.slots, len(plan.ends) - 1, plan.functions
     wide = [float(b * step - a * step) for a, b in pairwise(plan.ends)]
     apart = (u.spread(0, k + 1) - ends.spread(1, d)) / step
@@ -85,16 +70,16 @@ def _voted(u: Node, ends: Node, inside: Node, plan: Cells, step: Fraction, seed:
     return stack([assume(each, 0.0, 1.0) for each in found])
 
 
-def _counted(u: Node, centre: int, step: Fraction) -> Node:
-    """The number of entries below a constant."""
-    d = u.shape[0]
-    return assume(d - compare(u, (centre - 1) * step, step).sum(), 0.0, float(d))
+def window5(u: Node, plan: ConstantWindow, delta: Scalar) -> Node:
+    """mask with constants; shortlist, pairs, select."""
+    step = Fraction(delta)
+    return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
 
 
 def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
     """count below a constant; mask with ends that are affine in the count; shortlist, pairs, select."""
-    step = Fraction(delta)
-    n = _counted(u, plan.centre, step)
+    d, step = u.shape[0], Fraction(delta)
+    n = assume(d - compare(u, (plan.centre - 1) * step, step).sum(), 0.0, float(d))
     per, at = plan.slope * step, plan.centre * step
     lower = at + per * plan.low - plan.below * step - per * n
     upper = at + per * (plan.high - 1) + (plan.above - 1) * step - per * n
@@ -130,3 +115,14 @@ def apart(parts: Sequence[tuple[int, int, int]], more: int) -> tuple[tuple[list[
         first += [(start, taken, size)] * (taken > 0)
         rest += [(start + taken * size, blocks - taken, size)] * (taken < blocks)
     return (first, 1), (rest, 0)
+
+
+ENDING = ("shortlist", "pairs", "select")
+WINDOW4 = Planned(
+    window4_plans, lambda u, plan, delta, seed, _: window4(u, plan, delta, seed),
+    ("compare with the ends", "pairs", "select"), window4_nearest, gridded=True,
+)  # fmt: skip
+WINDOW5 = Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), ("mask", *ENDING), gridded=True)
+WINDOW6 = Planned(
+    window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), ("count", "mask", *ENDING), gridded=True
+)

@@ -28,16 +28,10 @@ from exporter.planning.schedule import BlockSample, Event, FailureLaw, Schedule
 from exporter.planning.search import proven
 from exporter.planning.window import (
     SHARES,
-    WIDEST,
     ConstantWindow,
-    CountedWindow,
-    Counts,
     Steps,
     Window,
-    best,
     constant_window,
-    counted_window,
-    counts_of,
 )
 
 MOST = 2 * 4096**2  # neurons of a layer of window4: more do not fit where it would be run
@@ -57,32 +51,6 @@ class Cells(Schedule):
     @property
     def failure_law(self) -> FailureLaw:
         return "uniform" if self.functions == 1 else "uniform-seeds"
-
-    def model(self) -> list[tuple[str, int]]:
-        k, m = len(self.ends) - 1, self.slots * self.functions
-        return [
-            ("compare with the ends", 2 * (k + 1) * self.d),
-            ("pairs", k * (m * (m - 1) + 2 * m + 1 + 2 * self.outputs)),
-            ("select", self.outputs * k * (4 * m + 1)),
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountedCells(Cells):
-    """The same with ends that follow a count: with N entries below grid value `centre` they are
-    centre + slope (low - N) + e_i."""
-
-    centre: int
-    slope: int
-
-    def model(self) -> list[tuple[str, int]]:
-        more, (ends, pairs, select) = 2 * len(self.ends), super().model()
-        return [
-            ("count", 3 * self.d),
-            (ends[0], ends[1] + more),
-            (pairs[0], pairs[1] + more),
-            (select[0], select[1] + 1),
-        ]
 
 
 @lru_cache(maxsize=64)
@@ -161,35 +129,6 @@ def constant_cells(goal: Goal, ends: tails.Ints) -> Outvoted:
     return lambda slots, functions: float(reproducible.dot(law, crowd.fails(d, slots, functions, most))) + many
 
 
-def counted_cells(goal: Goal, counts: Counts, slope: int, ends: tails.Ints, every: int) -> Outvoted:
-    """The same for ends that follow N: the law of N, of the entries below a cell and of those in it is multinomial.
-
-    With every = 1 a bound. Else an estimate from every so many N, for a search.
-    """
-    d, steps, centre = goal.d, counts.steps, counts.centre
-    at = np.arange(every // 2, counts.n.size, every)
-    n = counts.n[at]
-    moved = np.clip(centre + slope * (goal.low - n)[:, None] + ends[None, :], 0, goal.cells + 1)
-    crowd, most = _crowd(goal, float(steps.within(0, int(np.diff(ends).max()) - 1)))
-    law, many = np.zeros(crowd.n.size), 0.0
-    for first, beyond in zip(moved.T[:-1], moved.T[1:], strict=True):
-        cuts = np.stack([np.full(n.size, centre), first, beyond])
-        order = np.argsort(cuts, axis=0, kind="stable")
-        cuts = np.take_along_axis(cuts, order, 0)
-        bounds = [steps.at_most(cuts[0]), steps.within(cuts[0], cuts[1] - 1), steps.within(cuts[1], cuts[2] - 1)]
-        bounds = [np.maximum(p, 1e-300)[:, None] for p in (*bounds, 1 - steps.at_least(cuts[2]))]
-        below = np.stack(np.broadcast_arrays(n[:, None], crowd.below[None, :], (crowd.below + crowd.n)[None, :]))
-        below = np.take_along_axis(below, order[:, :, None], 0)
-        parts = [below[0], below[1] - below[0], below[2] - below[1], d - below[2]]
-        able = np.all([part >= 0 for part in parts], axis=0)
-        terms = tails.log_multinomial([np.where(able, part, 0) for part in parts], bounds)
-        law += every * reproducible.total(np.where(able, reproducible.exp(terms), 0.0), 0)
-        if every == 1 and most < d:
-            tail = tails.independent_upper_tail(d, d * counts.live(first, beyond - 1), most + 1)
-            many += counts.expected(tail)
-    return lambda slots, functions: float(reproducible.dot(law, crowd.fails(d, slots, functions, most))) + many
-
-
 def spaced(first: int, last: int, cells: int) -> tails.Ints:
     """Ends of at most so many cells, shorter in the middle, where a target is likelier: along (5 t + 3 t^3)/8."""
     whole = 16 * cells**3
@@ -219,7 +158,7 @@ def window4_plans(goal: Goal) -> Iterator[Cells]:
             each = min(slots // functions, d)
             if each > goal.gap + 1:
                 events = (*at.miss, Event("the vote of a target's cell fails", fails(each, functions)))
-                if plan := proven(made(events=events, slots=each, functions=functions), goal, width):
+                if plan := proven(made(events=events, slots=each, functions=functions), goal):
                     return plan
         return None
 
@@ -245,53 +184,3 @@ def first_edge(holds: Callable[[int], bool], good: int) -> int:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(middle) else (good, middle)
     return good
-
-
-def narrowest_counted(goal: Goal, width: int) -> CountedCells | None:
-    """The fewest cells that follow a count, one function, narrower than `width`.
-
-    Every share of the failure that the window may take is tried with a few of the counts; the proof has all of them.
-    """
-    d, counts, found = goal.d, counts_of(goal), None
-    if goal.failure < LEAST:
-        return None
-    every = max(1, counts.n.size // FEW)
-    for share in SHARES:
-        at = counted_window(goal, counts, share)
-        window = at.make(d=d, low=goal.low, high=goal.high, events=(), ending=BlockSample(1, d, 1))
-        assert isinstance(window, CountedWindow)
-        slope, room = window.slope, goal.failure - sum(event.probability for event in at.miss)
-        span = window.above + slope * (goal.gap - 1)
-        for cells in range(1, width // (2 * d)):
-            ends = spaced(-window.below, span, cells)
-            layer = (2 * d + 2) * len(ends)
-            slots = fitted(cells, layer, d)
-            if layer >= width or len(ends) <= cells:
-                break
-            if slots <= goal.gap + 1 or counted_cells(goal, counts, slope, ends, every)(slots, 1) > room:
-                continue
-            events = (
-                *at.miss,
-                Event(
-                    "two entries of a target's cell share a slot", counted_cells(goal, counts, slope, ends, 1)(slots, 1)
-                ),
-            )
-            plan = proven(
-                CountedCells(
-                    d=d, low=goal.low, high=goal.high, events=events, ends=tuple(map(int, ends)), slots=slots,
-                    centre=counts.centre, slope=slope,
-                ), goal, width - 1,
-            )  # fmt: skip
-            if plan:
-                found, width = plan, plan.width
-                break
-    return found
-
-
-def window5_plans(goal: Goal) -> Iterator[Schedule]:
-    """A window of constants; cells that follow a count first, where these are narrower."""
-    constant = list(best(goal, partial(constant_window, goal)))
-    counted = narrowest_counted(goal, min((plan.width for plan in constant), default=WIDEST * goal.d))
-    if counted:
-        yield counted
-    yield from constant

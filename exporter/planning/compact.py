@@ -67,55 +67,33 @@ class CompactSchedule(Schedule):
     def failure_law(self) -> FailureLaw:
         return "seeds" if self.soft else "file"
 
-    def model(self) -> list[tuple[str, int]]:
-        d, z, outputs = self.d, self.sample.size, self.outputs
-        layers = [("sample: pairs", z * (z - 1) + d)]
-        # the sample is carried as a part of the input
+    @property
+    def width(self) -> int:
+        """Neurons of the widest layer, at most.
+
+        The search tries hundreds of schedules, far more than can be built and counted; tests hold this to the networks.
+        Where the sample's window has no end on one side, entries are compared with the end of the range in the first layer:
+        2 d neurons, which are not counted here. A given `--width` is held against the network itself.
+        """
+        d, z, m = self.d, self.sample.size, self.ending.size
+        layers = [z * (z - 1) + d, 5 * d + 5, self.ending.entries * d + 5, m * m + 8]
         layers += searches(d, self.pivots, self.stride, z, ends=2, carried=z)
-        for number, taken in enumerate(self.soft, 1):
-            m = taken.size
-            name = f"soft round {number}: "
-            layers += [
-                (name + "mask", 5 * d + 5),
-                (name + "shortlist", taken.entries * d + taken.blocks + d + 7),
-                (name + "pairs", m * m + d + 8),
-            ]
+        for taken in self.soft:
+            layers += [taken.entries * d + taken.blocks + d + 7, taken.size**2 + d + 8]
             if isinstance(taken, PivotRound):
-                layers += [
-                    (name + n, w) for n, w in searches(d, taken.pivots(), taken.stride, m, ends=0, carried=2 * m)
-                ]
-            else:
-                layers.append((name + "select", 4 * (m + 2) + d + 3))
-        m = self.ending.size
-        layers += [
-            ("ending: mask", 5 * d + 5),
-            ("ending: shortlist", self.ending.entries * d + 5),
-            ("ending: pairs", m * (m - 1) + m + 8),
-            ("ending: select", (outputs + 1) * (m + 2 * outputs) + 3),
-        ]
-        return layers
+                layers += searches(d, taken.pivots(), taken.stride, taken.size, ends=0, carried=2 * taken.size)
+        return max(layers)
 
 
-def searches(d: int, pivots: Sequence[int], stride: int, size: int, ends: int, carried: int) -> list[tuple[str, int]]:
-    """The layers from a ranked sample to the bracket of pivots that holds the targets; `ends` are selected with them.
+def searches(d: int, pivots: Sequence[int], stride: int, size: int, ends: int, carried: int) -> list[int]:
+    """The layers that select pivots from a sample, `ends` beside them, and compare them with all entries.
 
     For finer pivots the sample and its ranks are `carried`.
     """
     k, more = len(pivots[:-1:stride]) - 1, stride - 1
     beside = d + (carried + 3 if more else 2)
-    layers = [("sample: select pivots", 2 * (k + ends) * size + beside)]
-    if k:
-        layers += [
-            ("pivots: compare", 2 * k * d + 3 * k + beside),
-            ("pivots: pick the bracket", (7 if more else 5) * k + beside),
-        ]
-    if more:
-        layers += [
-            ("finer pivots: select", 2 * more * size + d + 10),
-            ("finer pivots: compare", 2 * more * d + d + 3 * more + 2),
-            ("finer pivots: pick the bracket", 5 * more + d + 2),
-        ]
-    return layers
+    layers = [2 * (k + ends) * size + beside, 2 * k * d + 3 * k + beside]
+    return layers + [2 * more * size + d + 10, 2 * more * d + d + 3 * more + 2] * (more > 0)
 
 
 def choose_pivots(goal: Goal, sample: FirstSample, inner: int) -> tuple[int, ...]:
@@ -207,7 +185,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
         return None
     sample, miss = first_sample(goal, size, MISS * goal.failure)
     pivots: tuple[int, ...] = (sample.lower, sample.upper)
-    if first:
+    if first and sample.lower < sample.upper:  # a sample of all entries has no need of pivots
         most = min(inner, max(1, (room - d) // (2 * size) - 2))
         pivots = choose_pivots(goal, sample, min((most + 1) ** first, sample.upper - sample.lower) - 1)
     law = Law.of(partial(bracket_exceeds, goal, sample, pivots), 1, d, drop=drop, bins=FINE)
@@ -242,7 +220,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
         d=d, low=goal.low, high=goal.high, events=events, sample=sample, pivots=pivots, soft=tuple(soft), ending=ending,
         stride=stride_of(len(pivots) - 2, inner),
     )  # fmt: skip
-    return proven(plan, goal, width)
+    return proven(plan, goal) if plan.width <= width else None
 
 
 def stride_of(pivots: int, inner: int) -> int:

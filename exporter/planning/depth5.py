@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil, floor, isqrt
+from math import isqrt
 
-from exporter.errors import UserError
 from exporter.planning import tails
 from exporter.planning.goal import Goal
-from exporter.planning.reproducible import power
 from exporter.planning.schedule import Event, Schedule
+from exporter.planning.search import proven
 
 Window = tuple[int, int]
 
@@ -23,19 +21,17 @@ class Depth5Schedule(Schedule):
     sizes: tuple[int, ...]
     windows: tuple[Window, ...]
 
-    def model(self) -> list[tuple[str, int]]:
-        """No candidate is compared with its own block.
-
-        Candidates are selected twice: with index offsets for the comparison, without for the answer.
-        """
-        kept = [last - first + 1 for first, last in self.windows]
-        each = list(zip(self.sizes, kept, strict=True))
-        return [
-            ("blocks: rank selection, pairs", sum(2 * s * s for s, _ in each) + self.d),
-            ("blocks: rank selection, select", sum(8 * s * k for s, k in each) + self.d),
-            ("candidates: comparison with all entries", sum(2 * (self.d - s) * k for s, k in each) + sum(kept)),
-            ("candidates: indicator product", 4 * sum(kept) * self.outputs),
-        ]
+    @property
+    def width(self) -> int:
+        """Neurons of the widest layer, at most: the search has a schedule for every number of blocks, too many to build."""
+        each = [(s, last - first + 1) for s, (first, last) in zip(self.sizes, self.windows, strict=True)]
+        kept = sum(k for _, k in each)
+        return max(
+            sum(2 * s * s for s, _ in each) + self.d,  # all pairs of every block
+            sum(8 * s * k for s, k in each) + self.d,  # candidates, with index offsets and without
+            sum(2 * (self.d - s) * k for s, k in each) + kept,  # candidates against all other blocks
+            4 * kept * self.outputs,
+        )
 
 
 def lost(goal: Goal, size: int, window: Window) -> float:
@@ -52,12 +48,9 @@ def lost(goal: Goal, size: int, window: Window) -> float:
 
 
 def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
-    """The number of blocks and the windows that make depth5 narrowest, or the paper's for a gamma (Theorem 3.2)."""
-    if goal.gamma is not None:
-        yield paper_depth5(goal, goal.gamma)
-        return
+    """The number of blocks and the windows that make depth5 narrowest."""
     plans = (blocks_of_equal_size(goal, count) for count in range(1, isqrt(goal.d) + 1))
-    able = (plan for plan in plans if plan.failure_bound <= goal.failure)
+    able = (plan for plan in plans if proven(plan, goal))
     if best := min(able, key=lambda plan: plan.width, default=None):
         yield best
 
@@ -70,27 +63,8 @@ def blocks_of_equal_size(goal: Goal, count: int) -> Depth5Schedule:
     for size in set(sizes):
         first = tails.largest_lower_cut(d - 1, goal.low - 1, size - 1, share) + 2
         windows[size] = first, min(size, tails.smallest_upper_cut(d - 1, goal.high - 1, size - 1, share))
-    return _schedule(goal, sizes, tuple(windows[size] for size in sizes))
-
-
-def paper_depth5(goal: Goal, gamma: float) -> Depth5Schedule:
-    """The paper's exponents: blocks of ceil(d^(2/3)), ranks within d^(1/3 + gamma) of the middle, the last block whole."""
-    d = goal.d
-    whole = power(d, Fraction(2, 3))
-    size = ceil(whole)
-    count = -(-d // size)
-    sizes = (*(size for _ in range(count - 1)), d - size * (count - 1))
-    # for another rank the middle moves with it: rank k of d stands near rank k d^(2/3) / d of a block
-    half = power(d, Fraction(1, 3) + Fraction(gamma))
-    window = max(1, floor(goal.low / d * whole - half)), min(size, ceil(goal.high / d * whole + half))
-    if window == (1, size):
-        raise UserError(f"gamma = {gamma}: the window covers the whole block at d = {d} (d^(1/3 + gamma) >= d^(2/3)/2)")
-    return _schedule(goal, sizes, (*(window for _ in sizes[:-1]), (1, sizes[-1])))
-
-
-def _schedule(goal: Goal, sizes: tuple[int, ...], windows: tuple[Window, ...]) -> Depth5Schedule:
-    worst = max(lost(goal, size, window) for size, window in set(zip(sizes, windows, strict=True)))
+    worst = max(lost(goal, size, window) for size, window in windows.items())
     return Depth5Schedule(
-        d=goal.d, low=goal.low, high=goal.high, events=(Event("the target's block drops it", worst),),
-        sizes=sizes, windows=windows,
+        d=d, low=goal.low, high=goal.high, events=(Event("the target's block drops it", worst),), sizes=sizes,
+        windows=tuple(windows[size] for size in sizes),
     )  # fmt: skip

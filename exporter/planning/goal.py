@@ -12,16 +12,14 @@ from exporter.problem.spec import Spec
 class Goal:
     """The entries of ranks low .. high of d numbers, wrong with probability at most `failure`, within limits.
 
-    The planner looks for the narrowest plan within `depth` and `width` (None: any). With a `gamma` the numbers are the
-    paper's. `cells` is the number of steps of the data's grid, which networks for uniform inputs read. `construction` is the
-    name of the construction, for messages.
+    The planner looks for the narrowest plan within `depth` and `width` (None: any). `cells` is the number of steps of the
+    data's grid, which networks for uniform inputs read. `construction` is its name, for messages.
     """
 
     d: int
     low: int
     high: int
     failure: float = Spec.failure
-    gamma: float | None = None
     depth: int | None = None
     width: int | None = None
     cells: int = 1 << 24

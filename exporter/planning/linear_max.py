@@ -24,25 +24,6 @@ class MaxSchedule(Schedule):
     soft: SoftRound
     ending: HashEnding
 
-    def model(self) -> list[tuple[str, int]]:
-        """In lean blocks; x is carried, x_j where live else 0 is computed from it."""
-        d, z, m = self.d, self.sample.size, self.soft.size
-        p, q = self.ending.prime, self.ending.functions
-        return [
-            ("round 1: pairs", z * (z - 1) + d),
-            ("round 1: maximum", z + d),
-            ("round 2: mask", 3 * d + 1),
-            ("round 2: shortlist", self.soft.entries * d + d + 1),
-            ("round 2: pairs", m * (m - 1) + m + d + 1),
-            ("round 2: maximum", m + d + 1),
-            ("hashing: mask", 3 * d + 1),
-            ("hashing: collisions", q * p + d + 1),
-            ("hashing: pick", q + d + 1),
-            ("hashing: extract", q * p + 1),
-            ("pairs", p * (p - 1) + p + 1),
-            ("maximum", p + 1),
-        ]
-
 
 def max_plans(goal: Goal) -> Iterator[MaxSchedule]:
     """Algorithms 1 and 2 of the paper: the sample's maximum, that of a shortlist, then hashing; in steps of d/2 neurons.
@@ -72,7 +53,7 @@ def fit(goal: Goal, width: int) -> MaxSchedule | None:
         d=d, low=d, high=d, events=(Event(f"more than {ending.capacity} survivors", survive),),
         sample=FirstSample(size, size, size + 1), soft=soft, ending=ending,
     )  # fmt: skip
-    return proven(plan, goal, width)
+    return proven(plan, goal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +61,6 @@ class TreeSchedule(Schedule):
     """Group sizes from the inputs up; a group of 2 costs one layer, a larger one two."""
 
     groups: tuple[int, ...]
-
-    def model(self) -> list[tuple[str, int]]:
-        """A group of 2 is max(a, b) = b + [a - b]+ in one layer; a group of s compares each pair once, with two neurons."""
-        layers: list[tuple[str, int]] = []
-        left = self.d
-        for level, s in enumerate(self.groups, 1):
-            if s == 2:
-                layers.append((f"level {level}: maximum of two", left))
-            else:
-                layers.append((f"level {level}: pairs", _pairs(left, s)))
-                layers.append((f"level {level}: maximum", left))
-            left = -(-left // s)
-        return layers
 
 
 def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from exporter.planning import tails
-from exporter.planning.cells import Cells, CountedCells
+from exporter.planning.cells import Cells
 from exporter.planning.goal import Goal
 from exporter.planning.reproducible import outward
 from exporter.planning.schedule import Schedule
@@ -39,10 +39,6 @@ def mse_bound(plan: Schedule, goal: Goal) -> float:
         case CountedWindow():
             length = slack = plan.below + plan.above - 1 + plan.slope * (goal.gap - 1)
             below, above, far = _beyond_counted(goal, plan.slope, plan.below, plan.above)
-        case CountedCells():
-            length = _longest(plan)
-            reach = plan.ends[-1] - plan.slope * (goal.gap - 1)
-            below, above, far = _beyond_counted(goal, plan.slope, -plan.ends[0], reach)
         case Cells():
             length = _longest(plan)
             below, above = _beyond(goal, plan.ends[0], goal.cells + 1 - plan.ends[-1])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
-from fractions import Fraction
 from functools import lru_cache
 from math import factorial
 from typing import Any
@@ -123,12 +122,6 @@ def dot(weights: Floats, values: NDArray[Any]) -> Floats:
 def evenly(first: int, last: int, cells: int) -> NDArray[np.int64]:
     """first = a_0 < a_1 < ... = last, whole numbers that cut the range into at most `cells` nearly equal parts."""
     return np.unique(first + (last - first) * np.arange(cells + 1, dtype=np.int64) // cells)
-
-
-def power(x: int, exponent: Fraction) -> float:
-    """x^exponent to the nearest float, x >= 1."""
-    with localcontext(Context(prec=DIGITS)):
-        return float((Decimal(x).ln() * exponent.numerator / exponent.denominator).exp())
 
 
 def outward(bound: float, digits: int = 3) -> float:

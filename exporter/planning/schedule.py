@@ -27,9 +27,8 @@ sum, and `failure_law` says what it is a probability over:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import fsum, isqrt
 from typing import Literal, NamedTuple
 
@@ -55,14 +54,6 @@ class Event:
 
     name: str
     probability: float
-
-
-@dataclass(frozen=True)
-class PlannedLayer:
-    """Neurons of one hidden layer, with the module of the paper it belongs to."""
-
-    module: str
-    width: int
 
 
 @dataclass(frozen=True)
@@ -151,37 +142,9 @@ class HashEnding:
         return HashEnding(prime, functions, hash_capacity(d, prime, functions))
 
 
-class Layered(ABC):
-    """A network of which the layers are known before it is built."""
-
-    @abstractmethod
-    def model(self) -> list[tuple[str, int]]:
-        """Module and neurons of every hidden layer, an upper bound that is checked against the built network."""
-
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        """The width model."""
-        return tuple(PlannedLayer(*layer) for layer in self.model())
-
-    @property
-    def width(self) -> int:
-        """Neurons of the largest hidden layer."""
-        return max((layer.width for layer in self.layers), default=0)
-
-    @property
-    def size(self) -> int:
-        """All hidden neurons."""
-        return sum(layer.width for layer in self.layers)
-
-    @property
-    def depth(self) -> int:
-        """Hidden layers plus one, as the paper counts."""
-        return len(self.layers) + 1
-
-
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Layered):
-    """What all schedules have: the ranks, the proof and the width model."""
+class Schedule(ABC):
+    """What all schedules have: the ranks, and the proof."""
 
     d: int
     low: int

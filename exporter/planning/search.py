@@ -12,6 +12,7 @@ from itertools import count, takewhile
 from typing import TypeVar
 
 from exporter.errors import UserError
+from exporter.ir.network import Network
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import Schedule
 
@@ -42,9 +43,9 @@ def within(fit: Callable[[int], P | None], widths: Iterable[float]) -> tuple[P, 
     return first_found((plan, width) if (plan := fit(int(width))) else None for width in widths)
 
 
-def proven(plan: P, goal: Goal, width: int) -> P | None:
-    """The plan, if it is within the width and its stated failure within the goal's."""
-    return plan if plan.width <= width and plan.failure_bound <= goal.failure else None
+def proven(plan: P, goal: Goal) -> P | None:
+    """The plan, if its stated failure is within the goal's."""
+    return plan if plan.failure_bound <= goal.failure else None
 
 
 def narrowed(fit: Callable[[int], P | None], found: tuple[P, float], narrow: float, ratio: float) -> tuple[P, float]:
@@ -63,7 +64,7 @@ class NoScheduleError(UserError):
     """There is no plan for a goal, nor one near it."""
 
 
-def choose(goal: Goal, plans: Iterable[P], built_width: Callable[[P], int], nearest: Callable[[Goal], str | None]) -> P:
+def choose(goal: Goal, plans: Iterable[P], built: Callable[[P], Network], nearest: Callable[[Goal], str | None]) -> P:
     """The first plan within the width asked for, if one was; else UserError with the nearest that exists, if any does.
 
     The width is that of the network that is built, as `describe` tells it. A planner searches without a limit, so every
@@ -72,9 +73,12 @@ def choose(goal: Goal, plans: Iterable[P], built_width: Callable[[P], int], near
     wider: list[tuple[int, int]] = []
     fails = True
     for plan in plans:
-        if goal.width is None or (width := built_width(plan)) <= goal.width:
+        if goal.width is None:
             return plan
-        wider.append((width, plan.depth))
+        net = built(plan)
+        if net.width <= goal.width:
+            return plan
+        wider.append((net.width, net.depth))
         fails = bool(plan.events)
     ranks = f"ranks {goal.low}..{goal.high}" if goal.gap else f"rank {goal.low}"
     limits = {

@@ -43,14 +43,6 @@ class VoteSchedule(Schedule):
     def failure_law(self) -> FailureLaw:
         return "uniform-seeds"
 
-    def model(self) -> list[tuple[str, int]]:
-        m = self.functions * self.slots
-        return [
-            ("excess", self.d),
-            ("pairs", m * (m - 1) + 2 * m),
-            ("select", 2 * m),
-        ]
-
 
 @lru_cache(maxsize=256)
 def shared_slots(d: int, p: int, most: int) -> tails.Floats:
@@ -176,7 +168,7 @@ def _plan(goal: Goal, live: _Live, functions: int, p: int) -> VoteSchedule | Non
     plan = VoteSchedule(
         d=goal.d, low=goal.d, high=goal.d, events=events, reach=live.reach, functions=functions, slots=p
     )
-    return proven(plan, goal, MOST)
+    return proven(plan, goal)
 
 
 def vote_max_plans(goal: Goal) -> Iterator[VoteSchedule]:
@@ -184,7 +176,7 @@ def vote_max_plans(goal: Goal) -> Iterator[VoteSchedule]:
     goal.only_max()
     most = min(isqrt(MOST), 2 * goal.d)
     fit = partial(vote, goal)
-    if fit(most):
+    if goal.d <= MOST and fit(most):
         found = fit(edge(lambda slots: fit(slots) is not None, most, 1))
         assert found is not None
         yield found

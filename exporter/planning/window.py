@@ -64,13 +64,10 @@ class WindowSchedule(Schedule):
     def failure_law(self) -> FailureLaw:
         return "uniform"
 
-    def _ending(self) -> list[tuple[str, int]]:
-        m = self.ending.size
-        return [
-            ("shortlist", self.ending.entries * self.d + self.ending.more * self.ending.block + 5),
-            ("pairs", m * (m - 1) + m + 6),
-            ("select", (self.outputs + 1) * m + 3),
-        ]
+    @property
+    def mask(self) -> int:
+        """Neurons of the layer that masks: `within` leaves room for all others."""
+        return 5 * self.d
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +76,6 @@ class ConstantWindow(WindowSchedule):
 
     first: int
     last: int
-
-    def model(self) -> list[tuple[str, int]]:
-        return [("mask", 5 * self.d), *self._ending()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +88,9 @@ class CountedWindow(WindowSchedule):
     below: int
     above: int
 
-    def model(self) -> list[tuple[str, int]]:
-        d = self.d
-        first = [("count", 3 * d), ("mask", 5 * d + 5)]
-        return [*first, *self._ending()]
+    @property
+    def mask(self) -> int:
+        return 5 * self.d + 5
 
 
 Overflows = Callable[[tails.Ints, tails.Ints], tails.Floats]  # of block lengths and entries: P(one block holds more)
@@ -144,7 +137,7 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
     ending = BlockSample(int(blocks[i]), -(-d // int(blocks[i])), int(entries[i]), more=int(more[i]))
     events = (*window.miss, Event("a block of the ending overflows", float(found[i])))
     plan = window.make(d=d, low=goal.low, high=goal.high, events=events, ending=ending)
-    return proven(plan, goal, width)
+    return proven(plan, goal) if plan.mask <= width else None
 
 
 def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedule]:
@@ -289,6 +282,10 @@ def counts_of(goal: Goal) -> Counts:
     between = goal.low + goal.high - 1  # twice the place of the targets
     centre = max(1, min(goal.cells, between * goal.cells // (2 * goal.d)))
     return Counts.of(goal.d, goal.cells, centre, OUTSIDE * goal.failure)
+
+
+def window5_plans(goal: Goal) -> Iterator[WindowSchedule]:
+    return best(goal, partial(constant_window, goal))
 
 
 def window6_plans(goal: Goal) -> Iterator[WindowSchedule]:

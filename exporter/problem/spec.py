@@ -48,7 +48,6 @@ class Spec:
     seed: int = 0
     failure: float = 1e-3
     objective: Objective = "width"
-    gamma: float | None = None
     depth: int | None = None
     width: int | None = None
 

@@ -11,14 +11,50 @@ own λ = ln(EVENTS/failure). Nothing here is rounded: d may be 10^300. The formu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from math import ceil, isqrt, log
+from typing import NamedTuple
 
 from exporter.errors import UserError
-from exporter.planning.schedule import Layered
+
+
+class PlannedLayer(NamedTuple):
+    """What a hidden layer does, and its neurons."""
+
+    module: str
+    width: int
+
+
+class Layered(ABC):
+    """A network too large to build: the widths of its layers follow from its sizes. Tests hold them to small networks."""
+
+    @abstractmethod
+    def model(self) -> list[tuple[str, int]]:
+        """Work and neurons of every hidden layer."""
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        return tuple(PlannedLayer(*layer) for layer in self.model())
+
+    @property
+    def width(self) -> int:
+        """Neurons of the largest hidden layer."""
+        return max(layer.width for layer in self.layers)
+
+    @property
+    def size(self) -> int:
+        """All hidden neurons."""
+        return sum(layer.width for layer in self.layers)
+
+    @property
+    def depth(self) -> int:
+        """Hidden layers plus one, as the paper counts."""
+        return len(self.layers) + 1
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -237,7 +273,7 @@ def depth5(d: int, rank: int, tail: int) -> Vote:
 
 THEOREMS: dict[int, Callable[[int, int, int], Layered]] = {4: depth4, 5: depth5, 6: depth6, 10: depth10}
 EVENTS = {4: 5, 5: 7, 6: 6, 10: 13}
-RUN = (6, 10)  # those with a network of their own; window4 and window5 are the networks of depth 4 and 5
+RUN = (6, 10)  # those with a network of their own; window4 is the network of depth 4
 
 
 def tail_for(depth: int, failure: float) -> int:

@@ -25,7 +25,6 @@ from exporter.errors import UserError
 from exporter.ir.network import Network, network
 from exporter.ir.trace import vector
 from exporter.parsing import at_least, number
-from exporter.planning.schedule import Layered
 from exporter.theory import asymptotic as networks
 from exporter.theory.asymptotic_plan import (
     EVENTS,
@@ -34,6 +33,7 @@ from exporter.theory.asymptotic_plan import (
     Depth6,
     Depth10,
     Hashing,
+    Layered,
     Theorem,
     ceil_div,
     ceil_root,
@@ -151,8 +151,8 @@ def measured(depth: int, d: int, trials: int, seed: int = 0, equal: bool = False
     """The network at a small d on uniform grid values; with `equal` each of few values many times."""
     if depth not in RUN:
         raise UserError(
-            f"theorem {depth} is counted only: --construction window{depth} is its network, "
-            f"and theorem {' or '.join(map(str, RUN))} can be run"
+            f"theorem {depth} is counted only, and theorem {' or '.join(map(str, RUN))} can be run"
+            + f": --construction window{depth} is its network" * (depth == 4)
         )
     if not 64 <= d <= LARGEST:
         raise UserError(f"a network is run at d = 64 to {LARGEST}, not {d}: without --run any d can be counted")

@@ -22,7 +22,7 @@ from exporter.specs import checked_all, question, requests
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
     "epsilon": 0.5, "optimize_for": "latency", "radix": 4, "seed": 1, "failure": 0.1, "objective": "weights",
-    "gamma": 0.05, "depth": 13, "width": 1300,
+    "depth": 13, "width": 1300,
 }  # fmt: skip
 DEFAULT = {"optimize_for": "throughput", "seed": 0, "failure": 1e-3, "objective": "width"}
 # where another value is needed to see the effect, or another d and rank
@@ -104,8 +104,6 @@ def test_the_options_of_few_are_the_ones_tried_here() -> None:
 @pytest.mark.parametrize(
     ("construction", "given", "unread"),
     [
-        ("depth5", {"gamma": 0.1, "failure": 0.1}, "failure"),
-        ("depth5", {"gamma": 0.1, "failure": 1e-3}, "failure"),
         ("tree-max", {"op": "max", "depth": 5, "width": 800}, "width"),
         ("depth3", {"d": 3, "epsilon": 0.5, "bits": 24}, "bits"),
     ],
@@ -170,8 +168,6 @@ BAD = [
     ({"construction": "depth5", "seed": -1}, "seed must be 0 or more, not -1"),
     ({"construction": "depth5", "failure": float("nan")}, "failure must be a probability above 0 and below 1"),
     ({"construction": "depth5", "failure": 1}, "failure must be a probability"),
-    ({"construction": "depth5", "gamma": 1e6}, "gamma must be 0 or more and below 1/3"),
-    ({"construction": "depth5", "gamma": -1}, "gamma must be 0 or more and below 1/3"),
     ({"construction": "compact", "width": 0}, "width must be 1 or more, not 0"),
     ({"construction": "compact", "depth": 9.5}, "depth must be a whole number, not 9.5"),
     ({"construction": "depth3", "d": 3, "epsilon": 0}, "epsilon must be above 0 and at most 1, not 0"),
@@ -228,7 +224,7 @@ def test_options_are_checked_without_a_front_door() -> None:
     for wrong in ({"profile": "fussed"}, {"batch": 0}, {"optimize_for": "fast"}, {"seed": -1}, {"dtype": "half"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             build(Spec(question(64, {}), "radix", **wrong))
-    for wrong in ({"failure": 2.0}, {"objective": "size"}, {"depth": 0}, {"gamma": float("nan")}):
+    for wrong in ({"failure": 2.0}, {"objective": "size"}, {"depth": 0}, {"width": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             build(Spec(question(64, {}), "compact", **wrong))
     with pytest.raises(UserError, match="batcher does not use failure"):
@@ -244,7 +240,7 @@ def test_the_library_has_the_options_of_the_command_line(tmp_path: Path) -> None
         ({"d": 9, "quantile": [0.25, 0.75], "method": "lower"}, "--d 9 --quantile .25 --quantile .75 --method lower"),
         ({"d": 64, "construction": "depth3", "certificate": True}, "--d 64 --construction depth3 --certificate"),
         ({"d": 9, "construction": "radix", "optimize_for": "latency"}, "--d 9 --construction radix --tune latency"),
-        ({"d": 64, "construction": "depth5", "gamma": 0.05}, "--d 64 --construction depth5 --gamma 5e-2"),
+        ({"d": 64, "construction": "depth5", "failure": 0.05}, "--d 64 --construction depth5 --failure 5e-2"),
         ({"d": 20, **sampled}, "--d 20 --construction compact --failure 0.2 --seed 3 --depth 7"),
         ({"d": np.int64(5), **signed}, "--d 5 --construction radix --op max --domain -1e6 1E+6 --bits 12"),
         ({"d": 5, "profile": None, "certificate": False}, "--d 5"),

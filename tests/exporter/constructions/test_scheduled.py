@@ -12,7 +12,9 @@ from exporter.analysis.contract import structured_bits
 from exporter.analysis.evaluate import evaluate
 from exporter.constructions.scheduled import runs
 from exporter.ir.network import network
-from exporter.ir.trace import vector
+from exporter.ir.trace import LayerNames, vector
+from exporter.planning.compact import CompactSchedule
+from exporter.planning.depth5 import Depth5Schedule
 from exporter.planning.goal import Goal
 from exporter.problem.families import FAMILIES
 from exporter.problem.spec import Spec
@@ -22,7 +24,6 @@ from tests.exporter.planning.planners import planner
 BITS = 24
 CASES: dict[str, dict[str, Any]] = {
     "depth5": {},
-    "depth5 gamma": {"gamma": 0.12},
     "linear46": {"failure": 1e-2},
     "compact 9": {"depth": 9},
     **{f"compact {depth}": {"depth": depth} for depth in (12, 13, 15, 16)},
@@ -43,12 +44,12 @@ def test_construction(case: str, d: int) -> None:
     name = case.split(maxsplit=1)[0]
     low, high = (d, d) if "max" in name else ((d + 1) // 2, d // 2 + 1)
     plan = planner(name).schedule(Goal(d=d, low=low, high=high, **CASES[case]))
-    x = vector(d)
-    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**BITS), seed=1))
-    assert len(net.layers) == len(plan.layers) == HIDDEN.get(case, HIDDEN.get(name, len(plan.layers)))
-    for layer, model in zip(net.layers, plan.layers, strict=True):
-        assert layer.width <= model.width
-    assert net.width >= 0.97 * plan.width
+    net, names = planner(name).built(plan, Fraction(1, 2**BITS), seed=1), LayerNames()
+    planner(name).name(names, plan, 0)
+    assert len(net.layers) == max(names) == HIDDEN.get(name, max(names))
+    assert all(layer.name for layer in net.layers), "every layer says what it does"
+    if isinstance(plan, CompactSchedule | Depth5Schedule):  # of these the search needs the width before they are built
+        assert 0.97 * plan.width <= net.width <= plan.width
     assert structured_bits(net, 2.0**-BITS).exact_in("float64")
     rng = np.random.default_rng(7)
     failed = total = 0
@@ -83,9 +84,9 @@ def test_runs() -> None:
 @pytest.mark.parametrize("name", ["depth5", "linear46", "compact", "linear18"])
 def test_failures_stay_within_the_range(name: str) -> None:
     """A file that often fails returns numbers of [0, 1] all the same, also where no entry was left to return."""
-    d, x = 256, vector(256)
+    d = 256
     plan = planner(name).schedule(Goal(d=d, low=128, high=129, failure=0.4, depth=9 if name == "compact" else None))
-    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**BITS), seed=0))
+    net = planner(name).built(plan, Fraction(1, 2**BITS))
     failed = 0
     for family in DISTINCT + TIED:
         values = FAMILIES[family](np.random.default_rng(9), 100, d, BITS)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import combinations, permutations
 from math import comb, perm
 from typing import Any
@@ -12,7 +14,8 @@ from scipy.stats import hypergeom
 
 from exporter.constructions.hashing import buckets
 from exporter.errors import UserError
-from exporter.planning import reproducible, tails
+from exporter.ir.network import Network
+from exporter.planning import compact, linear, linear_max, reproducible, tails, window
 from exporter.planning.goal import Goal
 from exporter.planning.linear import LinearSchedule
 from exporter.planning.live import Law, after_pivots, first_law
@@ -60,7 +63,6 @@ def test_overflow_is_bounded() -> None:
 def test_linear46_fails_no_more_often_than_proved() -> None:
     plan = planned("linear46", 256, failure=0.05)
     assert plan.failure_bound <= 0.05
-    assert plan.depth == 46
     rng = np.random.default_rng(3)
     failed = np.mean([not simulate.linear_succeeds(rng, plan) for _ in range(3000)])
     assert failed <= plan.failure_bound + 3 * np.sqrt(plan.failure_bound / 3000)
@@ -72,7 +74,7 @@ def test_compact_fails_no_more_often_than_proved(depth: int, ranks: tuple[int, i
     name, asked = ("linear18", None) if depth == 18 else ("compact", depth)
     plan: Any = planner(name).schedule(Goal(d=256, low=ranks[0], high=ranks[1], failure=0.05, depth=asked))
     assert plan.failure_bound <= 0.05
-    assert plan.depth <= depth  # a rank at the end of the range needs no pivots
+    assert planner(name).built(plan).depth <= depth  # a rank at the end of the range needs no pivots
     rng = np.random.default_rng(4)
     failed = np.mean([not simulate.compact_succeeds(rng, plan) for _ in range(2000)])
     assert failed <= plan.failure_bound + 3 * np.sqrt(plan.failure_bound / 2000)
@@ -101,7 +103,7 @@ def test_brackets_from_a_random_place_are_no_longer_than_proved(n: int, sampled:
 @pytest.mark.slow
 def test_widths_at_2048() -> None:
     d = 2048
-    assert planned("depth5", d).width <= 0.2 * 2 * d * d
+    assert planned("depth5", d).width <= 0.2 * 2 * d * d  # of a schedule: at least that of its network
     assert planned("compact", d, depth=9).width <= 28 * d
     assert planned("compact", d, depth=9, failure=1e-6).width <= 40 * d
     assert planned("linear18", d).width <= 8.5 * d
@@ -123,28 +125,54 @@ def test_depth5_drops_the_target_as_often_as_proved() -> None:
     assert plan.failure_bound <= 0.1
 
 
-def test_paper_exponents() -> None:
-    plan = planned("depth5", 4096, 2048, gamma=0.1)
-    assert plan.sizes[0] == 256
+def built(name: str, d: int, **limits: Any) -> Network:
+    """The network for the maximum."""
+    return planner(name).built(planned(name, d, d, **limits))
 
 
 def test_max() -> None:
-    plan = planned("linear-max", 2048, 2048)
-    assert plan.failure_bound <= 1e-3
-    assert plan.width <= 12 * 2048
-    assert planned("tree-max", 2048, 2048).depth == 12
-    assert [planned("tree-max", 2048, 2048, width=w * 2048).depth for w in (2, 13)] == [7, 5]
+    assert planned("linear-max", 2048, 2048).failure_bound <= 1e-3
+    assert built("linear-max", 2048).width <= 12 * 2048
+    assert [built("tree-max", 2048, width=w * 2048).depth for w in (1, 2, 13)] == [8, 7, 5]
     assert planned("tree-max", 1, 1, width=1).groups == ()
 
 
 def test_tree_depths() -> None:
     for d in (1, 2, 3, 5, 16, 33, 64):
         for depth in range(1 + min(2, (d - 1).bit_length()), 9):
-            plan = planned("tree-max", d, d, depth=depth)
-            assert plan.depth <= depth
-            assert planned("tree-max", d, d, width=max(1, plan.width), depth=depth).depth <= depth
+            net = built("tree-max", d, depth=depth)
+            assert net.depth <= depth
+            assert built("tree-max", d, width=max(1, net.width), depth=depth).depth <= depth
     with pytest.raises(UserError, match="depth 3 or more"):
         planned("tree-max", 64, 64, depth=2)
+
+
+FITS: dict[str, Callable[[Goal, int], Any]] = {
+    "linear46": linear.fit,
+    "linear-max": linear_max.fit,
+    "window5": lambda goal, width: window.within(goal, window.constant_window(goal, 0.5), width),
+    "window6": lambda goal, width: window.within(goal, window.counted_window(goal, window.counts_of(goal), 0.5), width),
+    **{f"compact {n}": partial(lambda shape, goal, width: compact.fit(goal, shape, width), shape)
+       for n, shape in compact.SHAPES.items()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_network_is_no_wider_than_what_its_plan_was_to_fit_in(name: str) -> None:
+    """The planners' rooms and widths, which are formulas, against the networks as they are counted."""
+    found = 0
+    for d in (40, 64, 129):
+        for low, high in {(d, d)} if name == "linear-max" else {(d // 2, d // 2 + 1), (d // 4, d // 4), (1, 1)}:
+            for times in (5, 7, 11, 16, 29, 50):
+                if plan := FITS[name](Goal(d=d, low=low, high=high, failure=0.2), times * d + 3):
+                    found += 1
+                    width = planner(name.split(maxsplit=1)[0]).built(plan).width
+                    if name.startswith("compact"):  # without an end on one side, what CompactSchedule.width says
+                        open_ended = plan.sample.lower < 1 or plan.sample.upper > plan.sample.size
+                        assert width <= plan.width + 2 * d * open_ended
+                        width -= 2 * d * open_ended
+                    assert width <= times * d + 3
+    assert found >= 3
 
 
 def test_hash_capacity_separates() -> None:
@@ -282,9 +310,9 @@ def test_the_width_that_is_named_can_be_had_and_every_larger_one(name: str, d: i
     width = int(re.findall(r"has width (\d+)", str(refused.value))[0])
     with pytest.raises(UserError, match=f"narrowest found has width {width}"):
         planned(name, d, rank, width=width - 1)
-    free = planner(name).built_width(planned(name, d, rank))
+    free = planner(name).built(planned(name, d, rank)).width
     for asked in (width, width + 1, free, 2 * free):
-        assert planner(name).built_width(planned(name, d, rank, width=asked)) <= asked
+        assert planner(name).built(planned(name, d, rank, width=asked)).width <= asked
 
 
 @pytest.mark.slow

@@ -13,8 +13,6 @@ from scipy.stats import binom, multinomial
 from exporter.analysis.contract import structured_bits
 from exporter.analysis.evaluate import evaluate
 from exporter.errors import UserError
-from exporter.ir.network import network
-from exporter.ir.trace import vector
 from exporter.library import export_model
 from exporter.planning import tails
 from exporter.planning.goal import Goal
@@ -34,11 +32,8 @@ CASES = [(64, 32, 33, 24), (200, 20, 20, 24), (81, 41, 41, 24), (64, 64, 64, 24)
 def test_a_file_fails_no_more_often_than_stated(name: str, d: int, low: int, high: int, bits: int) -> None:
     plan = planner(name).schedule(Goal(d=d, low=low, high=high, failure=FAILURE[name], cells=2**bits))
     assert plan.failure_law == "uniform"
-    x = vector(d)
-    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**bits)))
-    assert len(net.layers) == len(plan.layers) == HIDDEN[name]
-    assert all(layer.width <= model.width for layer, model in zip(net.layers, plan.layers, strict=True))
-    assert net.width >= 0.97 * plan.width
+    net = planner(name).built(plan, Fraction(1, 2**bits))
+    assert len(net.layers) == HIDDEN[name]
     assert structured_bits(net, 2.0**-bits).exact_in("float64")
     rng, trials = np.random.default_rng(d), 2000
     for family in ("uniform", "grid"):
@@ -56,8 +51,7 @@ def test_a_wrong_answer_is_closer_than_the_constant_and_one_count(name: str) -> 
     """Wrong answers lie in the window: at failure 0.05 the mean squared error is below that of two simple predictors."""
     d, bits = 256, 24
     plan = planner(name).schedule(Goal(d=d, low=128, high=128, failure=0.05, cells=2**bits))
-    x = vector(d)
-    net = network(x, planner(name).formula(x, plan, Fraction(1, 2**bits)))
+    net = planner(name).built(plan, Fraction(1, 2**bits))
     values = UNITS["uniform"](np.random.default_rng(5), 3000, d, 2**bits) / 2.0**bits
     truth = np.sort(values, axis=1)[:, 127]
     out = np.concatenate([evaluate(net, part)[:, 0] for part in np.split(values, 12)])
@@ -69,7 +63,8 @@ def test_a_wrong_answer_is_closer_than_the_constant_and_one_count(name: str) -> 
 @pytest.mark.parametrize(("name", "widest"), [("window5", 42), ("window6", 25)])
 def test_widths_at_2048(name: str, widest: float) -> None:
     """The targets at d = 2048: one rank at 1e-3."""
-    assert planner(name).schedule(Goal(d=2048, low=1024, high=1024)).width <= widest * 2048
+    plan = planner(name).schedule(Goal(d=2048, low=1024, high=1024))
+    assert planner(name).built(plan).width <= widest * 2048
 
 
 def test_wider_than_asked_is_refused_with_the_nearest() -> None:

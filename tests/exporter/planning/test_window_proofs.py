@@ -15,14 +15,14 @@ from exporter.constructions.sampling import groups, permutation
 from exporter.constructions.window import window4, window5, window6
 from exporter.ir.network import network
 from exporter.ir.trace import vector
-from exporter.planning.cells import Cells, CountedCells, crowded
+from exporter.planning.cells import Cells, crowded
 from exporter.planning.schedule import BlockSample, Schedule
 from exporter.planning.window import ConstantWindow, CountedWindow
 
 D, N = 5, 8  # 9^5 inputs, all equally likely: entries are independent, P(x < A) = A/9
 RANK = 3
 EVERY = np.array(list(product(range(N + 1), repeat=D)))
-NETWORKS = {ConstantWindow: window5, CountedWindow: window6, Cells: window4, CountedCells: window5}
+NETWORKS = {ConstantWindow: window5, CountedWindow: window6, Cells: window4}
 
 
 def below(a: int) -> float:
@@ -102,26 +102,6 @@ def test_theorem_3(ends: tuple[int, ...], slots: int) -> None:
     assert exact <= bound + 1e-12
     if slots == D:  # no two entries share a block: only a target outside can fail, and it does
         assert exact <= outside + 1e-12
-
-
-@pytest.mark.parametrize(("centre", "slope", "ends"), [(4, 2, (-1, 1, 2)), (5, 1, (-2, 0, 1, 3)), (4, 2, (-3, 2))])
-@pytest.mark.parametrize("slots", [2, 3, 5])
-def test_theorem_9(centre: int, slope: int, ends: tuple[int, ...], slots: int) -> None:
-    """Cells that follow a count: the law of the count, of the entries below a cell and of those in it."""
-    bound, fails = 0.0, crowded(D, slots, 1, D)
-    for n, x, m in product(range(D + 1), repeat=3):
-        for first, beyond in pairwise(min(max(centre + slope * (RANK - n) + e, 0), N + 1) for e in ends):
-            marks = sorted([(centre, n), (first, x), (beyond, x + m)])
-            counts = tuple(np.diff([0, *(count for _, count in marks), D]).tolist())
-            if min(counts) >= 0 and RANK - m <= x <= RANK - 1:
-                chance = multinomial(counts, tuple(cut for cut, _ in marks))
-                bound += chance * min(1.0, fails[RANK - x] + fails[x + m - RANK + 1])
-        if m == x == 0:
-            low, high = centre + slope * (RANK - n) + ends[0], centre + slope * (RANK - n) + ends[-1]
-            targets = np.sort(EVERY[(centre > EVERY).sum(axis=1) == n], axis=1)[:, RANK - 1]
-            bound += np.count_nonzero((targets < low) | (targets >= high)) / len(EVERY)
-    plan = CountedCells(d=D, low=RANK, high=RANK, events=(), ends=ends, slots=slots, centre=centre, slope=slope)
-    assert failures(plan) <= bound + 1e-12
 
 
 @pytest.mark.parametrize(("d", "slots", "functions"), [(6, 3, 1), (7, 3, 3), (6, 2, 5)])
