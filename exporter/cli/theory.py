@@ -84,7 +84,7 @@ def _atlas(args: Sequence[str]) -> int:
     else:
         if max(parsed["d"]) >= LONG:
             print(
-                "note: building and running the networks takes minutes for each d; repeat an interrupted command",
+                "note: building and running the networks takes minutes for each d",
                 file=sys.stderr,
             )
         atlas(parsed.pop("d"), out, parsed.pop("construction", None), **parsed)
@@ -186,7 +186,7 @@ COMMANDS = {
     "atlas": Command(
         _atlas,
         "build, count, measure and plot every construction",
-        "Every construction at every d, built, counted, run and plotted; an interrupted atlas goes on where it was.",
+        "Every construction at every d, built, counted, run and plotted. An interrupted atlas keeps its rows.",
         "  python -m exporter theory atlas --d 16 32 --construction depth3 --construction compact --trials 20 --out atlas/\n"
         "  python -m exporter theory atlas --plots-only --out atlas/",
     ),

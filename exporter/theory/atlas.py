@@ -1,26 +1,24 @@
 """The atlas: every construction at every d, built, exported, run and compared with what the theorems claim.
 
-DIR/atlas.csv            the table, written after every row, so an interrupted run continues where it stopped
+DIR/atlas.csv            the table, written after every row: an interrupted run keeps its rows
 DIR/atlas.md             the table as a page (exporter/theory/atlas_page.py)
 DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family;
                          drawn from the table, so `--plots-only` can draw them again
 
-A row of the table stands as long as it describes the network of today: at once if the sources that made it are the same,
-else if a network built again has the same counts and the same bound. A row of another effort is measured again.
+Every cell that is asked for is measured. Rows of other cells stay in the table.
 
-A network whose tensors outgrow memory is counted and not run. A run ends after `seconds`, with as many vectors as it had;
-the table says how many.
+A network whose tensors outgrow memory is counted and not run. A run ends after `seconds`; the table says how many vectors
+it had.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,12 +45,7 @@ COLUMNS = (
     "construction", "op", "d", "claimed_depth", "depth", "width", "width_over_d", "claimed_exponent", "exponent", "size",
     "nnz", "max_weight", "theorem_weight", "failure_bound", "failure_rate", "trials", "mse", "mse_bound", "reason",
 )  # fmt: skip
-# a network is the same if these are
-COUNTS = ("depth", "width", "size", "nnz", "max_weight", "failure_bound", "mse_bound")
-FOUND = ("failure_rate", "trials", "mse", "families")
-FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family, ...
-ASKED = "asked_"  # ... what was asked of the row, and the sources that made it
-SOURCES = ("build.py", "options.py", "problem", "ir", "planning", "constructions", "analysis", "passes")
+FAMILY = "mse_on_"  # more columns of the CSV: the mean squared error on each family
 TABLE = "atlas.csv"
 NO_MATPLOTLIB = (
     f"matplotlib is not installed: {install('plot')}; then python -m exporter theory atlas --plots-only --out {{}} "
@@ -75,25 +68,13 @@ class Effort:
     seconds: float = 30.0
 
 
-def sources() -> str:
-    """A digest of the code that makes networks and files."""
-    digest, here = hashlib.sha256(), Path(__file__).parents[1]
-    for path in sorted(p for name in SOURCES for p in ([here / name] if "." in name else (here / name).rglob("*.py"))):
-        digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def measure(cell: Cell, effort: Effort, before: Row | None = None) -> Row:
-    """Build, export and run one construction; a refusal is a result too.
-
-    `before` is a row of the same effort: what it found is kept if the network is still the same.
-    """
+def measure(cell: Cell, effort: Effort) -> Row:
+    """Build, export and run one construction. A refusal is a result too."""
     row: Row = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
     construction = lookup(cell.construction)
     claims = construction.claims
-    row |= {ASKED + what: value for what, value in asdict(effort).items()} | {"op": construction.op}
-    task = tasks.extremum(cell.d, "max") if row["op"] == "max" else tasks.median(cell.d)
-    row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
+    task = tasks.extremum(cell.d, "max") if construction.op == "max" else tasks.median(cell.d)
+    row |= {"op": construction.op, "claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
     # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
     asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
     spec = Spec(task, cell.construction, **own(construction, asked))
@@ -109,8 +90,6 @@ def measure(cell: Cell, effort: Effort, before: Row | None = None) -> Row:
     except UserError as error:
         return row | {"reason": str(error)}
     row |= _counts(model.accounting, model.failure, cell.d, claims.power)
-    if before and before["trials"] and all(before[c] == row[c] for c in COUNTS):
-        return row | {c: before[c] for c in FOUND}
     return row | _run(Session(to_onnx(model)), task, effort)
 
 
@@ -159,7 +138,7 @@ def atlas(
     failure: float | None = None,
     seconds: float = 30.0,
 ) -> Path:
-    """Measure what is missing, then write the table and the plots; interrupted runs lose nothing."""
+    """Measure the cells, then write the table, the page and the pictures."""
     chosen = list(names or CONSTRUCTIONS)
     for name in chosen:
         lookup(name)
@@ -170,18 +149,13 @@ def atlas(
     if failure is not None and not set(chosen) & set(takers("failure")):
         raise UserError(f"none of these uses --failure: it is an option of {spoken(takers('failure'))}")
     effort = Effort(trials, 1e-3 if failure is None else checked("failure", failure), float(seconds))
-    table, made_by = out / TABLE, sources()
+    table = out / TABLE
     rows = {(r["construction"], r["d"]): r for r in (read_table(table) if table.exists() else [])}
     with writable(out):
         for cell in (bar := Progress([Cell(n, d) for d in sorted(ds) for n in chosen], "atlas", "cell")):
             bar.stage(f"{cell.construction} d = {cell.d}")
-            before = rows.get((cell.construction, cell.d))
-            if before and any(before[ASKED + what] != value for what, value in asdict(effort).items()):
-                before = None
-            if not before or before["source"] != made_by:
-                rows[cell.construction, cell.d] = measure(cell, effort, before) | {"source": made_by}
-                _write(out, rows.values())
-        _write(out, rows.values())
+            rows[cell.construction, cell.d] = measure(cell, effort)
+            _write(out, rows.values())
     if can_plot():
         redraw(out)
     else:
@@ -190,7 +164,7 @@ def atlas(
 
 
 def _write(out: Path, rows: Iterable[Row]) -> None:
-    """The table, in the order of the catalogue; what is no longer there is left out."""
+    """Write the table in the order of the catalogue, without constructions that are gone, and its page."""
     order = list(CONSTRUCTIONS)
     known = sorted(
         (r for r in rows if r["construction"] in order), key=lambda r: (order.index(r["construction"]), r["d"])
@@ -211,7 +185,7 @@ def redraw(out: Path) -> None:
 
 
 def read_table(path: Path) -> list[Row]:
-    """The rows of atlas.csv as they were measured: numbers as numbers, and what is empty as None."""
+    """The rows of atlas.csv: numbers as numbers, and an empty field as None."""
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -228,9 +202,8 @@ def read_table(path: Path) -> list[Row]:
 
 
 def _row(raw: dict[str, str]) -> Row:
-    words, asked = ("construction", "op", "reason", "source"), [ASKED + what for what in asdict(Effort())]
-    columns = (*COLUMNS, *asked, "source")  # the last ones are missing in a table of an earlier version
-    row: Row = {c: text if c in words else _number(text) for c in columns for text in [raw.get(c) or ""]}
+    words = ("construction", "op", "reason")
+    row: Row = {c: text if c in words else _number(text) for c in COLUMNS for text in [raw.get(c) or ""]}
     needed = ("d", "trials", *(("depth", "width", "size", "mse_bound") if row["width"] else ()))
     if lacking := [c for c in needed if row[c] is None]:
         raise ValueError(f"a row without {lacking[0]}")
@@ -254,8 +227,7 @@ def _exponents(rows: Iterable[Row]) -> None:
 
 def _csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
-    more = [*(FAMILY + name for name in UNITS), *(ASKED + what for what in asdict(Effort())), "source"]
-    writer = csv.DictWriter(text, [*COLUMNS, *more], extrasaction="ignore", restval="")
+    writer = csv.DictWriter(text, [*COLUMNS, *(FAMILY + name for name in UNITS)], extrasaction="ignore", restval="")
     writer.writeheader()
     writer.writerows(row | {FAMILY + name: error for name, error in row["families"].items()} for row in rows)
     return text.getvalue()

@@ -14,7 +14,7 @@ from exporter.theory import atlas as module
 from exporter.theory import atlas_page
 
 
-def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atlas_is_table_page_and_pictures(tmp_path: Path) -> None:
     args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--construction", "tree-max", "--trials", "20"]
     assert main([*args, "--out", str(tmp_path)]) == 0
     with (tmp_path / "atlas.csv").open() as file:
@@ -25,16 +25,7 @@ def test_atlas_is_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(float(r["failure_rate"]) == 0 for r in rows)
     assert 1.9 < float(rows[0]["exponent"]) < 2.1
     assert {p.name for p in tmp_path.glob("*.png")} == {"depth-width.png", "size.png", "error.png"}
-
-    def never(*_: object) -> None:
-        raise AssertionError("a finished cell was measured again")
-
-    monkeypatch.setattr(module, "measure", never)
-    for name in ("atlas.md", "size.png"):  # of a table that is whole the rest is written again
-        (tmp_path / name).unlink()
-    assert main([*args, "--out", str(tmp_path)]) == 0
     assert (tmp_path / "atlas.md").exists()
-    assert (tmp_path / "size.png").exists()
 
 
 def test_a_refusal_is_a_row(tmp_path: Path) -> None:
@@ -50,14 +41,6 @@ def test_what_is_too_large_to_run_is_counted(tmp_path: Path) -> None:
     assert row["reason"].startswith("counted, not run")
     assert int(row["width"]) == 2 * 16384**2 + 16384
     assert (row["trials"], row["failure_rate"]) == ("0", "")
-
-
-def test_another_effort_measures_again(tmp_path: Path) -> None:
-    args = ["atlas", "--d", "16", "--construction", "depth3", "--out", str(tmp_path)]
-    for trials in (20, 30):
-        assert main([*args, "--trials", str(trials)]) == 0
-        with (tmp_path / "atlas.csv").open() as file:
-            assert [row["trials"] for row in csv.DictReader(file)] == [str(trials)]
 
 
 def test_an_interrupt_keeps_what_is_finished(
@@ -76,44 +59,6 @@ def test_an_interrupt_keeps_what_is_finished(
     assert "interrupted" in capsys.readouterr().err
     kept = (tmp_path / "atlas.csv").read_text()
     assert [line.split(",")[:3] for line in kept.splitlines()[1:]] == [["depth3", "median", "16"]]
-    missing: list[int] = []
-
-    def recorded(cell: module.Cell, *args: Any) -> object:
-        missing.append(cell.d)
-        return real(cell, *args)
-
-    monkeypatch.setattr(module, "measure", recorded)
-    assert main(args) == 0
-    assert missing == [32]
-    assert [row["d"] for row in module.read_table(tmp_path / "atlas.csv")] == [16, 32]
-
-
-SMALL = ["--construction", "depth3", "--construction", "window5", "--trials", "20", "--failure", "0.1"]
-
-
-def test_other_sources_build_again_and_run_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row stands as long as the network built today has its counts and its bound."""
-    args = ["atlas", "--d", "64", *SMALL, "--out", str(tmp_path)]
-    assert main(args) == 0
-    first = module.read_table(tmp_path / "atlas.csv")
-    assert [row["trials"] for row in first] == [20, 20]
-    (tmp_path / "atlas.csv").write_text(
-        (tmp_path / "atlas.csv").read_text().replace(str(first[1]["width"]), str(first[1]["width"] + 1))
-    )
-    monkeypatch.setattr(module, "sources", lambda: "other")
-    ran: list[int] = []
-    real = module._run
-
-    def recorded(session: Any, *more: Any) -> dict[str, Any]:
-        ran.append(session.d)
-        return real(session, *more)
-
-    monkeypatch.setattr(module, "_run", recorded)
-    assert main(args) == 0
-    again = module.read_table(tmp_path / "atlas.csv")
-    assert ran == [64], "of two rows one described another network"
-    assert [row["width"] for row in again] == [row["width"] for row in first]
-    assert {row["source"] for row in again} == {"other"}
 
 
 def test_rows_that_are_not_asked_for_stay(tmp_path: Path) -> None:
@@ -207,11 +152,6 @@ def test_pictures_speak_to_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert "depth" not in inside.replace("depth against width", "").replace("depth", "", 1)
         if any(line.get_linestyle() == "--" for axes in figure.axes for line in axes.lines):
             assert any("dashed: " in word for word in words)
-
-
-def test_rows_depend_on_sources_that_exist() -> None:
-    package = Path(module.__file__).parents[1]
-    assert all((package / name).exists() for name in module.SOURCES)
 
 
 def test_the_page_in_docs_is_that_of_its_table() -> None:
