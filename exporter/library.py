@@ -14,11 +14,11 @@ import onnx
 from exporter.build import Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError, spelled
-from exporter.formats.huggingface import in_float16, only_compares, write_folder
-from exporter.formats.manifest import entry_of, replace_file, writable, write
+from exporter.formats.huggingface import folder, in_float16, only_compares
+from exporter.formats.manifest import entry_of, write, write_files
 from exporter.formats.tflite import tflite_bytes
-from exporter.formats.triton import write_repository
-from exporter.frontends.images.build import build_filter, filter_to_onnx
+from exporter.formats.triton import repository
+from exporter.frontends.images.build import ImageFilter, build_filter, filter_to_onnx
 from exporter.net import Net
 from exporter.options import ExportOptions, NetOptions, checked, spelled_out, whole_number
 from exporter.passes.profiles import PROFILES
@@ -36,43 +36,46 @@ class Exported:
 
 
 def export(spec: Spec, out: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Exported:
-    """Build and write one file and its manifest entry."""
+    """Build and write one model: an .onnx file with its manifest entry, or the files of another layout."""
     on_stage("building")
-    path = out / file_name(spec)
-    if spec.images:
-        filtered = build_filter(spec)
-        on_stage("writing")
-        about = filtered.description()
-        if spec.size:
-            shape = (1, *spec.size, spec.channels or 1)
-            data = tflite_bytes(filtered.numbers, shape, filtered.quantised, about, image=True)
-            return Exported(*_write_lite(data, path, about))
-        return Exported(path, write(filter_to_onnx(filtered, about), path, about))
-    model = build(spec)
+    model = build_filter(spec) if spec.images else build(spec)
     on_stage("writing")
-    about = model.description()
-    if spec.layout == "tflite":
-        path, entry = write_tflite(model, about, path)
-    elif spec.layout == "triton":
-        path, entry = write_repository(to_onnx(model, about), out, path.stem, about)
-    elif spec.layout == "huggingface":
-        path, entry = write_folder(_variants(model, about), out, path.stem, about)
-    else:
-        entry = write(to_onnx(model, about), path, about)
-    return Exported(path, entry)
+    about, path = model.description(), out / file_name(spec)
+    match spec.layout:
+        case "files":
+            return Exported(path, write(_onnx(model, about), path, about))
+        case "tflite":
+            path = path.with_suffix(".tflite")
+            files = {path: _tflite(model, about)}
+        case "triton":
+            path = out / path.stem / "1" / "model.onnx"
+            files = repository(_onnx(model, about), path, about)
+        case "huggingface":
+            path = out / path.stem / "onnx" / "model.onnx"
+            files = folder(_variants(model, about), path, about)
+    write_files(files)
+    return Exported(path, entry_of(path.relative_to(out).as_posix(), files[path], about))
 
 
-def _variants(model: Built, about: dict[str, Any]) -> dict[str, onnx.ModelProto]:
+def _onnx(model: Built | ImageFilter, about: dict[str, Any]) -> onnx.ModelProto:
+    return to_onnx(model, about) if isinstance(model, Built) else filter_to_onnx(model, about)
+
+
+def _variants(model: Built | ImageFilter, about: dict[str, Any]) -> dict[str, onnx.ModelProto]:
     """The model, and its forms in float16 and int8 if it only compares and moves numbers."""
-    found = {"model.onnx": to_onnx(model, about)}
+    found = {"model.onnx": _onnx(model, about)}
     if only_compares(found["model.onnx"]):
         found["model_fp16.onnx"] = in_float16(found["model.onnx"])
         found["model_int8.onnx"] = to_onnx(build(replace(model.spec, dtype="int8", quantized=(1.0, 0.0))))
     return found
 
 
-def write_tflite(model: Built, about: dict[str, Any], path: Path) -> tuple[Path, dict[str, Any]]:
-    """Write a TensorFlow Lite file; returns its path and an entry about it. The file itself holds its description."""
+def _tflite(model: Built | ImageFilter, about: dict[str, Any]) -> bytes:
+    """The bytes of a TensorFlow Lite file, which hold the description too."""
+    if isinstance(model, ImageFilter):
+        assert model.spec.size
+        shape = (1, *model.spec.size, model.spec.channels or 1)
+        return tflite_bytes(model.numbers, shape, model.quantised, about, image=True)
     if not model.takes_floats or model.dtype != "float32" or model.spec.batch != 1:
         how = f"{spelled('profile', 'minmax')} and {spelled('batch', 1)}"
         raise UserError(f"{spelled('layout', 'tflite')} needs {how}, in float32, int8 or uint8")
@@ -82,15 +85,7 @@ def write_tflite(model: Built, about: dict[str, Any], path: Path) -> tuple[Path,
             "midpoint or nearest"
         )
     graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.optimize_for, 1)
-    data = tflite_bytes(graph, (1, model.task.d), model.quantised, about)
-    return _write_lite(data, path, about)
-
-
-def _write_lite(data: bytes, path: Path, about: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    path = path.with_suffix(".tflite")
-    with writable(path.parent):
-        replace_file(path, data)
-    return path, entry_of(path.name, data, about)
+    return tflite_bytes(graph, (1, model.task.d), model.quantised, about)
 
 
 @spelled_out(ExportOptions)

@@ -19,24 +19,17 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from exporter.analysis.promise import beyond_the_grid, promise_sentence, statistic
-from exporter.formats.manifest import entry_of, replace_files, writable
 
 ONLY_COMPARED = {"Min", "Max", "Slice", "Gather", "Concat", "Reshape", "Transpose", "Split", "Squeeze", "Unsqueeze"}
 
 
-def write_folder(
-    variants: Mapping[str, onnx.ModelProto], out: Path, name: str, about: dict[str, Any]
-) -> tuple[Path, dict[str, Any]]:
-    """Write the variants, by file name, with card and configuration; returns the path of the first and an entry about it."""
-    folder = out / name
-    data = {file: proto.SerializeToString(deterministic=True) for file, proto in variants.items()}
-    files = {folder / "onnx" / file: content for file, content in data.items()}
-    files[folder / "README.md"] = card(name, list(data), about).encode()
-    files[folder / "config.json"] = (json.dumps({"model_type": "onnx-median", **about}, indent=2) + "\n").encode()
-    with writable(folder / "onnx"):
-        replace_files(files)
-    first = next(iter(data))
-    return folder / "onnx" / first, entry_of(f"{name}/onnx/{first}", data[first], about)
+def folder(variants: Mapping[str, onnx.ModelProto], path: Path, about: dict[str, Any]) -> dict[Path, bytes]:
+    """The files of a folder: the variants by file name, the first of them at `path`, with card and configuration."""
+    home = path.parents[1]
+    files = {path.parent / file: proto.SerializeToString(deterministic=True) for file, proto in variants.items()}
+    files[home / "README.md"] = card(home.name, list(variants), about).encode()
+    files[home / "config.json"] = (json.dumps({"model_type": "onnx-median", **about}, indent=2) + "\n").encode()
+    return files
 
 
 def only_compares(proto: onnx.ModelProto) -> bool:

@@ -41,6 +41,22 @@ def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> di
     return entry
 
 
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Write the files of a layout that has no manifest. A failure leaves no empty folder behind."""
+    folders = {path.parent for path in files}
+    try:
+        for folder in folders:
+            with writable(folder):
+                pass
+        with writable(next(iter(files)).parent):
+            replace_files(files)
+    except BaseException:
+        for folder in sorted(folders, key=lambda folder: -len(folder.parts)):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # if nothing is in the folder
+        raise
+
+
 def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
     """The manifest's entry for a file: name, checksum, size, a line for people, and the description.
 

@@ -5,15 +5,12 @@ The configuration is Triton's protobuf message ModelConfig in text. What it says
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import TensorProto
-
-from exporter.formats.manifest import entry_of, replace_files, writable
 
 MOST_ROWS = 64  # in one run of the model
 CACHE_BYTES = 1 << 20  # two layers of a run should stay in it: one is read while the next is written
@@ -23,24 +20,14 @@ TYPES: dict[int, tuple[str, int]] = {
 }  # fmt: skip
 
 
-def write_repository(
-    proto: onnx.ModelProto, out: Path, name: str, about: dict[str, Any]
-) -> tuple[Path, dict[str, Any]]:
-    """Write the model as version 1 of the model `name` in the repository `out`; returns its path and an entry about it.
+def repository(proto: onnx.ModelProto, path: Path, about: dict[str, Any]) -> dict[Path, bytes]:
+    """The files of the model NAME, whose graph is at `path`, NAME/1/model.onnx.
 
-    The repository has no manifest: what there is to know is in the file's metadata.
+    A repository has no manifest: the metadata of the graph holds the description.
     """
-    path = out / name / "1" / "model.onnx"
-    data = proto.SerializeToString(deterministic=True)
-    try:
-        with writable(path.parent):
-            replace_files({path: data, path.parents[1] / "config.pbtxt": config(proto, name, about).encode()})
-    except BaseException:
-        for folder in path.parents[:2]:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # if there is nothing in it
-        raise
-    return path, entry_of(path.relative_to(out).as_posix(), data, about)
+    folder = path.parents[1]
+    text = config(proto, folder.name, about)
+    return {path: proto.SerializeToString(deterministic=True), folder / "config.pbtxt": text.encode()}
 
 
 def config(proto: onnx.ModelProto, name: str, about: dict[str, Any]) -> str:
