@@ -84,8 +84,7 @@ class _Columns(Lowering):
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """A row c ... c from the left."""
         n, lead = arg.shape[-1], arg.shape[:-1]
-        v, each = self._summed(arg)
-        offset += c * n * each
+        v = self._full(arg)
         row = self.graph.constant(np.full((1, n), c))
         if not lead:
             return Value(self.graph.add("Gemm", [row, v.name, self.graph.constant([offset])]), (), v.batched)

@@ -41,7 +41,7 @@ from exporter.ir.linear import (
 )
 from exporter.ir.network import Network, constant_values
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
-from exporter.passes.rewrites import RULES, Rule, lifted
+from exporter.passes.rewrites import RULES, Rule
 
 TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
@@ -260,20 +260,10 @@ class Lowering:
         made, its_offset = self.totals[c, arg]
         return self._shift(made, offset - its_offset)
 
-    def _summed(self, arg: Node) -> tuple[Value, float]:
-        """A tensor whose entries are those of the node less a number, and the number."""
-        shifted = None if arg in self.values else lifted(arg)
-        node, h, offset = shifted or (arg, 0.0, 0.0)
-        v = self.values[node] if self.values[node].shape == node.shape else self._full(node)
-        if shifted:
-            v = self._each(v, "Clip", *(self.graph.constant(end) for end in (-offset, h - offset)))
-        return v, offset
-
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
         """The sum as Gemm(c ... c, v, offset) over the rows of v."""
         n, lead = arg.shape[-1], arg.shape[:-1]
-        v, each = self._summed(arg)
-        offset += c * n * each
+        v = self.values[arg] if self.values[arg].shape == arg.shape else self._full(arg)
         if not v.batched:
             ones = self.graph.constant(np.full((n, 1), c))
             out = self._shift(Value(self.graph.add("MatMul", [v.name, ones]), (*lead, 1), False), offset)
@@ -310,17 +300,6 @@ class Lowering:
         v, r = self._rows(arg), self._rows(rest)
         name = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), r])
         return Value(name, rest.shape, True, merged=len(rest.shape) == 2)
-
-    def joint_product(self, args: tuple[Node, ...], matrix: Array) -> Value:
-        """M (v, w, ...) for vectors: one Gemm over all of them."""
-        zero = self.graph.constant(np.zeros(len(matrix)))
-        name = self.graph.add("Gemm", [self._stack(args, 0).name, self.graph.constant(matrix.T), zero])
-        return Value(name, (len(matrix),), True)
-
-    def entry_sum(self, arg: Node, row: Array, offset: float) -> Value:
-        """row v + offset for a vector: one Gemm."""
-        weights, bias = self.graph.constant(row[:, None]), self.graph.constant([offset])
-        return Value(self.graph.add("Gemm", [self._full(arg).name, weights, bias]), (1,), True)
 
     def product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis: one Gemm over the rows."""

@@ -21,55 +21,18 @@ from exporter.ir.primitives import rank_select
 from exporter.ir.trace import (
     Node,
     constant,
-    differences,
     largest_of,
     relu,
     stack,
-    total,
     trim,
     variant,
     vector,
 )
 from exporter.passes.batch_last import column_graph
 from exporter.passes.lowering import structured_graph
-from exporter.passes.rewrites import entry_sum, joint_product
 from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from tests.running import model_of, run
-
-
-def products(first: list[list[float]], second: list[list[float]], lo: float = 0.0) -> Node:
-    """M v + N w for two halves of a vector whose entries are at least lo."""
-    x = vector(len(first[0]) + len(second[0]), lo, 1.0)
-    v, w = x.take(slice(0, len(first[0]))), x.take(slice(len(first[0]), None))
-    return v.along(0, np.array(first)) + w.along(0, np.array(second))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "lo", "joint"),
-    [
-        ([[1, 1, 1], [0, 0, 1]], [[1, 1], [1, 0]], 0.0, True),  # nothing negative
-        ([[1, 1, 1], [0, 0, 1]], [[0, 0], [-1, 0]], 0.0, True),  # a difference of two
-        ([[1, 1, 1], [0, 0, 1]], [[0, 0], [-1, -1]], 0.0, False),  # 1 - 1 - 1 has other parts than 1 - (1 + 1)
-        ([[1, 1, 1], [0, 0, 1]], [[1, 1], [1, 0]], -1.0, False),
-    ],
-)
-def test_products_are_joined_where_no_partial_sum_is_larger(
-    first: list[list[float]], second: list[list[float]], lo: float, joint: bool
-) -> None:
-    assert (joint_product(products(first, second, lo)) is not None) == joint
-
-
-def test_sums_of_entries() -> None:
-    pair = vector(2)
-    mean = total([(0.5, pair.take([0])), (0.5, pair.take([1]))], 3)
-    found = entry_sum(mean)
-    assert found is not None
-    assert (found[0] is pair, found[1].tolist(), found[2]) == (True, [0.5, 0.5], 3.0)
-    # a product that rounds, and entries among others
-    assert entry_sum(total([(0.3, pair.take([0])), (0.7, pair.take([1]))])) is None
-    longer = vector(3)
-    assert entry_sum(total([(1, longer.take([0])), (-1, longer.take([2]))])) is None
 
 
 def test_only_fused_files_have_another_formula() -> None:
@@ -172,15 +135,6 @@ def test_the_largest_entry_forgives_what_rounds_below_it() -> None:
     assert bits(x - out, 0.0) == 24
     assert bits(x - out, -1.0) == 48
     assert bits(x + out, 0.0) == 49
-
-
-def test_a_number_added_inside_a_clip_is_added_to_its_sum() -> None:
-    x = vector(6)
-    count = (trim(differences(x, x) * 4 + 1, 2)).sum(1)
-    graph = structured_graph(network(x, count), "float32", fused=True)
-    assert [node.op_type for node in graph.nodes].count("Add") == 0
-    data = np.random.default_rng(0).integers(0, 5, (50, 6)) / 4
-    assert np.array_equal(run(model_of(graph, 6, 6), data), evaluate(network(x, count), data))
 
 
 def test_constants_are_stored_once_along_an_axis() -> None:
