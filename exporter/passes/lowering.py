@@ -43,10 +43,9 @@ from exporter.ir.network import Network, constant_values
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 from exporter.passes.rewrites import RULES, Rule
 
-TWO_STAGE = 8192  # longer sums are made in two stages, rows first, so that the reading stays in cache
 LONG_LIST = 4096
-ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
 LONG = 4  # so many scalars are added up by one Gemm
+ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
 
 
 @dataclass(frozen=True)
@@ -271,24 +270,16 @@ class Lowering:
         name = v.name
         if lead and not v.merged:
             name = self._reshape_to(name, [-1, n])
-        row = _row_length(n)
-        if row < n:
-            name = self._row_sums(self._reshape_to(name, [-1, row]), row, 1.0, 0.0)
-            n //= row
-            name = self._reshape_to(name, [-1, n])
-        name = self._row_sums(name, n, c, offset)
+        name = self._row_product(self.graph.constant(np.full((1, n), c)), name, offset, transB=1)
         if lead:
             name = self._reshape_to(name, [-1, *lead])
         return Value(name, lead, True)
 
-    def _row_sums(self, name: str, n: int, c: float, offset: float) -> str:
-        return self._row_product(self.graph.constant(np.full((1, n), c)), name, offset, transB=1)
-
     def _row_product(self, row: str, name: str, offset: float, **attributes: int) -> str:
         """row @ name + offset, of shape (1, N).
 
-        MNN takes what is added to such a product for a bias of N entries and reads past the end of the one that is there;
-        a subtraction it leaves alone. The fused profile, made for serving, keeps the offset inside the Gemm.
+        MNN takes what is added to such a product for a bias of N entries and reads past the end of the one that is there.
+        A subtraction is safe. The fused profile, made for serving, keeps the offset inside the Gemm.
         """
         if self.fused:
             return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], **attributes)
@@ -419,11 +410,3 @@ class Lowering:
         if out.batched:
             return Value(self.graph.add("Add", [out.name, self.graph.constant(np.zeros(p))]), out.shape, True)
         return self._with_batch(out)
-
-
-def _row_length(n: int) -> int:
-    """The row that a long sum of n entries is cut into: a divisor of n near its square root, n itself where it is short."""
-    if n <= TWO_STAGE:
-        return n
-    near = [r for r in range(256, 4097) if n % r == 0]
-    return min(near, key=lambda r: abs(r - 1024)) if near else n
