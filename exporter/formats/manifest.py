@@ -43,7 +43,7 @@ def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> di
 
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Write the files of a layout that has no manifest. A failure leaves no empty folder behind."""
-    folders = {path.parent for path in files}
+    folders = dict.fromkeys(path.parent for path in files)
     try:
         for folder in folders:
             with writable(folder):
