@@ -152,7 +152,7 @@ class ExportOptions(NetOptions, total=False):
         rule="must have at least one pixel", holds=lambda v: min(v) >= 1,
     )]
     channels: Annotated[int | None, Option(
-        "image", "how many channels the images have, for profile conv or layout tflite", "3; tflite: 1", "C",
+        "image", "how many channels the images have, for layout tflite", "1", "C",
         rule="must be from 1 to 4096", holds=lambda v: 1 <= v <= 4096,
     )]
     quantized: Annotated[Sequence[float] | None, Option(

@@ -124,15 +124,9 @@ def image_spec(given: Mapping[str, Any], **vectors: Any) -> Spec:
         raise UserError(
             f"image filters are written as {', '.join(IMAGE_PROFILES)}, not as {spelled('profile', profile)}"
         )
-    if "channels" in given and profile != "conv" and given.get("layout") != "tflite":
-        raise UserError(
-            f"any number of channels goes in: leave {spelled('channels')} out, or take {spelled('profile', 'conv')}"
-        )
+    if "channels" in given and given.get("layout") != "tflite":
+        raise UserError(f"any number of channels goes in: leave {spelled('channels')} out")
     _check_layout(given, profile)
-    if profile == "conv" and "frames" in given:
-        raise UserError(
-            f"{spelled('profile', 'conv')} cannot compare the images of a batch: take another profile for frames"
-        )
     height, width = given.get("window", (1, given.get("frames")))
     return _spec(question(height * width, given), "", given)
 

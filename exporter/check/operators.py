@@ -18,7 +18,6 @@ from exporter.check.views import (
     by_cells,
     cells_of,
     concat,
-    convolved,
     cut,
     expand,
     gather,
@@ -352,5 +351,4 @@ OPERATORS: dict[str, Callable[[Context, Operands], Tensor]] = {
     "Pad": lambda ctx, node: pad(
         ctx, node.name, node[0], node.parameter(1), node.number(2), node.attributes.get("mode", b"constant")
     ),
-    "Conv": lambda ctx, node: convolved(ctx, node.name, node[0], node.parameter(1), node.parameter(2), node.attributes),
 }

@@ -29,7 +29,6 @@ PROFILES = {
     "structured": AFFINE | {"Relu", "Cast"},
     "fused": AFFINE | {"Relu", "Cast", "Clip", "HardSigmoid", "ReduceMax"},
     "minmax": AFFINE | {"Cast", "Max", "Min", "QuantizeLinear", "DequantizeLinear"},
-    "conv": {"Conv", "Relu", "Add", "Sub", "Cast"},
 }
 
 

@@ -1,17 +1,17 @@
-"""Operators that move entries and leave the numbers as they are, and Conv of images."""
+"""Operators that move entries and leave the numbers as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
 from exporter.check.forms import AffineForm
-from exporter.check.numbers import ZERO, Array, quantum, snapped
+from exporter.check.numbers import Array, snapped
 from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor
 
 TYPES = {
@@ -296,53 +296,3 @@ def pad(ctx: Context, node: str, t: Tensor, pads: Array | None, value: float | N
         raise NotProven(node, "data is used before it is rounded and clamped")
     made = ctx.tensor(node, None, t.dtype, (np.minimum(t.lo, 0.0), np.maximum(t.hi, 0.0), t.q), where=t.where)
     return made if t.exact else replace(made, slack=t.slack)
-
-
-def convolved(
-    ctx: Context, node: str, t: Tensor, kernel: Array | None, bias: Array | None, attributes: dict[str, Any]
-) -> Tensor:
-    """Conv of every channel by itself, all by one kernel: a sum of shifted images with zeros around them."""
-    if t.shape is not None or t.guard or kernel is None or kernel.ndim != 4 or kernel.shape[1] != 1:
-        raise NotProven(node, "this Conv is not understood")
-    if (
-        attributes.get("group", 1) != len(kernel)
-        or (kernel != kernel[:1]).any()
-        or (bias is not None and (bias != bias[0]).any())
-    ):
-        raise NotProven(node, "channels are mixed, or differ")
-    if (
-        any(attributes.get(k, [1, 1]) != [1, 1] for k in ("strides", "dilations"))
-        or attributes.get("auto_pad", b"NOTSET") != b"NOTSET"
-    ):
-        raise NotProven(node, "this Conv is not understood")
-    top, left, bottom, right = attributes.get("pads", [0, 0, 0, 0])
-    _, _, rows, columns = kernel.shape
-    offset = 0.0 if bias is None else float(bias[0])
-    same = (top + bottom, left + right) == (rows - 1, columns - 1)
-    hull = (np.minimum(t.lo, 0.0), np.maximum(t.hi, 0.0)) if top + left + bottom + right else (t.lo, t.hi)
-    plain = t.form if len(t.form.terms) == 1 and t.form.const == 0 else ctx.forms.leaf(t.lo, t.hi, ("image", t.name))
-    ((base, _),) = plain.terms.items() if plain.terms else ((-1, 0.0),)
-    parts, plus, minus, q, terms = (
-        [],
-        np.asarray(max(offset, 0.0)),
-        np.asarray(max(-offset, 0.0)),
-        quantum(np.asarray(offset)),
-        int(offset != 0),
-    )
-    lo = hi = np.asarray(offset)
-    for i, j in zip(*np.nonzero(kernel[0, 0]), strict=True):
-        w, place = float(kernel[0, 0, i, j]), (int(i) - top, int(j) - left)
-        shifted = (
-            t.form
-            if same and place == (0, 0)
-            else ctx.forms.leaf(*hull, ("shift", place, hull[0].item(), hull[1].item(), base))
-        )
-        parts.append((w, shifted))
-        ends = sorted((w * hull[0].item(), w * hull[1].item()))
-        lo, hi, plus, minus = lo + ends[0], hi + ends[1], plus + max(ends[1], 0.0), minus + max(-ends[0], 0.0)
-        q, terms = np.minimum(q, np.minimum(t.q + quantum(np.asarray(w)), ZERO)), terms + 1
-    form = ctx.forms.combined(parts, offset)
-    made = ctx.tensor(node, None, t.dtype, (lo, hi, np.asarray(q)), form, where=t.where)
-    slack = 0.0 if t.exact else t.slack * float(np.abs(kernel[0]).sum())
-    partial = np.maximum(plus, minus) if terms > 2 else np.maximum(np.abs(made.lo), np.abs(made.hi))
-    return ctx.rounded(node, made, partial, terms, slack, (np.asarray(inf), np.asarray(-inf)) if slack else None)

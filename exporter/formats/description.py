@@ -80,7 +80,6 @@ FIELDS: dict[str, Field] = {
     "window": Field(_or_none(lambda v: _list(_whole(1, 4096), least=2)(v) and len(v) == 2), "images"),
     "border": Field(lambda v: v in (None, "edge", "reflect", "zero", "valid"), "images"),
     "frames": Field(_or_none(_whole(2)), "images"),
-    "channels": Field(_or_none(_whole(1)), "images"),
     "outputs": Field(_list(_output), "all"),
     "ranks": Field(_list(_whole(1)), "all"),
     "bits": Field(_whole(1, 52), "all"),
@@ -168,8 +167,8 @@ def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None
         d = prod(about["window"] or [about["frames"] or 0])
         if (about["window"] is None) == (about["frames"] is None) or about["frames"] not in (None, dims[0]):
             return f"window = {about['window']} and frames = {about['frames']} of images {_short(list(dims))}"
-        if (about["border"] is None) == (about["window"] is not None) or about["channels"] != (dims[1] or None):
-            return f"border = {about['border']} and channels = {about['channels']} of images {_short(list(dims))}"
+        if (about["border"] is None) == (about["window"] is not None) or dims[1]:
+            return f"border = {about['border']} of images {_short(list(dims))}"
     else:
         d = dims[1] if len(dims) == 2 else 0
     if about["d"] != d or about["dtype"] != dtype:

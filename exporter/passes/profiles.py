@@ -5,7 +5,6 @@
     structured   Relu is the only non-linear node; every product has a constant factor
     fused        structured, and Clip with constant bounds or HardSigmoid where it is one, ReduceMax
     minmax       Max and Min, what moves entries, and the mean of two; in int8 and uint8 as QDQ (exporter.passes.int8)
-    conv         of image filters alone: Conv with constant kernels, Relu, Add, Sub
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
 """
@@ -18,7 +17,6 @@ from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
-from exporter.errors import UserError, spelled
 from exporter.ir.graph import CLAMP, TRIMS, TURNED, Graph
 from exporter.ir.network import Network, weights
 from exporter.passes.batch_last import batch_graph
@@ -31,7 +29,7 @@ AFFINE = {
     "Pad",
 }  # fmt: skip
 PRODUCTS = {"Mul", "MatMul", "Gemm"}
-WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", "Pad", "Conv"}
+WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", "Pad"}
 
 
 @dataclass(frozen=True)
@@ -158,12 +156,6 @@ def _not_minmax(model: onnx.ModelProto) -> str | None:
     return _not_affine(model, {"Max", "Min", "QuantizeLinear", "DequantizeLinear"}, widens=True)
 
 
-def _not_conv(model: onnx.ModelProto) -> str | None:
-    allowed = ("Conv", "Relu", "Add", "Sub")
-    other = [n.op_type for n in model.graph.node if n.op_type not in allowed and not _type_of_ends(model, n)]
-    return f"{other[0]} is none of {', '.join(allowed)}" if other else _not_affine(model, {"Relu", "Conv"})
-
-
 def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
     """Whether a node does no more than give x or y another type."""
     return node.op_type == "Cast" and (
@@ -227,17 +219,5 @@ PROFILES = {
 }  # fmt: skip
 
 
-def _no_vectors(net: Network, dtype: str) -> Graph:
-    raise UserError(f"{spelled('profile', 'conv')} is of image filters: it needs a {spelled('window')}")
-
-
 # those of image filters (exporter.frontends.images), which are lowered there; from the strictest to the most permissive
-IMAGE_PROFILES = {
-    p.name: p
-    for p in (
-        Profile(
-            "conv", "Conv with constant kernels, Relu, Add and Sub", "image filters on NPUs", _not_conv, _no_vectors
-        ),
-        *(PROFILES[name] for name in ("structured", "fused", "minmax")),
-    )
-}
+IMAGE_PROFILES = {name: PROFILES[name] for name in ("structured", "fused", "minmax")}

@@ -33,7 +33,6 @@ LARGEST_D = 1 << 24  # counts up to here are float32 numbers
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
 PIXELS = {"uint8": np.dtype(np.uint8), **DTYPES}
 LARGEST_WINDOW = 441  # pixels, as many as the exporter writes
-MOST_CHANNELS = 64  # that a file may ask for
 CHUNK = 1 << 16
 Description = dict[str, Any]
 
@@ -98,7 +97,6 @@ class FilterTerms(NamedTuple):
     valid: bool
     border: str
     frames: int | None
-    channels: int | None
     dtype: np.dtype[Any]
     domain: tuple[float, float] | None  # None: every finite number is compared as it is
     step: float
@@ -233,7 +231,7 @@ def filter_terms(about: Description) -> FilterTerms:
     for key in ("construction", "op"):
         if not isinstance(about[key], str):
             raise TypeError(f"{key} = {about[key]!r} is not text")
-    window, frames, channels = about["window"], about["frames"], about["channels"]
+    window, frames = about["window"], about["frames"]
     if (window is None) == (frames is None):
         raise ValueError("it has both a window and frames, or neither")
     sides = (
@@ -259,7 +257,6 @@ def filter_terms(about: Description) -> FilterTerms:
     (output,) = _list("outputs", about["outputs"], 1)
     return FilterTerms(
         window=(sides[0], sides[1]), valid=border == "valid", border=border, frames=frames,
-        channels=None if channels is None else _whole("channels", channels, 1, MOST_CHANNELS),
         dtype=PIXELS[about["dtype"]], domain=None if about["inputs"] == "floats" else (low, high),
         step=_number("step", about["step"], 2.0**-1000, high - low),
         error=_number("off_grid_error", about["off_grid_error"], 0, 1e300),

@@ -72,8 +72,6 @@ class LoadedFilter(LoadedFile):
         whole = whole[None] if terms.frames is None else whole
         if terms.frames is not None and len(whole) != terms.frames:
             raise BadInputError(f"{self.name} takes {terms.frames} frames, not {len(whole)}.")
-        if terms.channels is not None and whole.shape[-1] != terms.channels:
-            raise BadInputError(f"{self.name} takes {terms.channels} channels, not {whole.shape[-1]}.")
         if terms.valid and not all(n >= k for n, k in zip(whole.shape[1:3], terms.window, strict=True)):
             raise BadInputError(f"{self.name} has no border: pictures must be at least {terms.window} pixels.")
         return whole
@@ -91,7 +89,7 @@ class LoadedFilter(LoadedFile):
         planes = terms.operations + 4 * n  # its own and the results; a tile is there in two types and two orders
         room = ROOM // (4 * planes)  # pixels of a tile, those of every channel counted
         k, m = terms.window
-        together = terms.channels or min(c, max(CHANNELS, room // ((h + k) * (w + m))))
+        together = min(c, max(CHANNELS, room // ((h + k) * (w + m))))
         side = max(SHORTEST, isqrt(room // together) - max(k, m))
         high = max(side, room // (together * (min(w, side) + m)) - k)
         wide = max(side, room // (together * (min(h, high) + k)) - m)
@@ -158,7 +156,7 @@ def _is_right(loaded: LoadedFilter, size: Sequence[int]) -> bool:
     terms = loaded.terms
     low, high = terms.domain or (0.0, 255.0)
     step = terms.step if terms.domain else 1.0
-    shape = (terms.frames or 1, terms.channels or 2, *size)
+    shape = (terms.frames or 1, 2, *size)
     steps = np.random.default_rng(0).integers(0, int(min((high - low) / step, 2.0**52)), shape, endpoint=True)
     images = (low + step * steps).astype(terms.dtype)
     framed = terms.frames is not None

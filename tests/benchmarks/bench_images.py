@@ -6,10 +6,9 @@
 One thread, one float32 image. Contenders take turns within every round, and the smallest time of each counts, of the
 processor, so that other work on the machine changes little; of TopK it is the faster of two layouts. Exit status 1 when a
 file of ours takes more than 0.2 (3 x 3), 0.25 (5 x 5), 0.3 (7 x 7) of TopK's time, or a run of 5 x 5 more than 40 images of
-memory. `conv` is run without onnxruntime's layout of eight channels in a block, of which an image of one channel fills one;
-its time with all optimisations is printed too, and held to nothing. scipy, numpy, OpenCV (on uint8) and, where installed,
-torch and kornia are printed beside. `--exact` compares uint8 files of all profiles with OpenCV and scipy instead, in every
-pixel of images of three channels from 1 x 1 to 1920 x 1080. Peak memory is read from Linux's /proc.
+memory. scipy, numpy, OpenCV (on uint8) and, where installed, torch and kornia are printed beside. `--exact` compares uint8
+files of all profiles with OpenCV and scipy instead, in every pixel of images of three channels from 1 x 1 to 1920 x 1080.
+Peak memory is read from Linux's /proc.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ import numpy as np, onnxruntime as ort
 options = ort.SessionOptions()
 options.intra_op_num_threads = 1
 session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-c, h, w = map(int, sys.argv[2:])
-x = np.random.default_rng(0).random((1, c, h, w), dtype=np.float32)
+h, w = map(int, sys.argv[2:])
+x = np.random.default_rng(0).random((1, 1, h, w), dtype=np.float32)
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 session.run(None, {"x": x[:, :, :9, :9]})
 before = peak()
@@ -85,10 +84,8 @@ def topk(k: int, last: bool) -> onnx.ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def session(source: bytes | str, *, blocks: bool = True) -> Callable[[Array], Array]:
+def session(source: bytes | str) -> Callable[[Array], Array]:
     options = ort.SessionOptions()
-    if not blocks:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     run = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -125,12 +122,8 @@ def others(k: int) -> dict[str, Callable[[Array], Array]]:
 def timed(k: int, x: Array, rounds: int, folder: Path) -> bool:
     """One window: the table, and whether the limits are kept."""
     calls: dict[str, Callable[[Array], Array]] = {}
-    for profile in ("minmax", "structured", "fused", "conv"):
-        more: dict[str, Any] = {"channels": 1} if profile == "conv" else {}
-        path = str(export_model(window=(k, k), profile=profile, out=folder, **more))
-        calls[f"ours, {profile}"] = session(path, blocks=profile != "conv")
-        if profile == "conv":
-            calls["conv with all optimisations"] = session(path)
+    for profile in IMAGE_PROFILES:
+        calls[f"ours, {profile}"] = session(str(export_model(window=(k, k), profile=profile, out=folder)))
     calls["TopK, last axis"] = session(topk(k, last=True).SerializeToString())
     calls["TopK, channel axis"] = session(topk(k, last=False).SerializeToString())
     calls |= others(k)
@@ -154,8 +147,8 @@ def timed(k: int, x: Array, rounds: int, folder: Path) -> bool:
 
 def peak(k: int, profile: str, x: Array, folder: Path) -> float:
     """The memory of a run beyond that of a small one, in images, in a process of its own."""
-    path, c = export_model(window=(k, k), profile=profile, out=folder), 3 if profile == "conv" else 1
-    command = [sys.executable, "-c", PEAK, str(path), str(c), str(x.shape[2]), str(x.shape[3])]
+    path = export_model(window=(k, k), profile=profile, out=folder)
+    command = [sys.executable, "-c", PEAK, str(path), str(x.shape[2]), str(x.shape[3])]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -191,7 +184,7 @@ def main() -> int:
         kept = True
         for k in args.window:
             kept &= timed(k, x, args.rounds, folder)
-        for profile in ("minmax", "structured", "conv"):
+        for profile in ("minmax", "structured"):
             used = peak(5, profile, x, folder)
             kept &= used <= MEMORY
             print(f"peak memory of a run, 5 x 5, {profile:10} {used:5.1f} images (limit {MEMORY})")

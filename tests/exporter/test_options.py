@@ -151,7 +151,6 @@ BAD = [
     ({"profile": "fussed"}, "not 'fussed': did you mean 'fused'?"),
     ({"dtype": "float16"}, "dtype='float16' is of image filters: it needs window or frames"),
     ({"dtype": "half"}, "dtype must be one of auto, float32, float64, int8, uint8, float16, not 'half'"),
-    ({"profile": "conv"}, "profile='conv' is of image filters: it needs window or frames"),
     ({"border": "edge"}, "border is of image filters: it needs window or frames"),
     ({"op": "mode"}, "op must be one of median, max, min, sort"),
     ({"even": "middle"}, "even must be one of mean, lower, upper"),

@@ -13,7 +13,6 @@ from exporter.build import between_two, output_error
 from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.description import written
 from exporter.formats.model_file import assemble
-from exporter.frontends.images.convolutions import Convolutions
 from exporter.frontends.images.lowering import Planar
 from exporter.frontends.images.windows import Selection, frames, window
 from exporter.ir.graph import Graph
@@ -36,7 +35,7 @@ class ImageFilter:
 
     spec: Spec
     selection: Selection
-    profile: Literal["minmax", "structured", "fused", "conv"]
+    profile: Literal["minmax", "structured", "fused"]
     dtype: str
     computed: FloatType
     grid: Grid
@@ -72,10 +71,6 @@ class ImageFilter:
         return 2.0 ** MANTISSA[self.computed] * self.grid.step
 
     @property
-    def channels(self) -> int | None:
-        return (self.spec.channels or 3) if self.profile == "conv" else None
-
-    @property
     def quantised(self) -> Quantisation | None:
         """What the integers of an int8 or uint8 file stand for, where all its nodes work in that type."""
         return quantisation(self.dtype, self.spec.quantized) if self.spec.quantized else None
@@ -87,7 +82,7 @@ class ImageFilter:
     @cached_property
     def numbers(self) -> Graph:
         """The nodes, without the QDQ pattern of a file in integers."""
-        return (Convolutions if self.profile == "conv" else Planar)(self).write()
+        return Planar(self).write()
 
     @property
     def depth(self) -> int:
@@ -117,7 +112,7 @@ class ImageFilter:
             self.task, self.grid, construction=spec.images,
             theorem=lines if spec.window else "Batcher's odd-even merge, pruned",
             window=spec.window and list(spec.window), border=spec.border if spec.window else None, frames=spec.frames,
-            channels=self.channels, dtype=self.dtype, needs_precision=self.computed, batch=spec.batch, inputs=self.inputs,
+            dtype=self.dtype, needs_precision=self.computed, batch=spec.batch, inputs=self.inputs,
             exact_on_grid=self.grid_error == 0, grid_error=self.grid_error, off_grid_error=self.off_grid_error,
             epsilon=None, certificate=False, failure_bound=0.0, ties="exact", comparators=cost.comparators,
             operations=cost.operations, depth=self.depth, profile=self.profile, **more,
@@ -138,7 +133,7 @@ def build_filter(spec: Spec) -> ImageFilter:
                 if floats
                 else f"{spelled('dtype', 'uint8')} says what the data is"
             )
-            other = f"; {spelled('profile', 'structured')}, fused and conv have a grid" if floats else ""
+            other = f"; {spelled('profile', 'structured')} and fused have a grid" if floats else ""
             raise UserError(f"{what}: {why}, so leave {spelled(name)} out{other}")
     if between and spec.dtype in INTEGERS:
         raise between_two(spec.dtype)
@@ -158,11 +153,6 @@ def build_filter(spec: Spec) -> ImageFilter:
         raise UserError(
             f"{spelled('inputs', 'any')} rounds data by the digits of its type, and runtimes compute float16 in wider ones: "
             f"leave it out, or take {spelled('dtype', 'float32')}"
-        )
-    if profile == "conv" and spec.dtype == "float64":
-        raise UserError(
-            "few runtimes have Conv in float64, and onnxruntime has none: take "
-            f"{spelled('dtype', 'float32')}, or {spelled('profile', 'fused')}"
         )
     dtype, grid = _settled(spec, profile, between and not task.may_round)
     if spec.border == "zero" and spec.window and not floats and not grid.low <= 0 <= grid.high:
@@ -198,9 +188,8 @@ def _settled(spec: Spec, profile: str, halves: bool) -> tuple[Any, Grid]:
     small = spec.dtype == "float16"
     lo, hi = spec.domain or (0.0, 255.0)
     grid = Grid(lo, hi, spec.bits or (8 if small else Grid.bits - halves))
-    widest: tuple[FloatType, ...] = ("float32",) if profile == "conv" else ("float32", "float64")
     reason = ""
-    types: Any = widest if spec.dtype == "auto" else (spec.dtype,)
+    types: Any = ("float32", "float64") if spec.dtype == "auto" else (spec.dtype,)
     for dtype in types:
         if IMAGE_PROFILES[profile].floats or not (reason := _misfit(grid, dtype, halves)):
             return dtype, grid
@@ -236,8 +225,7 @@ def filter_to_onnx(model: ImageFilter, about: dict[str, Any] | None = None) -> o
     """The model in its profile and dtype, with its description in metadata_props."""
     spec = model.spec
     n: int | str = spec.frames or spec.batch or "n"
-    c: int | str = model.channels or "c"
     smaller = bool(spec.window) and spec.border == "valid"
     rows, columns = ("rows", "columns") if smaller else ("h", "w")
-    x, y = (model.dtype, [n, c, "h", "w"]), (model.dtype, [1 if spec.frames else n, c, rows, columns])
+    x, y = (model.dtype, [n, "c", "h", "w"]), (model.dtype, [1 if spec.frames else n, "c", rows, columns])
     return assemble(model.graph, model.task.label, {"x": x}, {"y": y}, about or model.description())

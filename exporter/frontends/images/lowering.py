@@ -3,8 +3,7 @@
     minmax       Min(a, b) and Max(a, b)
     the others   min(a, b) = a - relu(a - b) and max(a, b) = b + relu(a - b): exact where a - b is
 
-A shift is a Slice; in `conv` (`exporter.frontends.images.convolutions`) it is a Conv. Shapes stay free: the graph takes an
-image of any size, also one smaller than the window.
+A shift is a Slice. Shapes stay free: the graph takes an image of any size, also one smaller than the window.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class Planar:
         self.border: Border = model.spec.border
         self.graph = Graph(np.dtype(model.computed), once=True)
         self.names: dict[int, str] = {}
-        self.moved = 0.0  # what was taken off the data
         self.beyond = _extents(model.selection)
 
     def write(self) -> Graph:
@@ -46,11 +44,12 @@ class Planar:
         for at in program.live(self.selection.outputs):
             if program.nodes[at].args:
                 self.names[at] = self._operation(at, program.nodes[at])
-        parts = {rank: self._output(self.selection.ranks[rank]) for rank in weights}
+        parts = {rank: self._read(self.selection.ranks[rank], (0, 0)) for rank in weights}
         alike = len(set(weights.values())) == 1  # a mean is one sum, halved, as in numpy
         terms = [part if alike else self._affine(part, weights[rank]) for rank, part in parts.items()]
         y = terms[0] if len(terms) == 1 else graph.add("Add", terms)
-        y = self._ended(y, weights[min(weights)] if alike else 1.0, self.moved)
+        low = self.grid.low if model.rounded else 0.0  # rounding takes the least number off the data
+        y = self._affine(y, weights[min(weights)] if alike else 1.0, low)
         if cast:
             y = graph.add("Cast", [y], to=ELEMENT[cast])
         graph.finish(y)
@@ -64,7 +63,7 @@ class Planar:
         if first:
             x = self._padded(x)
         if self.model.rounded:
-            x, self.moved = self._rounded(x), self.grid.low
+            x = self._rounded(x)
         return x if first else self._padded(x)
 
     def _rounded(self, x: str) -> str:
@@ -130,13 +129,6 @@ class Planar:
             axis: (start, -rest or END) for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)) if start or rest
         }
         return self._slice(name, cuts) if cuts else name
-
-    def _output(self, plane: Plane) -> str:
-        return self._read(plane, (0, 0))
-
-    def _ended(self, y: str, factor: float, offset: float) -> str:
-        """The output from the sum of its planes."""
-        return self._affine(y, factor, offset)
 
     def _relu(self, x: str) -> str:
         return self.graph.add("Relu", [x])

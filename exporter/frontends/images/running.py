@@ -63,7 +63,7 @@ class ImageSession:
             yield h + rows - 1, w + columns - 1
 
     def _image(self, draw: Callable[[int, int], Array], h: int, w: int) -> tuple[Array, Array]:
-        c, about = self.description["channels"] or 2, self.description
+        c, about = 2, self.description
         if about["frames"]:
             pixels = draw(c * h * w, self.d).reshape(1, c, h, w, self.d)
             return np.moveaxis(pixels[0], -1, 0), pixels

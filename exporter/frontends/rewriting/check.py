@@ -115,7 +115,7 @@ def feeds(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | N
             known = [float(end(given[source.name])) for given in calibration for end in (np.min, np.max)] or domain
             ends = (min(known), max(known)) if known is not None and np.isfinite(known).all() else None
             kind = np.dtype(KINDS[source.type])
-            feed[source.name] = _drawn(rng, kind, shape, draw, ends).astype(kind)
+            feed[source.name] = np.asarray(_drawn(rng, kind, shape, draw, ends), kind)
         drawn.append(feed)
     return [*calibration, *drawn]
 
@@ -123,18 +123,16 @@ def feeds(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | N
 def _drawn(
     rng: np.random.Generator, kind: np.dtype[Any], shape: list[int], draw: int, ends: tuple[float, float] | None
 ) -> Any:
-    """Numbers of a type, between the ends if there are any: from few values, from many, or as far as they go."""
+    """Numbers of a type, between the ends if there are any, over three ranges in turn; every other time with many ties."""
+    floats, far = kind.kind == "f", (4.0, 100.0, 1e4 if kind.kind == "f" else 2.0**30)[draw % 3]
+    lo, hi = ends or (-far if floats or draw % 3 == 2 else 0.0, far)
     if kind.kind == "b":
-        return rng.integers(0, 2, shape)
-    if kind.kind == "f" and ends:
-        parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
-        return np.clip(ends[0] * (1 - parts) + ends[1] * parts, *ends)
-    if kind.kind == "f":
-        return [rng.integers(-4, 5, shape), rng.normal(size=shape), 1e4 * rng.normal(size=shape)][draw % 3]
-    lo, hi = (math.ceil(ends[0]), math.floor(ends[1])) if ends else (-(2**30), 2**30)
-    lo, hi = max(np.iinfo(kind).min, lo), min(np.iinfo(kind).max, hi)
-    small = rng.integers(0, 6 if draw % 2 else 100, shape)
-    return rng.integers(lo, max(lo, hi), shape, endpoint=True) if draw % 3 == 2 else np.clip(small, lo, max(lo, hi))
+        lo, hi = 0, 1
+    elif not floats:
+        lo, hi = max(np.iinfo(kind).min, math.ceil(lo)), min(np.iinfo(kind).max, math.floor(hi))
+    parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
+    x = np.clip(lo * (1 - parts) + hi * parts, lo, max(lo, hi))
+    return x if floats else np.rint(x)
 
 
 def calibration_data(path: Path, session: Any) -> list[Feed]:

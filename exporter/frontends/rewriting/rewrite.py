@@ -6,7 +6,6 @@ import dataclasses
 import filecmp
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -257,8 +256,3 @@ def _write(proto: onnx.ModelProto, source: Path, out: Path) -> None:
         for target in files:
             target.parent.mkdir(parents=True, exist_ok=True)
         replace_files({**files, out: proto.SerializeToString(deterministic=True)})
-
-
-def operators(proto: onnx.ModelProto) -> dict[str, int]:
-    """How often each operator stands in the main graph."""
-    return dict(Counter(node.op_type for node in proto.graph.node))

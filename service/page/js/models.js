@@ -4,7 +4,7 @@ import { $, count, h, plural, say, short, show } from './dom.js'
 
 const HEADS = ['Model', 'Answers', 'Promise', 'Depth', 'Width', 'Operators', 'File']
 const OPERATORS = {
-  minmax: 'Min, Max', structured: 'Relu, Add, MatMul', dense: 'Gemm, Relu', matmul: 'MatMul, Add, Relu', fused: 'Relu, Clip, ReduceMax', conv: 'Conv, Relu',
+  minmax: 'Min, Max', structured: 'Relu, Add, MatMul', dense: 'Gemm, Relu', matmul: 'MatMul, Add, Relu', fused: 'Relu, Clip, ReduceMax',
 }
 
 export async function openModels() {

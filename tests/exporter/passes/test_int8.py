@@ -129,7 +129,7 @@ def test_exact_on_random_integers(d: int, ranks: list[int], rows: int, level: An
         ({"d": 9, "dtype": "int8", "quantized": (1, 0), "construction": "radix"}, "use batcher"),
         ({"d": 9, "dtype": "int8", "quantized": (1, 0), "bits": 8}, "leave bits out"),
         ({"window": (3, 3), "dtype": "int8"}, "needs quantized"),
-        ({"window": (3, 3), "dtype": "uint8", "quantized": (1, 0), "profile": "conv"}, "8 bits do not hold"),
+        ({"window": (3, 3), "dtype": "uint8", "quantized": (1, 0), "profile": "fused"}, "8 bits do not hold"),
         ({"window": (2, 2), "dtype": "int8", "quantized": (1, 0)}, "between two numbers"),
     ],
     ids=str,

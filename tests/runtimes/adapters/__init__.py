@@ -30,7 +30,7 @@ class Runtime:
     required: bool
     rows: int = 1 << 20
     largest: int = 1 << 20
-    profiles: tuple[str, ...] = ("dense", "matmul", "structured", "fused", "minmax", "conv")
+    profiles: tuple[str, ...] = ("dense", "matmul", "structured", "fused", "minmax")
 
     def takes(self, d: int, profile: str) -> bool:
         return d <= self.largest and profile in self.profiles

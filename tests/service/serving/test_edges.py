@@ -195,7 +195,7 @@ def test_the_stable_names(client: InProcess) -> None:
 
 def test_many_channels_take_few_tiles(client: InProcess) -> None:
     """However a picture of 64 MiB is shaped, its tiles are thousands, not millions."""
-    terms = SimpleNamespace(channels=None, operations=40, window=(3, 3), valid=False)
+    terms = SimpleNamespace(operations=40, window=(3, 3), valid=False)
     loaded: Any = SimpleNamespace(terms=terms)
     pixels = np.broadcast_to(np.uint8(0), (1 << 26,))
     for shape in ((1, 1, 1, 1 << 26), (1, 1 << 26, 1, 1), (1, 1, 1 << 26, 1), (1, 8192, 8192, 1), (1, 2, 2, 1 << 24)):

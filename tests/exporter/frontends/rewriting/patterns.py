@@ -5,6 +5,7 @@ The graphs of torch are files made by `tests/torch/make_fixtures.py`; the others
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def model(
         opset_imports=[helper.make_opsetid("", opset)], ir_version=8,
     )  # fmt: skip
     return onnx.shape_inference.infer_shapes(proto)
+
+
+def operators(proto: onnx.ModelProto) -> dict[str, int]:
+    """How often each operator stands in the main graph."""
+    return dict(Counter(node.op_type for node in proto.graph.node))
 
 
 T = TensorProto

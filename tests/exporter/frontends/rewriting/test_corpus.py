@@ -7,7 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from exporter.frontends.rewriting.rewrite import operators, rewrite
+from exporter.frontends.rewriting.rewrite import rewrite
+from tests.exporter.frontends.rewriting.patterns import operators
 
 HEADS = sorted((Path(__file__).parents[3] / "models").glob("*.onnx"))
 

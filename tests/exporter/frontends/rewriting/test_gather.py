@@ -10,7 +10,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from exporter.frontends.rewriting.rewrite import operators, rewrite
+from exporter.frontends.rewriting.rewrite import rewrite
+from tests.exporter.frontends.rewriting.patterns import operators
 
 # name: the nodes after v, i = TopK(s, k), and the shape of the data x; s is float[2, D]
 USES = {

@@ -11,7 +11,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from exporter.frontends.rewriting.rewrite import operators, rewrite
+from exporter.frontends.rewriting.rewrite import rewrite
+from tests.exporter.frontends.rewriting.patterns import operators
 
 POOLS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "2 x 2": (["n", 3, 8, 8], {"kernel_shape": [2, 2], "strides": [2, 2]}),

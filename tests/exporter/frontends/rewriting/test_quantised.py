@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 from exporter.formats.quantisation import nodes_to_exclude
-from exporter.frontends.rewriting.rewrite import operators, rewrite
+from exporter.frontends.rewriting.rewrite import rewrite
+from tests.exporter.frontends.rewriting.patterns import operators
 from tests.exporter.passes.test_int8 import LEVELS, outside_the_pattern, run
 
 SCALE, ZERO = 0.0371, -7

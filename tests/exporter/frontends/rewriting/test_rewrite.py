@@ -20,8 +20,8 @@ from exporter.cli.parser import main
 from exporter.errors import UserError
 from exporter.formats.quantisation import EXCLUDE
 from exporter.frontends.rewriting import OPERATORS
-from exporter.frontends.rewriting.rewrite import operators, rewrite
-from tests.exporter.frontends.rewriting.patterns import model, patterns
+from exporter.frontends.rewriting.rewrite import rewrite
+from tests.exporter.frontends.rewriting.patterns import model, operators, patterns
 
 PATTERNS = patterns()
 RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Relu-only form does without
