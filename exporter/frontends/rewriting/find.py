@@ -167,15 +167,19 @@ def _request(node: ir.Node, graph: Any, model: ir.Model, types: Types) -> Reques
         return Left(called(node), node.op_type, *reason.args)
 
 
-def _fixing(model: ir.Model) -> str:
-    """How the free axes of the model's inputs become lengths; other lengths depend on the data."""
+def _unknown(what: str, model: ir.Model) -> CannotReplace:
+    """Free axes of the model's inputs can be fixed; any other unknown length depends on the data."""
     tool = "python -m onnxruntime.tools.make_dynamic_shape_fixed"
     for source in model.graph.inputs:
         for dim in source.shape or ():
             if not isinstance(dim, int):
                 named = f"--dim_param {dim.value}" if dim.value else f"--input_name {source.name} --input_shape N,N,..."
-                return f"fix the free axes of the inputs, {tool} {named}{' --dim_value N' * bool(dim.value)} OLD NEW"
-    return "the length depends on the data: pad the tensor to a fixed length in the source of the model"
+                remedy = f"fix the free axes of the inputs, {tool} {named}{' --dim_value N' * bool(dim.value)} OLD NEW"
+                return CannotReplace(f"{what} is unknown", remedy)
+    return CannotReplace(
+        f"{what} depends on the data",
+        "keep a fixed length in the source of the model: where a threshold picks some entries, set the rest to minus infinity",
+    )
 
 
 def _axis(dims: Dims, axis: int, model: ir.Model) -> int:
@@ -185,7 +189,7 @@ def _axis(dims: Dims, axis: int, model: ir.Model) -> int:
     if dims[at] == 0:
         raise CannotReplace(f"the length of axis {axis} is 0", "leave it: there is nothing to compute")
     if dims[at] is None:
-        raise CannotReplace(f"the length of axis {axis} is unknown", _fixing(model))
+        raise _unknown(f"the length of axis {axis}", model)
     return at
 
 
@@ -204,7 +208,7 @@ def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -
         made = known(output, types)[1]
         k = made[axis] if k is None and made and len(made) == len(dims) else k
     if k is None:
-        raise CannotReplace("k is computed, and not from constants", _fixing(model))
+        raise _unknown("k", model)
     if not 1 <= k <= (dims[axis] or 0):
         raise CannotReplace(f"k = {k} of {dims[axis]} entries", "mend the model")
     read = {p for v in node.outputs if read_name(v) for p in positions_read(v, axis, k, len(dims))}
@@ -225,7 +229,7 @@ def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Type
     else:
         axes = node.attributes.get_ints("axes", ())
     if axes is None:
-        raise CannotReplace("its axes are computed, and not from constants", _fixing(model))
+        raise _unknown("which axes it goes over", model)
     if len(axes) == 0 and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         raise CannotReplace("it has no axes and so does nothing (noop_with_empty_axes)", IDLE)
     if len(dims) == 0:
@@ -245,7 +249,7 @@ def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Type
 def _pool(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
     dims, made = about["dims"], known(node.outputs[0], types)[1]
     if None in dims[1:] or made is None or None in made[2:]:
-        raise CannotReplace("its channels or the size of its image are unknown", _fixing(model))
+        raise _unknown("the size of its image", model)
     if about["dtype"] != "float32":
         reason = f"its input is {about['dtype']}, and Conv is float32"
         raise CannotReplace(reason, "quantise the model after it is rewritten")

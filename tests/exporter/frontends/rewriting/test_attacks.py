@@ -191,6 +191,20 @@ def counts(*ks: int) -> Callable[[Path], Path]:
     return make
 
 
+def picked(folder: Path) -> Path:
+    """The entries above a threshold, as in torchvision's SSD and RetinaNet."""
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[9] x) => (float[n] v, int64[n] i)
+    <int64[1] three = {3}, float zero = {0}> {
+        above = Greater(x, zero)
+        some = Compress<axis=0>(x, above)
+        n = Shape(some)
+        k = Min(n, three)
+        v, i = TopK(some, k)
+    }""")
+    proto.graph.node[-1].name = "node"
+    return saved(proto, folder)
+
+
 def one_number(folder: Path) -> Path:
     node = helper.make_node("ReduceMax", ["x"], ["v"], name="node")
     x, v = (helper.make_tensor_value_info(name, 1, []) for name in "xv")
@@ -205,6 +219,7 @@ def one_number(folder: Path) -> Path:
         (counts(3, 4), {}, "k holds 2 numbers", "mend the model"),
         (counts(10), {}, "k = 10 of 9 entries", "mend the model"),
         (one_number, {}, "is one number", "a runtime drops it"),
+        (picked, {}, "the length of axis -1 depends on the data", "set the rest to minus infinity"),
         (overridable, {}, "k is an input of the model", "an initializer that is not among the inputs"),
         (idle, {}, "does nothing", "a runtime drops it"),
         (in_a_function, {}, "inside the function Top", "inline_local_functions"),

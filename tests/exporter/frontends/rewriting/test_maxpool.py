@@ -72,7 +72,7 @@ def test_equal_to_onnxruntime(name: str, relu: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "attributes", "reason"),
     [
-        (["n", 3, "h", 8], {"kernel_shape": [2, 2]}, "the size of its image are unknown"),
+        (["n", 3, "h", 8], {"kernel_shape": [2, 2]}, "the size of its image is unknown"),
         ([1, 2, 4, 4], {"kernel_shape": [2, 2], "dilations": [3, 1], "pads": [4, 0, 4, 0]}, "no entry of the image"),
     ],
 )
