@@ -176,7 +176,9 @@ def _unknown(what: str, model: ir.Model) -> CannotReplace:
                 named = f"--dim_param {dim.value}" if dim.value else f"--input_name {source.name} --input_shape N,N,..."
                 remedy = f"fix the free axes of the inputs, {tool} {named}{' --dim_value N' * bool(dim.value)} OLD NEW"
                 return CannotReplace(f"{what} is unknown", remedy)
-    remedy = "keep a fixed length in the source of the model: where a threshold picks entries, set the rest to minus infinity"
+    remedy = (
+        "keep a fixed length in the source of the model: where a threshold picks entries, set others to minus infinity"
+    )
     return CannotReplace(f"{what} depends on the data", remedy)
 
 

@@ -219,7 +219,7 @@ def one_number(folder: Path) -> Path:
         (counts(3, 4), {}, "k holds 2 numbers", "mend the model"),
         (counts(10), {}, "k = 10 of 9 entries", "mend the model"),
         (one_number, {}, "is one number", "a runtime drops it"),
-        (picked, {}, "the length of axis -1 depends on the data", "set the rest to minus infinity"),
+        (picked, {}, "the length of axis -1 depends on the data", "set others to minus infinity"),
         (overridable, {}, "k is an input of the model", "an initializer that is not among the inputs"),
         (idle, {}, "does nothing", "a runtime drops it"),
         (in_a_function, {}, "inside the function Top", "inline_local_functions"),
