@@ -44,6 +44,12 @@ def model(
     return onnx.shape_inference.infer_shapes(proto)
 
 
+def saved(proto: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
 def operators(proto: onnx.ModelProto) -> dict[str, int]:
     """How often each operator stands in the main graph."""
     return dict(Counter(node.op_type for node in proto.graph.node))

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from exporter.frontends.rewriting.rewrite import rewrite
-from tests.exporter.frontends.rewriting.patterns import operators
+from tests.exporter.frontends.rewriting.patterns import operators, saved
 
 # name: the nodes after v, i = TopK(s, k), and the shape of the data x; s is float[2, D]
 USES = {
@@ -37,11 +37,6 @@ def proto(nodes: str, shape: str, d: int, kind: str) -> onnx.ModelProto:
 
 def answer(model: onnx.ModelProto, feed: dict[str, Any]) -> Any:
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(["y"], feed)[0]
-
-
-def saved(model: onnx.ModelProto, folder: Path) -> Path:
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    return folder / "model.onnx"
 
 
 @pytest.mark.parametrize("use", USES)

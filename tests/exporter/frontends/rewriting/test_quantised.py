@@ -15,7 +15,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from exporter.formats.quantisation import nodes_to_exclude
 from exporter.frontends.rewriting.rewrite import rewrite
-from tests.exporter.frontends.rewriting.patterns import operators
+from tests.exporter.frontends.rewriting.patterns import operators, saved
 from tests.exporter.passes.test_int8 import LEVELS, outside_the_pattern, run
 
 SCALE, ZERO = 0.0371, -7
@@ -39,12 +39,6 @@ def island(
         [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-
-
-def saved(proto: onnx.ModelProto, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return path
 
 
 def order(x: Any, k: int, largest: bool) -> Any:

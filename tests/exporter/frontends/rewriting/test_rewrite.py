@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from exporter.errors import UserError
 from exporter.formats.quantisation import EXCLUDE
 from exporter.frontends.rewriting import OPERATORS
 from exporter.frontends.rewriting.rewrite import rewrite
-from tests.exporter.frontends.rewriting.patterns import model, operators, patterns
+from tests.exporter.frontends.rewriting.patterns import model, operators, patterns, saved
 
 PATTERNS = patterns()
 RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Relu-only form does without
@@ -30,12 +29,6 @@ RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Rel
 def run(proto: onnx.ModelProto, x: Any) -> list[Any]:
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, {session.get_inputs()[0].name: x}))
-
-
-def saved(proto: onnx.ModelProto, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return path
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -148,26 +141,6 @@ def test_nothing_else_changes_and_what_is_left_is_named(tmp_path: Path, capsys: 
     x = np.random.default_rng(0).normal(size=(50, 9)).astype(np.float32)
     session = ort.InferenceSession(after.SerializeToString())
     assert np.array_equal(session.run(["median"], {"x0": x, "y0": x})[0], np.median(2 * x, axis=1))
-
-
-def test_inside_if_is_left(tmp_path: Path) -> None:
-    inner = model("ReduceMax", ["n", 5], axes=[1]).graph
-    del inner.input[:]
-    empty = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["e"])], "e", [], [helper.make_empty_tensor_value_info("e")]
-    )
-    node = helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=empty, name="if")
-    proto = helper.make_model(
-        helper.make_graph(
-            [node], "g",
-            [helper.make_tensor_value_info("c", TensorProto.BOOL, []), helper.make_tensor_value_info("x", 1, ["n", 5])],
-            [helper.make_empty_tensor_value_info("y")],
-        ), opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
-    )  # fmt: skip
-    found = rewrite(saved(proto, tmp_path), tmp_path / "new.onnx", also=["ReduceMax"])
-    assert [each.reason for each in found.left] == ["it stands inside the body of an If, Loop or Scan"]
-    assert not found.ok
-    assert not (tmp_path / "new.onnx").exists()
 
 
 @pytest.mark.parametrize(
@@ -285,67 +258,9 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
-def nonsense(folder: Path) -> Path:
-    (folder / "model.onnx").write_bytes(b"\x00nonsense" * 10)
-    return folder / "model.onnx"
-
-
-def without(folder: Path) -> Path:
-    return saved(helper.make_model(helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [3])],
-        [helper.make_tensor_value_info("y", 1, [3])])), folder)  # fmt: skip
-
-
-def huge(folder: Path) -> Path:
-    with (folder / "model.onnx").open("wb") as file:
-        file.truncate(2**31 + 1)  # a hole: no blocks on the disk
-    return folder / "model.onnx"
-
-
-def good(folder: Path) -> Path:
-    np.savez(folder / "names.npz", z=np.zeros((1, 9), dtype=np.float32))
-    np.savez(folder / "types.npz", x=np.zeros((1, 9)))
-    (folder / "text.npz").write_text("no")
-    (folder / "folder").mkdir()
-    return saved(model("TopK", ["n", 9], k=3), folder)
-
-
-@pytest.mark.parametrize(
-    ("make", "more", "told"),
-    [
-        (nonsense, [], "is not a valid ONNX file"),
-        (without, [], "has no TopK: there is nothing to replace"),
-        (huge, [], "larger than 2 GB, .*save_as_external_data"),
-        (good, ["--calibrate", "names.npz"], "names.npz holds z, and the model's inputs are x"),
-        (good, ["--calibrate", "types.npz"], "x is float64, and the model takes float32"),
-        (good, ["--calibrate", "text.npz"], "is not an .npz file of arrays"),
-        (good, ["--calibrate", "none.npz"], "none.npz: no such file"),
-        (good, ["--out", "folder"], "is a directory: name a file in it"),
-        (good, ["--out", "model.onnx/new.onnx"], "it is a file, not a directory"),
-        (good, ["--domain", "2", "1"], "two finite numbers LO < HI"),
-        (good, ["--domain", "0", "1", "--profile", "minmax"], "--domain changes nothing"),
-        (good, ["--profile", "minmux"], "did you mean 'minmax'"),
-        (good, ["--bits", "8"], "--bits changes nothing"),
-    ],
-    ids=lambda v: " ".join(v) if isinstance(v, list) else getattr(v, "__name__", ""),
-)
-def test_bad_input_is_named_and_nothing_is_written(
-    make: Callable[[Path], Path], more: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    import re
-
-    monkeypatch.chdir(tmp_path)
-    path = make(tmp_path)
-    there = sorted(os.listdir(tmp_path))
-    assert main(["rewrite", path.name, *([] if "--out" in more else ["--out", "new.onnx"]), *more]) == 2
-    assert re.search(told, capsys.readouterr().err)
-    assert sorted(os.listdir(tmp_path)) == there
-
-
 def test_a_message_of_the_library_is_python(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="profile='minmax' takes every number as it is: bits changes nothing"):
-        rewrite(good(tmp_path), bits=8, profile="minmax")
+        rewrite(saved(model("TopK", ["n", 9], k=3), tmp_path), bits=8, profile="minmax")
 
 
 COMPUTED = """<ir_version: 8, opset_import: ["" : 17]>
