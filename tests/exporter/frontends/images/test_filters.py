@@ -248,7 +248,7 @@ BAD: list[tuple[str, str]] = [
     ("--window 3x3 --quantile 0.3", "an interpolation between two ranks rounds"),
     ("--window 3x3 --profile structured --border zero --domain 1 2 --bits 8", "has none"),
     ("--window 3x3 --profile structured --bits 30 --dtype float32", "silently wrong in float32"),
-    ("--window 3x3 --profile structured --domain 0 1e38 --bits 8", "too near the ends"),
+    ("--window 3x3 --profile structured --dtype float32 --domain 0 1e38 --bits 8", "too near the ends"),
     ("--border edge", "needs --window or --frames"),
     ("--d 9 --dtype uint8", "needs --window or --frames"),
 ]
