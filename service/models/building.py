@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from math import ceil
 from pathlib import Path
 
 from exporter.errors import UserError
@@ -33,9 +32,8 @@ DEFAULT_D = 2048
 PROFILE = "fused"
 OPTIMIZE_FOR = "latency"  # the fewest operations for a lone vector; batches are nearly as fast
 LOCK = ".building"
-AGAIN_S = 10.0  # how long a build that failed is not tried again
-FIRST_S = 3.0  # what a build takes at least, and more for each entry: only for saying when to come back
-ENTRY_S = 1e-5
+AGAIN_S = 3.0  # when to ask again for a model that is being built
+FAILED_S = 10.0  # how long a build that failed is not tried again
 MARGIN_S = 0.1  # of a request's time, for saying that it is over
 
 
@@ -121,7 +119,6 @@ class Builder:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.begun: dict[int, float] = {}
         self.failed: dict[int, tuple[float, ProblemError]] = {}
         self.turn = asyncio.Semaphore(1)
         engine.reach, engine.provide = engine.settings.max_length, self.provide
@@ -129,25 +126,16 @@ class Builder:
     async def provide(self, d: int, until: float) -> None:
         """Wait for a model of d entries, at most until a moment of `time.perf_counter`; then say when to come back."""
         when, problem = self.failed.get(d, (0.0, None))
-        if problem is not None and time.monotonic() - when < AGAIN_S:
+        if problem is not None and time.monotonic() - when < FAILED_S:
             raise problem
         if d not in self.tasks:
-            self.begun[d] = time.perf_counter()
             self.tasks[d] = asyncio.create_task(self._provide(d))
         task = self.tasks[d]
-        try:
-            await asyncio.wait([task], timeout=max(0.0, until - time.perf_counter() - MARGIN_S))
-        except asyncio.CancelledError:
-            if time.perf_counter() < until - MARGIN_S:
-                raise  # and else the request's own end came in the same moment, for which there is a better answer
+        await asyncio.wait([task], timeout=max(0.0, until - time.perf_counter() - MARGIN_S))
         if not task.done():
-            spent = time.perf_counter() - self.begun[d]
-            left = ceil(max(1.0, FIRST_S + d * ENTRY_S - spent))
-            said = (
-                f"A model of {d} entries is being built for this, since {spent:.0f} s; repeat the request in {left} s."
-            )
-            building = sorted(self.tasks)
-            raise ProblemError(503, said, headers={"Retry-After": str(left)}, building=[str(each) for each in building])
+            said = f"A model of {d} entries is being built for this; repeat the request in {AGAIN_S:g} s."
+            building = sorted(map(str, self.tasks))
+            raise ProblemError(503, said, headers={"Retry-After": f"{AGAIN_S:g}"}, building=building)
         task.result()
 
     async def _provide(self, d: int) -> None:
@@ -165,12 +153,12 @@ class Builder:
             problem = (
                 error if isinstance(error, ProblemError) else ProblemError(503, f"No model of {d} entries: {error}")
             )
-            problem.headers.setdefault("Retry-After", str(ceil(AGAIN_S)))
+            problem.headers.setdefault("Retry-After", f"{FAILED_S:g}")
             log.error("a model cannot be provided", extra={"fields": {"d": d, "error": problem.detail}})
             self.failed[d] = time.monotonic(), problem
             raise problem from None
         finally:
-            del self.tasks[d], self.begun[d]
+            del self.tasks[d]
 
     async def _build(self, d: int) -> None:
         folder = await self.engine.in_background(place, self.engine.settings.built)

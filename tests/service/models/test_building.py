@@ -120,7 +120,7 @@ def test_a_build_that_fails_says_why_and_is_not_tried_at_once_again(
         assert answer.headers["Retry-After"] == "10"
     assert len(started) == 1
     monkeypatch.undo()
-    monkeypatch.setattr(building, "AGAIN_S", 0.0)
+    monkeypatch.setattr(building, "FAILED_S", 0.0)
     assert right(patient(client, 100), 100)
 
 
