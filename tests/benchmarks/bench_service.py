@@ -6,8 +6,8 @@
     python tests/benchmarks/bench_service.py lengths     the first and the next answer for lengths up to a million
     python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
 
-Every figure is a ratio of two things measured turn and turn about in the same run, the best of each; inputs rotate. Options behind -- are
-the service's: `ratios -- --inline-ms 0` runs every call in a thread.
+Every figure is a ratio of two things measured turn and turn about in the same run, the best of each; inputs rotate.
+Options behind -- are the service's: `ratios -- --inline-ms 0` runs every call in a thread.
 """
 
 from __future__ import annotations
