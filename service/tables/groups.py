@@ -7,7 +7,7 @@ the other, each in the order of its values, and any number of statistics is read
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from service.tables.query import TableQuery
 from service.tables.scratch import scratch_folder
 from service.tables.types import Counts, TableError, Take, Words, answers, plain, plain_type, word_of, words_of
 
-BLOCK = 1 << 18  # words that are compared at a time
-MANY = 1 << 22  # codes that are counted at a time
+BLOCK = 1 << 18  # words that are compared, or codes that are counted, at a time
 FEW = 4  # ranks that are found without sorting
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 Made = list[list[Any]]  # for each column: counts and statistics as Arrow arrays
@@ -87,26 +86,21 @@ def distinct(keys: pa.Table) -> tuple[pa.Table, Codes]:
     return keys.take(pa.array(first)), codes
 
 
-def by_group(codes: list[Codes], words: list[Words], groups: int) -> tuple[Counts, Take]:
-    """The lengths of groups, and how their words are taken. The arrays in the lists are given up."""
-    whole = _joined(codes, np.uint32)
-    parts = (whole[at : at + MANY] for at in range(0, len(whole), MANY))
+def by_group(codes: Codes, words: Words, groups: int) -> tuple[Counts, Take]:
+    """The lengths of groups, and how their words are taken."""
+    parts = (codes[at : at + BLOCK] for at in range(0, len(codes), BLOCK))  # numpy counts in a copy of 8 bytes an entry
     lengths = sum((np.bincount(part, minlength=groups) for part in parts), np.zeros(groups, np.int64))
     before = np.cumsum(lengths) - lengths - 1
 
     def take(ranks: Counts) -> Words:
-        places = np.minimum(before + ranks, max(0, len(whole) - 1))  # any word for a group of no words
-        if not len(whole):
-            return np.zeros(places.shape, words[0].dtype if words else np.uint32)
-        if words[0].itemsize == 8:
-            return _placed(whole, _joined(words, np.uint64), places)
-        both = whole.astype(np.uint64)
+        places = np.minimum(before + ranks, max(0, len(words) - 1))  # any word for a group of no words
+        if not len(words):
+            return np.zeros(places.shape, words.dtype)
+        if words.itemsize == 8:
+            return _placed(codes, words, places)
+        both = codes.astype(np.uint64)
         both <<= np.uint64(32)
-        at = 0
-        for i, part in enumerate(words):
-            both[at : at + len(part)] |= part
-            at += len(part)
-            words[i] = part[:0].copy()
+        both |= words
         both.sort()
         taken: Words = both[places].astype(np.uint32)
         return taken
@@ -156,32 +150,19 @@ def picked(values: Any, ranks: Counts) -> Any:
     return values[ranks - 1]
 
 
-def _joined(parts: list[Any], dtype: Any) -> Any:
-    """Arrays one behind the other; each is given up as soon as it is copied."""
-    whole, at = np.empty(sum(map(len, parts)), dtype), 0
-    for i, part in enumerate(parts):
-        whole[at : at + len(part)] = part
-        at += len(part)
-        parts[i] = part[:0].copy()
-    return whole
-
-
 def columns_in_memory(source: Source, question: TableQuery) -> Made:
     """Whole columns of one type, each of them sorted."""
     kind = plain_type(source.schema.field(question.columns[0]).type)
-    word = word_of(kind)
-    found: list[list[Words]] = [[] for _ in question.columns]
+    found: dict[str, list[Words]] = {name: [np.empty(0, word_of(kind))] for name in question.columns}
     for batch in source.batches(question.columns):
-        for name, parts in zip(question.columns, found, strict=True):
+        for name, parts in found.items():
             parts.append(words_of(batch, name, question.nan)[0])
 
     def take(ranks: Counts) -> Words:
-        taken = np.zeros(ranks.shape, word)
-        for i, parts in enumerate(found):
-            taken[:, i] = picked(_joined(parts, word), ranks[:, i])
-        return taken
+        columns = zip(found.values(), ranks.T, strict=True)
+        return np.transpose([picked(np.concatenate(parts), own) for parts, own in columns])
 
-    lengths = np.array([sum(map(len, parts)) for parts in found])
+    lengths = np.array([sum(map(len, parts)) for parts in found.values()])
     arrays = answers(kind, question.statistics, lengths, take)
     return [[array.slice(i, 1) for array in arrays] for i in range(len(found))]
 
@@ -189,29 +170,30 @@ def columns_in_memory(source: Source, question: TableQuery) -> Made:
 def in_memory(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
     """The keys of all groups in order, and the answers of each column."""
     none = pa.RecordBatch.from_pylist([], source.schema)
-    tables, codes = [keys_of(none, question.by)], list[Any]()
+    tables, codes = list[pa.Table](), list[Codes]()
     words: list[list[Any]] = [[] for _ in question.columns]
-    for batch in source.batches([*question.by, *question.columns]):
+    for batch in chain([none], source.batches([*question.by, *question.columns])):
         keys, own = distinct(keys_of(batch, question.by))
         tables.append(keys)
         codes.append(own)
         for name, parts in zip(question.columns, words, strict=True):
             parts.append(words_of(batch, name, question.nan))
-    ends = np.cumsum([len(table) for table in tables])
     keys, merged = distinct(pa.concat_tables(tables))
-    tables.clear()
     order = in_order(keys, question.by)
     places = np.empty(len(keys), np.uint32)
     places[order.to_numpy()] = np.arange(len(keys), dtype=np.uint32)
-    for i, (start, end) in enumerate(pairwise(ends)):
-        codes[i] = places[merged[start:end]][codes[i]]
+    ends = np.cumsum([len(table) for table in tables])
+    each = np.concatenate([places[own][code] for own, code in zip(np.split(merged, ends[:-1]), codes, strict=True)])
+    at = np.cumsum([len(code) for code in codes])[:-1]
+    tables.clear()
+    codes.clear()
     made = Made()
     for name, parts in zip(question.columns, words, strict=True):
-        kind = plain_type(source.schema.field(name).type)
-        there = [each if present is None else each[present] for each, (_, present) in zip(codes, parts, strict=True)]
-        if name == question.columns[-1]:
-            codes.clear()
-        column = [each for each, _ in parts]
+        kind, there = plain_type(source.schema.field(name).type), each
+        if any(present is not None for _, present in parts):
+            pairs = zip(np.split(each, at), parts, strict=True)
+            there = np.concatenate([own if present is None else own[present] for own, (_, present) in pairs])
+        column = np.concatenate([part for part, _ in parts])
         parts.clear()
         made.append(answers(kind, question.statistics, *by_group(there, column, len(keys))))
     return keys.take(order), made
@@ -245,9 +227,14 @@ def on_disk(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
 
     with scratch_folder() as folder:
         limit = f"{max(100, question.memory * 6 // 10 >> 20)}MB"
-        config: dict[str, Any] = {"memory_limit": limit, "temp_directory": folder, "preserve_insertion_order": "false"}
+        config: dict[str, Any] = {
+            "memory_limit": limit,
+            "temp_directory": folder,
+            "preserve_insertion_order": "false",
+            "threads": question.threads,
+        }
         try:
-            with duckdb.connect(f"{folder}/groups.db", config=config) as base:
+            with duckdb.connect(config=config) as base:
                 base.register("data", pa.RecordBatchReader.from_batches(schema, rows()))
                 base.execute("create table rows as select * from data")
                 by = ", ".join(f"{name} nulls last" for name in names[0])

@@ -30,9 +30,8 @@ from service.tables.types import TableError
 FORMATS = {
     "parquet": "parquet", "pq": "parquet", "arrow": "ipc", "feather": "ipc", "ipc": "ipc", "csv": "csv", "tsv": "tsv",
 }  # fmt: skip
-ROWS = 1 << 17  # rows of a batch
+ROWS, LIST_ROWS = 1 << 17, 1 << 13  # rows of a batch, and of a batch of lists
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, MemoryError)
-LIST_ROWS = 1 << 13  # the same where rows hold lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +57,14 @@ class Source:
     @cached_property
     def pieces(self) -> list[Any]:
         """Fragments that are read on their own: row groups of Parquet, else whole files."""
-        whole = [each if _is_parquet(each) and each.num_row_groups > 1 else None for each in self.fragments]
-        split = [[f] if w is None else w.split_by_row_group() for f, w in zip(self.fragments, whole, strict=True)]
+        groups = [_is_parquet(each) and each.num_row_groups > 1 for each in self.fragments]
+        split = [f.split_by_row_group() if g else [f] for f, g in zip(self.fragments, groups, strict=True)]
         return [piece for pieces in split for piece in pieces]
 
     def batches(self, columns: Sequence[str], pieces: Sequence[Any] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of some pieces in order (all rows by default), some columns, a bounded number at a time."""
         schema = pa.schema([self.schema.field(name) for name in columns])
-        rows = LIST_ROWS if any(pa.types.is_nested(each.type) for each in schema) else ROWS
+        rows = LIST_ROWS if any(map(pa.types.is_nested, schema.types)) else ROWS
         held: list[pa.RecordBatch] = []
         for piece in self.pieces if pieces is None else pieces:
             for batch in self._read(piece, schema, rows):
@@ -98,7 +97,7 @@ class Source:
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Small batches of small files as one."""
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _is_parquet(fragment: Any) -> bool:
@@ -116,17 +115,11 @@ def _parquet(piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatc
     keys = ds.get_partition_keys(piece.partition_expression)
     with pq.ParquetFile(piece.path, metadata=piece.metadata, filesystem=piece.filesystem, pre_buffer=False) as file:
         groups = [group.id for group in piece.row_groups]
-        for batch in file.iter_batches(rows, groups, stored, use_threads=len(stored) > 1):
-            if batch.schema.equals(schema):
-                yield batch
-                continue
-            columns = [
-                batch.column(each.name).cast(each.type)
-                if each.name in stored
-                else pa.repeat(pa.scalar(keys.get(each.name)).cast(each.type), batch.num_rows)
-                for each in schema
-            ]
-            yield pa.record_batch(columns, schema)
+        for read in file.iter_batches(rows, groups, stored, use_threads=len(stored) > 1):
+            columns = {name: read.column(name) for name in stored}
+            for name in set(schema.names).difference(stored):  # a key of a hive partition, or null
+                columns[name] = pa.repeat(pa.scalar(keys.get(name)), read.num_rows)
+            yield pa.record_batch([columns[each.name].cast(each.type) for each in schema], schema)
 
 
 class LateFractionError(Exception):
@@ -170,8 +163,6 @@ def opened(data: Any) -> Source:
     with _reading("the data"):
         if hasattr(data, "collect") and hasattr(data, "lazy"):  # a lazy frame of polars
             data = data.collect()
-        if isinstance(data, pa.RecordBatch):
-            data = pa.table(data)
         if not isinstance(data, ds.Dataset):
             data = ds.dataset(data if isinstance(data, pa.Table) else pa.table(data))
     fragments = tuple(data.get_fragments())

@@ -100,14 +100,17 @@ class Folder:
             remedy = "finished parts are kept: make room or choose another --out"
             raise WriteError(f"{what} cannot be written: {first_line(error)}; {remedy}") from None
 
-    def load(self) -> Any:
-        """The state of a search that was interrupted, or None."""
-        path = self.work / "search.json" if self.work else None
-        there = json.loads(path.read_text()) if path and path.exists() else {}
-        return there.get("passes") if there.get("plan") == self.plan else None
+    def load(self, column: str) -> Any:
+        """The state of the search of a column, from an earlier run or pass, or None."""
+        return self._searches().get(column)
 
-    def save(self, searches: dict[str, Any]) -> None:
+    def save(self, column: str, search: dict[str, Any]) -> None:
         if self.work:
             new = self.work / "search.new"
-            new.write_text(json.dumps({"plan": self.plan, "passes": searches}))
+            new.write_text(json.dumps({"plan": self.plan, "columns": self._searches() | {column: search}}))
             new.replace(self.work / "search.json")
+
+    def _searches(self) -> dict[str, Any]:
+        path = self.work / "search.json" if self.work else None
+        there = json.loads(path.read_text()) if path and path.exists() else {}
+        return dict(there["columns"]) if there.get("plan") == self.plan else {}

@@ -25,7 +25,7 @@ def answered(source: Source, question: TableQuery, item: tuple[int, Sequence[Any
     for batch in chain(source.batches(names, pieces), [none]):
         kind, values, lengths = _vectors(batch, question.columns, question.nan)
         codes = np.repeat(np.arange(len(lengths), dtype=np.uint32), lengths)
-        arrays = answers(kind, question.statistics, *by_group([codes], [to_words(values)], len(lengths)))
+        arrays = answers(kind, question.statistics, *by_group(codes, to_words(values), len(lengths)))
         found.append(pa.table([*batch.select(question.keep).columns, *arrays], [*question.keep, *question.titles]))
     return number, pa.concat_tables(found)
 

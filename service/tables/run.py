@@ -107,18 +107,19 @@ def _columns(source: Source, question: TableQuery, spread: Any, folder: Folder |
     """Whole columns: those that take up to a third of the memory are sorted, in blocks of one type; others are searched."""
     limit, made = question.memory // 3, dict[str, list[Any]]()
     kinds = {name: plain_type(source.schema.field(name).type) for name in question.columns}
-    cluster = question.engine == "ray"
-    large = [name for name, kind in kinds.items() if cluster or source.rows * word_of(kind).itemsize > limit]
     for kind in dict.fromkeys(kinds.values()):
-        small = [name for name in kinds if kinds[name] == kind and name not in large]
-        count = max(1, limit // 3 // max(1, source.rows * word_of(kind).itemsize))
-        for block in (tuple(small[at : at + count]) for at in range(0, len(small), count)):
-            made |= zip(block, columns_in_memory(source, replace(question, columns=block)), strict=True)
-    if large:
-        from service.tables.search import searched  # noqa: PLC0415, loads onnxruntime
+        names, size = [name for name in kinds if kinds[name] == kind], source.rows * word_of(kind).itemsize
+        if size > limit or question.engine == "ray":
+            from service.tables.search import searched  # noqa: PLC0415, loads onnxruntime
 
-        found = searched(source, replace(question, columns=tuple(large)), limit, spread, folder)
-        made |= {n: answers(kinds[n], question.statistics, *each) for n, each in zip(large, found, strict=True)}
+            for name in names:
+                made[name] = answers(
+                    kind, question.statistics, *searched(source, question, name, limit, spread, folder)
+                )
+            continue
+        count = max(1, limit // 3 // max(1, size))
+        for block in (tuple(names[at : at + count]) for at in range(0, len(names), count)):
+            made |= zip(block, columns_in_memory(source, replace(question, columns=block)), strict=True)
     return [made[name] for name in question.columns]
 
 

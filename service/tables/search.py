@@ -54,9 +54,6 @@ class Pass:
     intervals: tuple[Interval, ...]
     gather: bool = False
 
-    def blank(self) -> list[Found]:
-        return [(0, 0, [] if self.gather else np.zeros(2**MOST_BITS, np.int64)) for _ in self.intervals]
-
     def found(self, words: Words) -> list[Found]:
         """What is found in some words."""
         word, made = words.dtype.type, list[Found]()
@@ -72,9 +69,12 @@ class Pass:
             made.append((len(words), below, _session(self.size, width == self.size).run(None, fed)[0]))
         return made
 
-
-def added(one: list[Found], other: list[Found]) -> list[Found]:
-    return [(n + m, b + c, inside + more) for (n, b, inside), (m, c, more) in zip(one, other, strict=True)]
+    def total(self, parts: Iterable[list[Found]]) -> list[Found]:
+        """What is found in all parts together."""
+        total: list[Found] = [(0, 0, [] if self.gather else np.zeros(2**MOST_BITS, np.int64)) for _ in self.intervals]
+        for part in parts:
+            total = [(n + m, b + c, inside + more) for (n, b, inside), (m, c, more) in zip(total, part, strict=True)]
+        return total
 
 
 @dataclass
@@ -156,49 +156,30 @@ def _sampled(source: Source, column: str) -> Words:
     return np.concatenate(found)
 
 
-def tallied(source: Source, passes: dict[str, Pass], nan: str, pieces: Sequence[Any]) -> dict[str, list[Found]]:
-    """One pass over some pieces, for every column that is searched."""
-    total = {name: each.blank() for name, each in passes.items()}
-    for batch in source.batches(list(passes), pieces):
-        for name, each in passes.items():
-            words, _ = words_of(batch, name, nan)
-            for at in range(0, len(words), BLOCK):
-                total[name] = added(total[name], each.found(words[at : at + BLOCK]))
-    return total
+def tallied(source: Source, column: str, asked: Pass, nan: str, pieces: Sequence[Any]) -> list[Found]:
+    """One pass over some pieces."""
+    words = (words_of(batch, column, nan)[0] for batch in source.batches([column], pieces))
+    return asked.total(asked.found(some[at : at + BLOCK]) for some in words for at in range(0, len(some), BLOCK))
 
 
-def searched(source: Source, question: TableQuery, room: int, spread: Map, folder: Any) -> list[tuple[Counts, Take]]:
-    """The lengths and words of all columns of a question; every pass serves all of them, and a folder keeps the state."""
-    columns, statistics, saved = question.columns, question.statistics, (folder.load() if folder else None) or {}
-    words = [word_of(source.schema.field(name).type) for name in columns]
-    searches = {
-        name: Search.saved(saved[name]) if name in saved else Search(8 * word.itemsize)
-        for name, word in zip(columns, words, strict=True)
-    }
-    room //= len(columns)
-    most = room / (8 * max(1, source.rows))
-    guesses = {
-        name: guessed(_sampled(source, name), statistics, each.size, most)
-        for name, each in searches.items()
-        if each.size == 64 and name not in saved
-    }
+def searched(
+    source: Source, question: TableQuery, column: str, room: int, spread: Map, folder: Any
+) -> tuple[Counts, Take]:
+    """The length of a column, and how its words are taken; a folder keeps the state between passes."""
+    word, saved = word_of(source.schema.field(column).type), folder.load(column) if folder else None
+    search, guesses = Search.saved(saved) if saved else Search(8 * word.itemsize), list[Interval]()
+    if search.size == 64 and not saved:
+        most = room / (8 * max(1, source.rows))
+        guesses = guessed(_sampled(source, column), question.statistics, search.size, most)
     size = max(1, len(source.pieces) // 32)
     chunks = [source.pieces[i : i + size] for i in range(0, len(source.pieces), size)]
-    while passes := {
-        name: step for name, each in searches.items() if (step := each.next(room, guesses.get(name, ()))) is not None
-    }:
-        totals = {name: each.blank() for name, each in passes.items()}
-        for part in spread(partial(tallied, source, passes, question.nan), chunks):
-            totals = {name: added(totals[name], part[name]) for name in totals}
-        for name, each in passes.items():
-            searches[name].learn(each, totals[name], statistics)
+    while asked := search.next(room, guesses):
+        found = asked.total(spread(partial(tallied, source, column, asked, question.nan), chunks))
+        search.learn(asked, found, question.statistics)
         if folder:
-            folder.save({name: asdict(each) for name, each in searches.items()})
+            folder.save(column, asdict(search))
 
-    def take(search: Search, word: Any, ranks: Counts) -> Words:
+    def take(ranks: Counts) -> Words:
         return np.array([[search.found.get(rank, 0) for rank in row] for row in ranks.tolist()], word)
 
-    return [
-        (np.array([each.entries or 0]), partial(take, each, word))
-        for each, word in zip(searches.values(), words, strict=True)
-    ]
+    return np.array([search.entries or 0]), take

@@ -183,11 +183,11 @@ def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypa
 
     tallied, passes = search.tallied, []
 
-    def counts(source: Any, asked: Any, *rest: Any) -> Any:
-        passes.append(asked["x"])
+    def counts(source: Any, column: str, asked: Any, *rest: Any) -> Any:
+        passes.append(asked)
         if len(passes) == 40:  # in the second pass
             raise KeyboardInterrupt
-        return tallied(source, asked, *rest)
+        return tallied(source, column, asked, *rest)
 
     monkeypatch.setattr(search, "tallied", counts)
     asked = ("--input", data, "--column", "x", "--memory", "50kB", "--out", tmp_path / "x", "--workers", "2")
