@@ -37,7 +37,8 @@ class TableQuery:
     def asked(cls, q: Any, memory: int | str, **given: Any) -> TableQuery:
         """A question as a caller writes it: one name or several, one quantile or several, memory such as 2GB."""
         for option in ("columns", "by", "keep"):
-            given[option] = (given[option],) if isinstance(given[option], str) else tuple(given[option])
+            names = given.get(option, ())
+            given[option] = (names,) if isinstance(names, str) else tuple(names)
         quantiles = None if q is None else tuple(map(float, q)) if isinstance(q, Iterable) else (float(q),)
         size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", str(memory))
         if not size or not float(size[1]):

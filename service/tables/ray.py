@@ -1,9 +1,10 @@
-"""Tables on a Ray cluster, and an aggregation for Ray Data: exact quantiles in place of Ray's own `Quantile`.
+"""Tables on a Ray cluster, and exact quantiles for Ray Data in place of Ray's own `Quantile`.
 
-    from service.tables.ray import ExactQuantile
+    from service.tables.ray import ExactQuantile, quantiles
 
-    dataset.aggregate(ExactQuantile("price"))                                    the median of a column
-    dataset.groupby("city").aggregate(ExactQuantile("price", q=0.9))             a quantile of each group
+    quantiles(dataset, "price", q=[0.1, 0.9])                            of a long column, counted on the nodes
+    dataset.groupby("city").aggregate(ExactQuantile("price", q=0.9))     of each group
+    dataset.aggregate(ExactQuantile("price"))                            of a column that fits in one process
 
 Ray runs tasks of lost processes and nodes again.
 """
@@ -11,6 +12,7 @@ Ray runs tasks of lost processes and nodes again.
 from __future__ import annotations
 
 import logging
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +27,8 @@ from exporter.errors import UserError, install
 from service.tables.groups import Made, distinct, in_memory, in_order, keys_of, picked
 from service.tables.inputs import Source, opened
 from service.tables.query import TableQuery
-from service.tables.types import TableError, answers, dtype_of, numbers, plain_type, to_words
+from service.tables.search import Found, Pass, Search, searched, tallied
+from service.tables.types import TableError, answers, dtype_of, numbers, plain_type, to_words, word_of
 
 try:
     import ray
@@ -68,7 +71,10 @@ def _got(reference: Any) -> Any:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Errors of tasks as errors of this process."""
+    """Errors of tasks as errors of this process, and no bars or notes of Ray Data beside them."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars, context.raise_original_map_exception = False, True
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield
     except (ray.exceptions.RayError, OSError) as error:
@@ -81,9 +87,6 @@ def ray_groups(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
     """Groups on a cluster: Ray Data brings the rows of a key together, and each share of the keys is solved on its own."""
     if not source.rows:
         return in_memory(source, question)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars, context.raise_original_map_exception = False, True
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     by, count = list(question.by), len(source.pieces)
     shares = max(1, min(1024, source.rows // SHARE + 1))
     with _errors():
@@ -110,6 +113,38 @@ def _solved(question: TableQuery, rows: pa.Table) -> pa.Table:
         return pa.table({})
     keys, made = in_memory(opened(rows), question)
     return pa.table([*keys.columns, *(array for each in made for array in each)], [*question.by, *question.titles])
+
+
+def quantiles(
+    dataset: Any, on: str, q: float | Sequence[float] | None = None, *, method: str = "linear", ignore_nulls: bool = True,
+    memory: int | str = "1GB",
+) -> list[Any]:  # fmt: skip
+    """The median of a column of a Ray Dataset (`q` None), or its quantiles q by one of numpy's methods.
+
+    Rows stay where they are: each of two to four passes over the dataset sums counts of 2^16 bins from its blocks, and the
+    last one gathers at most a third of `memory`. Materialize a dataset that is costly to compute.
+    """
+    nan = "skip" if ignore_nulls else "error"
+    question = TableQuery.asked(q, memory, columns=on, method=method, nan=nan)
+    kind = plain_type(dataset.schema().base_schema.field(on).type)
+    if dtype_of(kind) is None:
+        raise TableError(f"column {on!r} is of type {kind}, not of numbers")
+
+    def tally(asked: Pass) -> Iterator[list[Found]]:
+        task = partial(_tallied, on, nan, asked)
+        with _errors():
+            counted = dataset.map_batches(task, batch_size=None, batch_format="pyarrow")
+            counted.context.raise_original_map_exception = True  # a dataset keeps the context that it was made in
+            yield from (pickle.loads(row["found"]) for row in counted.iter_rows())
+
+    found = searched(Search(8 * word_of(kind).itemsize), question.statistics, question.memory // 3, tally)
+    return [array[0].as_py() for array in answers(kind, question.statistics, *found)[1:]]
+
+
+def _tallied(on: str, nan: str, asked: Pass, rows: pa.Table) -> pa.Table:
+    """What a pass finds in a block."""
+    source = opened(rows)
+    return pa.table({"found": [pickle.dumps(tallied(source, on, nan, asked, source.pieces))]})
 
 
 class ExactQuantile(Quantile):  # type: ignore[misc]

@@ -110,11 +110,11 @@ def _columns(source: Source, question: TableQuery, spread: Any, folder: Folder |
     for kind in dict.fromkeys(kinds.values()):
         names, size = [name for name in kinds if kinds[name] == kind], source.rows * word_of(kind).itemsize
         if size > limit or question.engine == "ray":
-            from service.tables.search import searched  # noqa: PLC0415, loads onnxruntime
+            from service.tables.search import searched_in  # noqa: PLC0415, loads onnxruntime
 
             for name in names:
                 made[name] = answers(
-                    kind, question.statistics, *searched(source, question, name, limit, spread, folder)
+                    kind, question.statistics, *searched_in(source, question, name, limit, spread, folder)
                 )
             continue
         count = max(1, limit // 3 // max(1, size))

@@ -156,30 +156,38 @@ def _sampled(source: Source, column: str) -> Words:
     return np.concatenate(found)
 
 
-def tallied(source: Source, column: str, asked: Pass, nan: str, pieces: Sequence[Any]) -> list[Found]:
+def tallied(source: Source, column: str, nan: str, asked: Pass, pieces: Sequence[Any]) -> list[Found]:
     """One pass over some pieces."""
     words = (words_of(batch, column, nan)[0] for batch in source.batches([column], pieces))
     return asked.total(asked.found(some[at : at + BLOCK]) for some in words for at in range(0, len(some), BLOCK))
 
 
 def searched(
+    search: Search, statistics: Sequence[Statistic], room: int, tally: Callable[[Pass], Iterable[list[Found]]],
+    guesses: Sequence[Interval] = (), keep: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[Counts, Take]:  # fmt: skip
+    """The length of a column, and how its words are taken. `tally` makes a pass over all parts; `keep` saves the state."""
+    while asked := search.next(room, guesses):
+        search.learn(asked, asked.total(tally(asked)), statistics)
+        if keep:
+            keep(asdict(search))
+
+    def take(ranks: Counts) -> Words:
+        return np.array([[search.found.get(rank, 0) for rank in row] for row in ranks.tolist()], f"u{search.size // 8}")
+
+    return np.array([search.entries or 0]), take
+
+
+def searched_in(
     source: Source, question: TableQuery, column: str, room: int, spread: Map, folder: Any
 ) -> tuple[Counts, Take]:
-    """The length of a column, and how its words are taken; a folder keeps the state between passes."""
-    word, saved = word_of(source.schema.field(column).type), folder.load(column) if folder else None
-    search, guesses = Search.saved(saved) if saved else Search(8 * word.itemsize), list[Interval]()
+    """The same for a column of a source; a folder keeps the state between passes."""
+    saved, guesses = folder.load(column) if folder else None, list[Interval]()
+    search = Search.saved(saved) if saved else Search(8 * word_of(source.schema.field(column).type).itemsize)
     if search.size == 64 and not saved:
         most = room / (8 * max(1, source.rows))
         guesses = guessed(_sampled(source, column), question.statistics, search.size, most)
     size = max(1, len(source.pieces) // 32)
     chunks = [source.pieces[i : i + size] for i in range(0, len(source.pieces), size)]
-    while asked := search.next(room, guesses):
-        found = asked.total(spread(partial(tallied, source, column, asked, question.nan), chunks))
-        search.learn(asked, found, question.statistics)
-        if folder:
-            folder.save(column, asdict(search))
-
-    def take(ranks: Counts) -> Words:
-        return np.array([[search.found.get(rank, 0) for rank in row] for row in ranks.tolist()], word)
-
-    return np.array([search.entries or 0]), take
+    tally: Any = lambda asked: spread(partial(tallied, source, column, question.nan, asked), chunks)  # noqa: E731
+    return searched(search, question.statistics, room, tally, guesses, partial(folder.save, column) if folder else None)

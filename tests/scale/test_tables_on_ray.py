@@ -130,3 +130,21 @@ def test_an_aggregation_for_ray_data(cluster: Any, data: Path) -> None:
     }  # fmt: skip
     groups = {row["k"]: row["median(x)"] for row in dataset.groupby("k").aggregate(ExactQuantile("x")).take_all()}
     assert groups == {key: np.median(x[k == key]) for key in np.unique(k).tolist()}
+
+
+@pytest.mark.parametrize("column", ["x", "y", "hole"])
+def test_quantiles_are_counted_on_the_nodes(cluster: Any, column: str) -> None:
+    """Blocks of several sizes, one of them empty; `memory` is too small to gather before values are counted."""
+    from service.tables.ray import quantiles
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    rng, n = np.random.default_rng(6), 9000
+    y = rng.normal(size=n) * 10.0 ** rng.integers(-30, 30, n)
+    rows = pa.table({"x": rng.normal(size=n).astype(np.float32), "y": y, "hole": pa.array(y, mask=y > 1)})
+    dataset = ray.data.from_arrow([rows.slice(0, 10), rows.slice(10, 0), rows.slice(10, 6000), rows.slice(6010)])
+    own = rows[column].drop_null().to_numpy()
+    assert quantiles(dataset, column, memory="9kB") == [np.median(own)]
+    wanted = [0.1, 0.5, 0.999]
+    assert quantiles(dataset, column, wanted, method="hazen") == np.quantile(own, wanted, method="hazen").tolist()
+    with pytest.raises(TableError, match=r"column 'hole': .* values are null"):
+        quantiles(dataset, "hole", ignore_nulls=False)

@@ -183,11 +183,11 @@ def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypa
 
     tallied, passes = search.tallied, []
 
-    def counts(source: Any, column: str, asked: Any, *rest: Any) -> Any:
+    def counts(source: Any, column: str, nan: str, asked: Any, *rest: Any) -> Any:
         passes.append(asked)
         if len(passes) == 40:  # in the second pass
             raise KeyboardInterrupt
-        return tallied(source, column, asked, *rest)
+        return tallied(source, column, nan, asked, *rest)
 
     monkeypatch.setattr(search, "tallied", counts)
     asked = ("--input", data, "--column", "x", "--memory", "50kB", "--out", tmp_path / "x", "--workers", "2")
@@ -196,6 +196,28 @@ def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypa
     assert len(set(passes[:30])) == 1  # one pass has 30 pieces
     assert (0, 64) not in passes[41].intervals  # and was not counted again
     assert pq.read_table(tmp_path / "x")["median"].to_pylist() == [np.median(pq.read_table(data)["x"])]
+
+
+def test_a_column_that_was_found_is_not_searched_again(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tallied, columns = search.tallied, list[str]()
+
+    def stops(source: Any, column: str, nan: str, asked: Any, *rest: Any) -> Any:
+        columns.append(column)
+        if asked.gather and "k" in columns:  # the second pass over x
+            raise KeyboardInterrupt
+        return tallied(source, column, nan, asked, *rest)
+
+    asked = ("--input", data, "--column", "k", "x", "--memory", "50kB", "--out", tmp_path / "o", "--workers", "1")
+    monkeypatch.setattr(search, "tallied", stops)
+    assert tables(*asked) == 130
+    columns.clear()
+    assert tables(*asked) == 0
+    assert set(columns) == {"x"}
+    table = pq.read_table(data)
+    (row,) = pq.read_table(tmp_path / "o").to_pylist()
+    assert (row["k_median"], row["x_median"]) == (np.median(table["k"]), np.median(table["x"]))
 
 
 def test_two_runs_in_one_folder(data: Path, tmp_path: Path) -> None:

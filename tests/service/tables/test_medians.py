@@ -327,9 +327,9 @@ def test_a_search_takes_two_passes(
     x = ORDERS[order](np.random.default_rng(0).normal(size=300_000) * 1000 + shift).astype(dtype)
     passes, tallied = [], search.tallied
 
-    def noted(source: Any, column: str, asked: Any, *rest: Any) -> Any:
+    def noted(source: Any, column: str, nan: str, asked: Any, *rest: Any) -> Any:
         passes.append(asked)
-        return tallied(source, column, asked, *rest)
+        return tallied(source, column, nan, asked, *rest)
 
     monkeypatch.setattr(search, "tallied", noted)
     found = medians({"x": x}, q=[0.01, 0.5], method="lower", memory=400_000)
