@@ -45,6 +45,15 @@ def test_files_are_proved_by_reading_them(name: str, d: int, tmp_path: Path) -> 
         assert verdict.arithmetic == "float32: it is proven that no operation rounds on grid inputs"
 
 
+def test_constants_that_a_file_computes_are_read(tmp_path: Path) -> None:
+    """From some length on, tables of depth3 are stored as rows, and reshaped."""
+    path = _file("depth3", tmp_path, 200, 8)
+    graph = onnx.load(path).graph
+    stored = {t.name for t in graph.initializer}
+    assert any(set(node.input) <= stored for node in graph.node)
+    assert prove(path).status == "proved"
+
+
 @pytest.mark.slow
 def test_all_pairs_of_many_numbers_are_proved(tmp_path: Path) -> None:
     verdict = prove(_file("depth3", tmp_path, 400, 24))
