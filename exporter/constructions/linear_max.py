@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from exporter.constructions.hashing import buckets, hashed_slots
-from exporter.constructions.sampling import dealt, groups, permutation, slots_of
+from exporter.constructions.sampling import counted, dealt, groups, permutation, slots_of
 from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, like, maximum
@@ -31,12 +31,7 @@ def best_of(x: Node, quantum: Scalar) -> Node:
         return x.reshape(count)
     i, j = np.triu_indices(s, 1)
     first = compare(x.take(i, axis=1) + quantum, x.take(j, axis=1), quantum)
-    both = stack([first, 1 - first], axis=1)
-    table = np.zeros((s, s), dtype=np.int64)
-    table[j, i] = np.arange(len(i))  # row j: its losses to earlier entries
-    table[i, j] = np.arange(len(i)) + len(i)
-    off = table[~np.eye(s, dtype=bool)]
-    losses = assume(both.take(off, axis=1).reshape(count, s, s - 1).sum(2), 0.0, s - 1.0)
+    losses = assume(counted(first, s, (j, i)), 0.0, s - 1.0)
     return assume(relu(x - losses).sum(1), 0.0, 1.0)
 
 

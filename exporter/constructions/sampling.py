@@ -87,34 +87,30 @@ def dealt(order: Index, blocks: int) -> Index:
 
 
 def lean_ranks(x: Node, quantum: Scalar) -> Node:
-    """Ranks 1..m of all entries, each pair compared once: m (m - 1) neurons; equal entries rank by position.
-
-    For i < j the pair says whether x_i > x_j; the other direction is 1 minus it. They are for `lean_select`, which when
-    fused needs no unique ones.
-    """
-    m = x.shape[0]
-    if m == 1:
+    """Ranks 1..m of all entries of a vector: m (m - 1) neurons. For `lean_select`, which when fused needs no unique ones."""
+    if x.size == 1:
         return constant([1.0])
-    i, j = np.triu_indices(m, 1)
-    wins = compare(x.take(i), x.take(j), quantum)
-    both = stack([wins, 1 - wins])
-    table = np.zeros((m, m), dtype=np.int64)
-    table[i, j] = np.arange(len(i))
-    table[j, i] = np.arange(len(i)) + len(i)
-    off = table[~np.eye(m, dtype=bool)]
-    ranks = assume(both.take(off).reshape(m, m - 1).sum(1) + 1, 1.0, float(m))
-    return variant(ranks, lambda cells: all_pairs(x, quantum, cells, unique=False))
+    return variant(ranks_of_rows(x, quantum), lambda cells: all_pairs(x, quantum, cells, unique=False))
 
 
 def ranks_of_rows(x: Node, quantum: Scalar) -> Node:
-    """Ranks 1..m within every row of a matrix, each pair compared once, as in `lean_ranks`."""
-    rows, m = x.shape
-    i, j = np.triu_indices(m, 1)
-    wins = compare(x.take(i, axis=1), x.take(j, axis=1), quantum)
+    """Ranks 1..m within a vector, or within every row of a matrix; equal entries rank by position."""
+    i, j = np.triu_indices(x.shape[-1], 1)
+    axis = len(x.shape) - 1
+    lower = counted(compare(x.take(i, axis), x.take(j, axis), quantum), x.shape[-1], (i, j))
+    return assume(lower + 1, 1.0, float(x.shape[-1]))
+
+
+def counted(wins: Node, m: int, pairs: tuple[Index, Index]) -> Node:
+    """How many of its pairs each of m entries wins, along the last axis.
+
+    Each pair (a, b) is compared once: `wins` says whether a wins it, and 1 minus that whether b does.
+    """
+    axis, n = len(wins.shape) - 1, len(pairs[0])
     table = np.zeros((m, m), dtype=np.int64)
-    table[i, j], table[j, i] = np.arange(len(i)), np.arange(len(i)) + len(i)
-    lower = stack([wins, 1 - wins], axis=1).take(table[~np.eye(m, dtype=bool)], axis=1).reshape(rows, m, m - 1)
-    return assume(lower.sum(2) + 1, 1.0, float(m))
+    table[pairs], table[pairs[::-1]] = np.arange(n), np.arange(n) + n
+    each = stack([wins, 1 - wins], axis=axis).take(table[~np.eye(m, dtype=bool)], axis)
+    return each.reshape(*wins.shape[:-1], m, m - 1).sum(axis + 1)
 
 
 def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:

@@ -1,4 +1,4 @@
-"""window4, and window5 for failures of a few percent: cells in a window, and a vote of functions in every cell.
+"""window4: cells in a window of constants, and a vote of functions in every cell.
 
 A function sends every position to one of p slots, by a random permutation that is cut into p blocks. In every cell a
 slot holds the sum of the distances of its entries from the cell's lower end, and the slots of all Q functions (Q odd) are
@@ -9,8 +9,7 @@ Q (b - 1) + 1 .. Q b from the top hold the target; the one in the middle is the 
     b   entries of the cell from the target on: two of them in one slot make one slot less
 
 An entry too many counts once in each function (`crowded`). The answer is right unless (Q + 1)/2 or more of one kind happen
-(docs/frontier.md has the proof). The ends of the cells are constants (window4), or follow the number N of entries below
-a constant, as the window of window6 does (window5).
+(docs/proofs.md has the proof).
 """
 
 from __future__ import annotations
@@ -24,20 +23,12 @@ import numpy as np
 
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
-from exporter.planning.schedule import BlockSample, Event, FailureLaw, Schedule
-from exporter.planning.search import proven
-from exporter.planning.window import (
-    SHARES,
-    ConstantWindow,
-    Steps,
-    Window,
-    constant_window,
-)
+from exporter.planning.schedule import Event, FailureLaw, Schedule
+from exporter.planning.search import narrowest_of, proven
+from exporter.planning.window import SHARES, Steps, constant_ends
 
 MOST = 2 * 4096**2  # neurons of a layer of window4: more do not fit where it would be run
 FUNCTIONS = (1, 3, 5, 7, 9)
-LEAST = 0.02  # of the failures for which cells that follow a count were ever the narrower ones
-FEW = 48  # counts N that are tried before all of them are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,52 +72,35 @@ def crowded(d: int, slots: int, functions: int, most: int) -> tails.Floats:
     return np.minimum(1.0, together[:, enough] * (1 + 1e-9) + 1e-14 * (np.arange(most + 1) > 1))
 
 
-@dataclass(frozen=True, eq=False)
-class _Crowd:
-    """What can stand in a target's cell: n entries, a of them up to the last target and b from the first target on."""
+def outvoted(goal: Goal, ends: tails.Ints) -> Callable[[int, int], float]:
+    """P(the vote of a target's cell fails), of slots and functions.
 
-    n: tails.Ints
-    below: tails.Ints  # entries below the cell
-    a: tails.Ints
-    b: tails.Ints
-
-    @staticmethod
-    def of(goal: Goal, most: int) -> _Crowd:
-        n, back = np.meshgrid(np.arange(2, most + 1), np.arange(most + goal.gap + 1), indexing="ij")
-        below = goal.high - 1 - back
-        keep = (below >= 0) & (below >= goal.low - n) & (below + n <= goal.d)
-        n, below = n[keep], below[keep]
-        first, last = np.maximum(goal.low, below + 1), np.minimum(goal.high, below + n)
-        return _Crowd(n, below, last - below, below + n - first + 1)
-
-    def fails(self, d: int, slots: int, functions: int, most: int) -> tails.Floats:
-        chance = crowded(d, slots, functions, most)
-        return np.minimum(chance[self.n], chance[self.a] + chance[self.b])  # those of all n are more than of either
-
-
-def _crowd(goal: Goal, chance: float) -> tuple[_Crowd, int]:
-    """(what can stand in a cell, the most that do): a cell with more entries is taken to fail."""
-    mean = goal.d * chance
-    most = min(goal.d, int(8 + mean + 8 * mean**0.5))
-    return _Crowd.of(goal, most), most
-
-
-Outvoted = Callable[[int, int], float]  # of slots and functions: P(the vote of a target's cell fails)
-
-
-def constant_cells(goal: Goal, ends: tails.Ints) -> Outvoted:
-    """With x entries below a cell and n in it, a target is in the cell when low - n <= x <= high - 1: a trinomial law."""
+    With x entries below a cell and n in it, a target is in the cell when low - n <= x <= high - 1: a trinomial law. Of these
+    entries a are up to the last target and b from the first target on. A cell with very many entries is taken to fail.
+    """
     d, steps = goal.d, Steps(goal.cells)
     first, beyond = ends[:-1], ends[1:]
     chance = steps.within(first, beyond - 1)
-    crowd, most = _crowd(goal, float(chance.max()))
+    mean = d * float(chance.max())
+    most = min(d, int(8 + mean + 8 * mean**0.5))
+    n, back = np.meshgrid(np.arange(2, most + 1), np.arange(most + goal.gap + 1), indexing="ij")
+    below = goal.high - 1 - back
+    keep = (below >= 0) & (below >= goal.low - n) & (below + n <= d)
+    n, below = n[keep], below[keep]
+    a = np.minimum(goal.high, below + n) - below
+    b = below + n - np.maximum(goal.low, below + 1) + 1
     terms = tails.log_multinomial(
-        [crowd.below[None, :], crowd.n[None, :], (d - crowd.below - crowd.n)[None, :]],
+        [below[None, :], n[None, :], (d - below - n)[None, :]],
         [np.maximum(p, 1e-300)[:, None] for p in (steps.at_most(first), chance, 1 - steps.at_least(beyond))],
     )
     law = reproducible.total(reproducible.exp(terms), 0)
     many = float(reproducible.total(tails.binomial_upper_tail(d, chance, most + 1))) if most < d else 0.0
-    return lambda slots, functions: float(reproducible.dot(law, crowd.fails(d, slots, functions, most))) + many
+
+    def fails(slots: int, functions: int) -> float:
+        lost = crowded(d, slots, functions, most)
+        return float(reproducible.dot(law, np.minimum(lost[n], lost[a] + lost[b]))) + many  # n is more than either
+
+    return fails
 
 
 def spaced(first: int, last: int, cells: int) -> tails.Ints:
@@ -136,39 +110,29 @@ def spaced(first: int, last: int, cells: int) -> tails.Ints:
     return np.unique([first + (last - first) * (whole // 2 + 5 * u * cells**2 + 3 * u**3) // whole for u in odd])
 
 
-def fitted(cells: int, width: int, most: int) -> int:
-    """The slots of a cell that fit in a layer of this width, those of all functions together."""
-    return min(isqrt(max(0, width // cells - 8)) - 1, most)
-
-
 def window4_plans(goal: Goal) -> Iterator[Cells]:
     """For a width the cells are as many as the first layer has room for; the narrowest over all shares of the failure."""
-    d, found, widest = goal.d, None, min(2 * goal.d**2, MOST)
+    d, widest = goal.d, min(2 * goal.d**2, MOST)
 
-    def fit(at: Window, width: int) -> Cells | None:
-        window = at.make(d=d, low=goal.low, high=goal.high, events=(), ending=BlockSample(1, d, 1))
-        assert isinstance(window, ConstantWindow)
-        cells = min(width // (2 * d) - 1, window.last + 1 - window.first)
+    def fit(window: tuple[int, int, Event], width: int) -> Cells | None:
+        first, last, miss = window
+        cells = min(width // (2 * d) - 1, last + 1 - first)
         if cells < 1:
             return None
-        ends = spaced(window.first, window.last + 1, cells)
-        fails, slots = constant_cells(goal, ends), fitted(len(ends) - 1, width, FUNCTIONS[-1] * d)
+        ends = spaced(first, last + 1, cells)
+        fails = outvoted(goal, ends)
+        slots = isqrt(max(0, width // (len(ends) - 1) - 8)) - 1  # of a cell, in all functions together
         made = partial(Cells, d=d, low=goal.low, high=goal.high, ends=tuple(map(int, ends)))
         for functions in FUNCTIONS:
             each = min(slots // functions, d)
             if each > goal.gap + 1:
-                events = (*at.miss, Event("the vote of a target's cell fails", fails(each, functions)))
+                events = (miss, Event("the vote of a target's cell fails", fails(each, functions)))
                 if plan := proven(made(events=events, slots=each, functions=functions), goal):
                     return plan
         return None
 
-    for share in SHARES:
-        at = constant_window(goal, share)
-        if fit(at, widest) is not None:
-            width = first_edge(lambda w: fit(at, w) is not None, widest)  # noqa: B023
-            found, widest = fit(at, width), width - 1
-    if found is not None:
-        yield found
+    if found := narrowest_of((partial(fit, constant_ends(goal, share)) for share in SHARES), widest, first_edge):
+        yield found[0]
 
 
 def window4_nearest(goal: Goal) -> str | None:

@@ -33,6 +33,24 @@ def edge(holds: Callable[[int], bool], good: int, bad: int) -> int:
     return good
 
 
+def lowest(holds: Callable[[int], bool], good: int) -> int:
+    """The last number that holds on the way from `good` down to 0."""
+    return edge(holds, good, 0)
+
+
+def narrowest_of(
+    fits: Iterable[Callable[[int], P | None]], widest: int, least: Callable[[Callable[[int], bool], int], int] = lowest
+) -> tuple[P, int] | None:
+    """The narrowest plan of several kinds, and its width: each kind is tried only below what was found before."""
+    found = None
+    for fit in fits:
+        if fit(widest) is not None:
+            width = least(lambda w: fit(w) is not None, widest)  # noqa: B023
+            if plan := fit(width):
+                found, widest = (plan, width), width - 1
+    return found
+
+
 def growing(d: int, most: int) -> Iterator[float]:
     """The widths 8 d, 12 d, 18 d ... up to most d."""
     return takewhile(lambda width: width <= most * d, (8.0 * d * 1.5**k for k in count()))

@@ -20,7 +20,7 @@ import numpy as np
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import Event, FailureLaw, Schedule
-from exporter.planning.search import edge, proven
+from exporter.planning.search import edge, narrowest_of, proven
 from exporter.planning.window import Steps
 
 MOST = 2 * 4096**2  # neurons of a layer: more do not fit where it would be run
@@ -174,12 +174,8 @@ def _plan(goal: Goal, live: _Live, functions: int, p: int) -> VoteSchedule | Non
 def vote_max_plans(goal: Goal) -> Iterator[VoteSchedule]:
     """The plan with the fewest slots: its pairs fit in d neurons where d is large enough, else it is the narrowest."""
     goal.only_max()
-    most = min(isqrt(MOST), 2 * goal.d)
-    fit = partial(vote, goal)
-    if goal.d <= MOST and fit(most):
-        found = fit(edge(lambda slots: fit(slots) is not None, most, 1))
-        assert found is not None
-        yield found
+    if goal.d <= MOST and (found := narrowest_of([partial(vote, goal)], min(isqrt(MOST), 2 * goal.d))):
+        yield found[0]
 
 
 def vote_max_nearest(goal: Goal) -> str | None:

@@ -23,7 +23,7 @@ import numpy as np
 from exporter.planning import reproducible, tails
 from exporter.planning.goal import Goal
 from exporter.planning.schedule import BlockSample, Event, FailureLaw, Schedule
-from exporter.planning.search import edge, proven
+from exporter.planning.search import edge, narrowest_of, proven
 
 SPARE = 16  # neurons for counts and ranks that a layer carries beside its vectors
 SHARES = tuple(k / 20 for k in range(1, 20, 2))  # of the failure target, for windows that miss; blocks get the rest
@@ -141,34 +141,17 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
 
 
 def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedule]:
-    """The narrowest plan over all shares of the failure that windows may take."""
-    found: tuple[WindowSchedule, int] | None = None
-    tried: dict[float, Window] = {}
-
-    def improve(share: float) -> None:
-        nonlocal found
-        at = tried.setdefault(share, window(share))
-        widest = WIDEST * goal.d if found is None else found[1] - 1
-        plan = within(goal, at, widest)
-        if plan is None:
-            return
-        width = edge(lambda w: within(goal, at, w) is not None, widest, 0)
-        plan = within(goal, at, width)
-        if plan is not None:
-            found = plan, width
-
-    for share in SHARES:
-        improve(share)
-    if found is None:
-        return
-    last = max(tried, key=lambda share: (within(goal, tried[share], found[1]) is not None, share))
-    for step in range(-4, 5):
-        improve(last + step / 100)
-    yield found[0]
+    """The narrowest plan over all shares of the failure that windows may take, first in tenths, then in hundredths."""
+    windows = {share: window(share) for share in SHARES}
+    found = narrowest_of((partial(within, goal, at) for at in windows.values()), WIDEST * goal.d)
+    if found:
+        last = max(share for share, at in windows.items() if within(goal, at, found[1]))
+        near = (partial(within, goal, window(last + step / 100)) for step in range(-4, 5))
+        yield (narrowest_of(near, found[1] - 1) or found)[0]
 
 
-def constant_window(goal: Goal, share: float) -> Window:
-    """window5: the narrowest constants for a share of the failure."""
+def constant_ends(goal: Goal, share: float) -> tuple[int, int, Event]:
+    """The narrowest constants for a share of the failure, and how they may miss a target."""
     steps, d = Steps(goal.cells), goal.d
 
     def under(rank: int) -> tuple[int, float]:
@@ -181,10 +164,14 @@ def constant_window(goal: Goal, share: float) -> Window:
         return end, misses(end) if end else 0.0
 
     (first, low), (mirrored, high) = under(goal.low), under(d + 1 - goal.high)
-    last = goal.cells - mirrored
-    miss = (Event("a target lies outside the window", low + high),)
-    one = partial(_one_block, float(steps.within(first, last)))
-    return Window(miss, one, partial(ConstantWindow, first=first, last=last))
+    return first, goal.cells - mirrored, Event("a target lies outside the window", low + high)
+
+
+def constant_window(goal: Goal, share: float) -> Window:
+    """window5: the narrowest constants for a share of the failure."""
+    first, last, miss = constant_ends(goal, share)
+    one = partial(_one_block, float(Steps(goal.cells).within(first, last)))
+    return Window((miss,), one, partial(ConstantWindow, first=first, last=last))
 
 
 def _one_block(chance: float, size: tails.Ints, entries: tails.Ints) -> tails.Floats:
