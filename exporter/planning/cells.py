@@ -61,15 +61,7 @@ def crowded(d: int, slots: int, functions: int, most: int) -> tails.Floats:
         law[n + 1] = law[n] * (1 - again)
         law[n + 1, 1:] += (law[n] * again)[:-1]
         law[n + 1, enough] += law[n, enough] * again[enough]
-    together = np.zeros_like(law)
-    together[:, 0] = 1.0
-    for _ in range(functions):
-        after = np.zeros_like(together)
-        for x in range(enough + 1):
-            for y in range(enough + 1):
-                after[:, min(x + y, enough)] += together[:, x] * law[:, y]
-        together = after
-    return np.minimum(1.0, together[:, enough] * (1 + 1e-9) + 1e-14 * (np.arange(most + 1) > 1))
+    return np.minimum(1.0, tails.sum_reaches(law, functions, enough) + 1e-14 * (np.arange(most + 1) > 1))
 
 
 def outvoted(goal: Goal, ends: tails.Ints) -> Callable[[int, int], float]:

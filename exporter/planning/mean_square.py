@@ -1,4 +1,4 @@
-"""The mean squared error of a plan under the uniform law, bounded: entries in [0, 1], independent, rounded to the grid.
+"""A bound of a plan's mean squared error on uniform inputs: entries in [0, 1], independent, rounded to the grid.
 
 Every answer of every network lies in [0, 1], so the mean squared error is at most the failure bound p. The answers of a
 network for uniform inputs lie in its window. Let w be the length of the window, or of the longest cell, and D the distance

@@ -5,24 +5,26 @@
     ├── LinearSchedule      linear46: FirstSample, HardRound, SoftRound ..., HashEnding
     ├── CompactSchedule     FirstSample with pivots, SoftRound ..., BlockSample
     ├── WindowSchedule      windows for uniform inputs: window5, window6
-    ├── Cells               a window cut into cells, with a vote: window4, and window5 for failures of a few percent
+    ├── Cells               a window cut into cells, with a vote: window4
     ├── VoteSchedule        maximum of uniform inputs: a constant and hash functions
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima
 
-The parts stand here; a schedule, its width model and its planner have a file of their own. The paper's exponents fit no d
-that fits in a computer, so the planners take a goal (d, the ranks, a failure probability) and search for the smallest
-network whose failure they can prove. Every schedule lists its bad events with their probabilities; `failure_bound` is their
-sum, and `failure_law` says what it is a probability over:
+The parts are defined here; every schedule has a file with its planner. The paper's exponents fit no d that fits in a
+computer, so a planner takes a goal (d, the ranks, a failure probability) and searches for the narrowest network whose
+failure it can prove. How wide the network of a schedule is, `Planned.built` in `exporter.constructions` counts; a search
+tries too many schedules for that, so it knows what fits in a width by a formula, which tests hold to the networks.
 
-    seeds   every round has a permutation of its own, and the seed draws them: the bound holds for every fixed input, over
-            the seeds. On random inputs it holds for the seeds on average, not for each: after round 1 the live entries
-            stand mostly where round 1 did not sample, and the file's own blocks may or may not be even there.
-    file    all rounds share one permutation, and a seed only renames the inputs: the bound holds for every fixed input
-            over the seeds, and just as well for every single file over inputs in random order.
-    uniform nothing is drawn: the bound holds over inputs whose entries are independent and uniform in the domain, and for
-            no others.
-    uniform-seeds   the same, on average over the seeds: one seed may do better or worse.
+Every schedule lists its bad events with their probabilities. `failure_bound` is their sum, and `failure_law` says what the
+probability is over:
+
+    seeds           Every round has its own permutation, drawn by the seed. The bound holds for every fixed input, over the
+                    seeds. On random inputs it holds on average over the seeds, not for each: after round 1 the live
+                    entries stand mostly where round 1 did not sample, and a file's blocks may not be even there.
+    file            All rounds share one permutation, so a seed only renames the inputs. The bound holds for every fixed
+                    input over the seeds, and for every single file over inputs in random order.
+    uniform         Nothing is drawn. The bound holds over inputs whose entries are independent and uniform in the domain.
+    uniform-seeds   The same, on average over the seeds.
 """
 
 from __future__ import annotations

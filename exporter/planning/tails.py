@@ -162,6 +162,24 @@ def binomial_upper_tail(trials: ArrayLike, chance: ArrayLike, least: ArrayLike) 
     return np.where(k <= 0, 1.0, independent_upper_tail(n, n * p, k))
 
 
+def sum_reaches(law: Floats, times: int, least: int, slack: float = 0.0) -> Floats:
+    """P(the sum of so many independent numbers is at least `least`), for every row of a law of one number.
+
+    Columns are 0, 1 and so on. What a row lacks to 1, and `slack` for roundings, counts as a number that is large enough.
+    """
+    missing = np.maximum(0.0, 1 - reproducible.total(law, 1)) + slack
+    reached = np.zeros((len(law), least + 1))
+    reached[:, 0] = 1.0
+    for _ in range(times):
+        after = np.zeros_like(reached)
+        for x in range(law.shape[1]):
+            after[:, x:least] += reached[:, : max(0, least - x)] * law[:, x : x + 1]
+            after[:, least] += reproducible.total(reached[:, max(0, least - x) :], 1) * law[:, x]
+        after[:, least] += missing
+        reached = after
+    return np.minimum(1.0, reached[:, least] * (1 + 1e-9))
+
+
 def largest_lower_cut(total: int, marked: int, drawn: int, probability: float) -> int:
     """The largest m >= -1 with P(X <= m) <= probability."""
     m = np.arange(-1, min(marked, drawn) + 1)

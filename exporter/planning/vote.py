@@ -89,17 +89,7 @@ def _power(a: tails.Floats, k: int) -> tails.Floats:
 
 def outvoted(law: tails.Floats, functions: int) -> tails.Floats:
     """P(at least `functions` slots of as many independent functions hold two or more entries), for every row of the law."""
-    missing = np.maximum(0.0, 1 - reproducible.total(law, 1)) + 1e-11  # SHARED slots and more, and roundings
-    reached = np.zeros((len(law), functions + 1))
-    reached[:, 0] = 1.0
-    for _ in range(functions):
-        after = np.zeros_like(reached)
-        for x in range(law.shape[1]):
-            after[:, x:functions] += reached[:, : max(0, functions - x)] * law[:, x : x + 1]
-            after[:, functions] += reproducible.total(reached[:, max(0, functions - x) :], 1) * law[:, x]
-        after[:, functions] += missing
-        reached = after
-    return np.minimum(1.0, reached[:, functions] * (1 + 1e-9))
+    return tails.sum_reaches(law, functions, functions, 1e-11)
 
 
 def vote(goal: Goal, slots: int) -> VoteSchedule | None:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from exporter.analysis.evaluate import evaluate
-from exporter.constructions import CONSTRUCTIONS
-from exporter.constructions.scheduled import Planned
-from exporter.ir.network import network
-from exporter.ir.trace import vector
 from exporter.planning.goal import Goal
 from exporter.planning.mean_square import mse_bound
 from exporter.planning.schedule import Event, Schedule
+from tests.exporter.planning.planners import planner
 
 CELLS = 1 << 16
-
-
-def planned(name: str) -> Planned:
-    return cast(Planned, CONSTRUCTIONS[name].build)
 
 
 def measured(name: str, plan: Schedule, trials: int = 1200, seeds: int = 3) -> tuple[float, float]:
     """(mean squared error, share of wrong answers) of the lowest rank; every answer must lie in [0, 1]."""
     rng, squares = np.random.default_rng(5), []
     for seed in range(seeds):
-        x = vector(plan.d)
-        net = network(x, planned(name).formula(x, plan, Fraction(1, CELLS), seed))
+        net = planner(name).built(plan, Fraction(1, CELLS), seed)
         units = np.rint(rng.random((trials // seeds, plan.d)) * CELLS)
         answers = evaluate(net, units / CELLS)[:, 0] * CELLS
         assert np.all((answers >= 0) & (answers <= CELLS))
@@ -50,7 +42,7 @@ def measured(name: str, plan: Schedule, trials: int = 1200, seeds: int = 3) -> t
 def test_failing_networks_keep_their_mean_squared_error(name: str, d: int, failure: float) -> None:
     rank = d if name.endswith("max") else d // 2
     goal = Goal(d=d, low=rank, high=rank, failure=failure, cells=CELLS)
-    plan = planned(name).schedule(goal)
+    plan = planner(name).schedule(goal)
     bound = mse_bound(plan, goal)
     error, wrong = measured(name, plan)
     assert error <= bound <= plan.failure_bound
@@ -73,7 +65,7 @@ def test_targets_outside_of_a_narrow_window_count_by_their_distance(name: str, n
     d = 128
     rank = d if name == "vote-max" else d // 2
     goal = Goal(d=d, low=rank, high=rank, failure=0.3, cells=CELLS)
-    plan = replace(planned(name).schedule(goal), events=(Event("anything", 1.0),), **narrow)
+    plan = replace(planner(name).schedule(goal), events=(Event("anything", 1.0),), **narrow)
     error, wrong = measured(name, plan)
     assert wrong > 0.2
     assert mse_bound(plan, goal) / 10 < error <= mse_bound(plan, goal)

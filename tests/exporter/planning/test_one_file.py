@@ -14,8 +14,6 @@ from scipy.stats import binom, hypergeom
 
 from exporter.analysis.evaluate import evaluate
 from exporter.constructions.sampling import dealt
-from exporter.ir.network import network
-from exporter.ir.trace import vector
 from exporter.planning import tails
 from exporter.planning.compact import dealt_crowds
 from exporter.planning.goal import Goal
@@ -41,8 +39,7 @@ def test_one_file_fails_no_more_often_than_stated(name: str, goal: Goal, seeds: 
     d, rank, plan = goal.d, goal.low, planner(name).schedule(goal)
     assert plan.failure_law == "file"
     for seed in seeds:
-        x = vector(d)
-        net = network(x, planner(name).formula(x, plan, Fraction(1, 2**BITS), seed))
+        net = planner(name).built(plan, Fraction(1, 2**BITS), seed)
         rng = np.random.default_rng(seed)
         wrong = 0
         for n in np.full(trials // 10_000, 10_000):
