@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +13,7 @@ from exporter.errors import UserError
 from exporter.ir.input_rounding import GUARD, guarded, normalised
 from exporter.ir.network import Network, network
 from exporter.ir.primitives import compare, compare_saturating, like
-from exporter.ir.trace import Node, interpolated, mean, stack, total, vector
+from exporter.ir.trace import Interpolation, Mean, Node, Sum, stack, total, vector
 from exporter.planning.schedule import Failure
 from exporter.planning.search import NoScheduleError
 from exporter.problem.grid import Grid
@@ -86,3 +86,22 @@ def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[...
         m = like(stats.values.take([i]), u)
         columns += [test(m, u, delta).sum().reshape(1), (u.size - test(u, m, delta).sum()).reshape(1)]
     return columns
+
+
+def mean(a: Node, b: Node) -> Node:
+    """(a + b) / 2."""
+    half = Sum.of([(Fraction(1, 2), a), (Fraction(1, 2), b)])
+    return Mean(half.shape, half.level, half.lo, half.hi, half.terms, 0)
+
+
+def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
+    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
+    lower, upper = (values.take(each) for each in zip(*places, strict=True))
+    t = np.asarray(weights, dtype=np.float64)
+    start = values.take(np.where(t < 0.5, *np.array(places).T))
+    factors = np.where(t < 0.5, t, t - 1)
+    mixed = Sum.of([(1, start), (1, (upper - lower).weigh(factors))])
+    return Interpolation(
+        mixed.shape, mixed.level, mixed.lo, mixed.hi, mixed.terms, 0,
+        start=start, upper=upper, lower=lower, weights=factors,
+    )  # fmt: skip

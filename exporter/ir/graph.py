@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
 TRIMS = {"Clip", "HardSigmoid"}  # operators that are two neurons for every number
-# HardSigmoids, which onnxruntime has of float32 alone. The first is Clip(v, 0, 1): a number of at least 2^-75 less 2^-100 is
-# itself, and 0 is clamped to 0; OpenVINO takes 1/2 for a beta of 0.
+# HardSigmoids in float32 files of older versions. The first is Clip(v, 0, 1): a number of at least 2^-75 less 2^-100 is that
+# number, and 0 is clamped to 0.
 CLAMP: dict[str, Any] = {"alpha": 1.0, "beta": -(2.0**-100)}
 TURNED: dict[str, Any] = {"alpha": -1.0, "beta": 1.0}  # 1 - Clip(v, 0, 1), which is Clip(1 - v, 0, 1)
 

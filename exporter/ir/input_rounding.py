@@ -28,11 +28,6 @@ class Guard(Relu):
     def layers(self) -> int:
         return self.level
 
-    @property
-    def bare(self) -> bool:
-        """Whether it is x itself that is rounded, and clamped to [0, 1]."""
-        return (self.scale, self.shift, self.top, self.c) == (1, 0, 1, 1)
-
 
 def normalised(grid: Grid, x: Node) -> Node:
     """Data values on the grid as numbers in [0, 1] on the grid of step 2^-bits: folded into the first layer."""

@@ -309,25 +309,6 @@ def compared(a: Node, b: Node) -> tuple[Node, Node]:
     )
 
 
-def mean(a: Node, b: Node) -> Node:
-    """(a + b) / 2."""
-    half = Sum.of([(Fraction(1, 2), a), (Fraction(1, 2), b)])
-    return Mean(half.shape, half.level, half.lo, half.hi, half.terms, 0)
-
-
-def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
-    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
-    lower, upper = (values.take(each) for each in zip(*places, strict=True))
-    t = np.asarray(weights, dtype=np.float64)
-    start = values.take(np.where(t < 0.5, *np.array(places).T))
-    factors = np.where(t < 0.5, t, t - 1)
-    mixed = Sum.of([(1, start), (1, (upper - lower).weigh(factors))])
-    return Interpolation(
-        mixed.shape, mixed.level, mixed.lo, mixed.hi, mixed.terms, 0,
-        start=start, upper=upper, lower=lower, weights=factors,
-    )  # fmt: skip
-
-
 def stack(parts: Iterable[Node], axis: int = 0) -> Node:
     """Concatenation along an axis that exists."""
     nodes = tuple(parts)

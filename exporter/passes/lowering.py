@@ -1,7 +1,7 @@
 """A network as ONNX nodes, factored as its formula is (the merged chain: exporter.passes.dense).
 
     structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
-    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), Clip or HardSigmoid for the guard, and
+    fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), Clip for the guard, and
                  ReduceMax for a tree of maxima
 
 The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
@@ -22,7 +22,7 @@ from typing import Any, assert_never
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.graph import TURNED, Graph
+from exporter.ir.graph import Graph
 from exporter.ir.input_rounding import Guard
 from exporter.ir.linear import (
     Along,
@@ -43,6 +43,7 @@ from exporter.ir.network import Network, constant_values
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 from exporter.passes.rewrites import RULES, Rule
 
+TWO_STAGE = 8192  # longer sums are made in two stages, rows first: a row of as many ones would be most of the file
 LONG_LIST = 4096
 LONG = 4  # so many scalars are added up by one Gemm
 ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
@@ -151,8 +152,6 @@ class Lowering:
     def guard(self, g: Guard) -> Value:
         """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
         source, c = self.values[g.source], (self.graph.constant(g.c),)
-        if g.bare and self.graph.dtype == np.float32:
-            return self._each(self._each(source, "HardSigmoid", **TURNED), "Sub", before=c)
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
         shifted = self._shift(self._scale(self._each(source, "Clip", *ends), g.scale), -g.shift)
         return self._each(self._each(shifted, "Sub", before=c), "Sub", before=c)
@@ -269,6 +268,12 @@ class Lowering:
             return self._reshape(out, lead)
         name = v.name
         if lead and not v.merged:
+            name = self._reshape_to(name, [-1, n])
+        row = _row_length(n)
+        if row < n:
+            name = self._reshape_to(name, [-1, row])
+            name = self._row_product(self.graph.constant(np.ones((1, row))), name, 0.0, transB=1)
+            n //= row
             name = self._reshape_to(name, [-1, n])
         name = self._row_product(self.graph.constant(np.full((1, n), c)), name, offset, transB=1)
         if lead:
@@ -410,3 +415,11 @@ class Lowering:
         if out.batched:
             return Value(self.graph.add("Add", [out.name, self.graph.constant(np.zeros(p))]), out.shape, True)
         return self._with_batch(out)
+
+
+def _row_length(n: int) -> int:
+    """The row that a long sum of n entries is cut into: a divisor of n near 1024. A short sum is one row."""
+    if n <= TWO_STAGE:
+        return n
+    near = [r for r in range(256, 4097) if n % r == 0]
+    return min(near, key=lambda r: abs(r - 1024)) if near else n

@@ -3,7 +3,7 @@
     dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
-    fused        structured, and Clip with constant bounds or HardSigmoid where it is one, ReduceMax
+    fused        structured, and Clip with constant bounds, ReduceMax; in files of older versions HardSigmoid for a Clip
     minmax       Max and Min, what moves entries, and the mean of two; in int8 and uint8 as QDQ (exporter.passes.int8)
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
@@ -207,7 +207,7 @@ PROFILES = {
         ),
         Profile(
             "fused",
-            "structured, with Clip or HardSigmoid for relu(v) - relu(v - 1) and the guard, ReduceMax for a tree of maxima",
+            "structured, with Clip for relu(v) - relu(v - 1) and the guard, ReduceMax for a tree of maxima",
             "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
             batches=batch_graph,
         ),
