@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,13 @@ def wrong_row(session: Session, task: Task, x: npt.NDArray[Any], allowed: float)
 
 
 def exhaust(
-    session: Session, task: Task, grid: Grid, allowed: float, parts: Callable[[int, int], Any]
+    session: Session, task: Task, grid: Grid, allowed: float, parts: Callable[[int], Iterable[int]]
 ) -> npt.NDArray[Any] | None:
-    """An input of the grid with a wrong answer, None if there is none. `parts`: (how many, size) -> those still to do."""
+    """An input of the grid with a wrong answer, None if there is none. `parts`: how many -> those still to do."""
     base, d = grid.cells + 1, session.d
     total = base**d
     powers = base ** np.arange(d, dtype=np.int64)[::-1]
-    for part in parts(-(-total // PART), PART):
+    for part in parts(-(-total // PART)):
         index = np.arange(part * PART, min((part + 1) * PART, total), dtype=np.int64)
         found = wrong_row(session, task, grid.values(index[:, None] // powers % base).astype(session.dtype), allowed)
         if found is not None:

@@ -142,16 +142,11 @@ class _Claim:
         def one(weights: dict[int, Fraction]) -> str:
             return " + ".join(f"{'' if w == 1 else f'{w} '}x({r})" for r, w in weights.items())
 
-        outputs = self.wanted
-        listed = ", ".join(one(w) for w in outputs[:3]) + (
-            f", ... ({len(outputs)} outputs)" if len(outputs) > 3 else ""
-        )
-        where = (
-            "all numbers"
-            if self.free
-            else f"the {self.grid.cells + 1} grid values of [{self.grid.lo:g}, {self.grid.hi:g}]"
-        )
-        return f"y = {listed} of {self.task.d} numbers, for all inputs from {where}; x(k) is the k-th smallest"
+        listed = ", ".join(one(w) for w in self.wanted[:3])
+        more = f", ... ({len(self.wanted)} outputs)" if len(self.wanted) > 3 else ""
+        values = f"the {self.grid.cells + 1} grid values of [{self.grid.lo:g}, {self.grid.hi:g}]"
+        where = "all numbers" if self.free else values
+        return f"y = {listed}{more} of {self.task.d} numbers, for all inputs from {where}; x(k) is the k-th smallest"
 
     def refuted(self, session: Session, x: npt.NDArray[Any]) -> Verdict:
         got, truth = session.run(x[None])[0].tolist(), self.task.answers(x[None])[0].tolist()
@@ -189,28 +184,19 @@ def _searched(claim: _Claim, session: Session) -> Verdict | None:
 def _run(claim: _Claim, session: Session, parts: Parts, total: int) -> Verdict | None:
     if claim.free:
         return None
-    found = exhaust(session, claim.task, claim.grid, claim.allowed, lambda n, size: parts("exhaustive", n))
+    found = exhaust(session, claim.task, claim.grid, claim.allowed, lambda n: parts("exhaustive", n))
     if found is not None:
         return claim.refuted(session, found)
     arithmetic = f"{session.dtype} as onnxruntime computes on this machine"
     if claim.task.may_round:
         arithmetic += f"; the weighted sums are within {at_most(2 * claim.allowed)} of numpy's"
-    return Verdict(
-        "proved",
-        claim.text,
-        f"exhaustive: all {total} inputs were run",
-        arithmetic,
-        ("onnxruntime gives the same answers in every batch",),
-    )
+    method = f"exhaustive: all {total} inputs were run"
+    return Verdict("proved", claim.text, method, arithmetic, ("onnxruntime gives the same answers in every batch",))
 
 
 def _by_zero_one(model: onnx.ModelProto, claim: _Claim, session: Session, parts: Parts) -> Verdict:
-    bounds = (
-        ()
-        if claim.free
-        else (Fraction(claim.grid.low), Fraction(claim.grid.low) + claim.grid.cells * Fraction(claim.grid.step))
-    )
-    domain = Comparators(*bounds)
+    low, step = Fraction(claim.grid.low), Fraction(claim.grid.step)
+    domain = Comparators() if claim.free else Comparators(low, low + claim.grid.cells * step)
     outputs = [_ordered(domain.forms, code) for code in run(model, domain)]
     ranks = _probed(domain.forms, session.d)
     wanted: dict[int, int] = {}
