@@ -17,6 +17,7 @@ import logging
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ class Calls:
     async def in_turns(self, wanted: Wanted, vectors: Vectors) -> Answers:
         """The answers by steps in the pool, between which others have their turn."""
         solution, loop = Solution(self, wanted.solving(vectors)), asyncio.get_running_loop()
-        while (answers := await loop.run_in_executor(self.pool, solution.step)) is None:
+        while (answers := await loop.run_in_executor(self.pool, solution.step, time.perf_counter())) is None:
             pass
         return self._noted(solution, answers)
 
@@ -167,9 +168,7 @@ class Calls:
         for each in batch:
             stop = start + len(each.vectors)
             part = answers if alone else self._part(wanted, each.vectors, answers, slice(start, stop))
-            part.queue_s = began - each.since
-            for model in part.answered:
-                note(self.meter(model).queue, part.queue_s)
+            part.queue_s = began - each.since + answers.queue_s
             if not each.future.done():
                 each.future.set_result(part)
             start = stop
@@ -190,6 +189,7 @@ class Calls:
 
     def _noted(self, solution: Solution, answers: Answers) -> Answers:
         """The answers with the figures of their calls, which the metrics are told as well."""
+        answers.queue_s = solution.queue_s
         for model, rows, seconds in solution.made:
             self.failing.pop(model, None)
             # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
@@ -209,10 +209,12 @@ class Solution:
     def __init__(self, calls: Calls, solving: Solving) -> None:
         self.calls, self.solving = calls, solving
         self.counted: Any = None
+        self.queue_s = 0.0  # longest wait for a step
         self.made: list[tuple[LoadedModel, int, float]] = []
 
-    def step(self) -> Answers | None:
-        """Make the next call; the answers, once none is left. In any thread."""
+    def step(self, asked: float = inf) -> Answers | None:
+        """Make the next call, which was `asked` for at a moment; the answers, once none is left. In any thread."""
+        self.queue_s = max(self.queue_s, time.perf_counter() - asked)
         try:
             call: ModelCall = self.solving.send(self.counted)
         except StopIteration as end:

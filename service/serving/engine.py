@@ -178,6 +178,8 @@ class Engine:
         options, count = question.options, question.count
         for model, answered in found.answered.items():
             note(self.calls.meter(model).vectors, answered)
+            if found.queue_s:
+                note(self.calls.meter(model).queue, found.queue_s)
         for model, refuted in found.refuted.items():
             note(self.calls.meter(model).misses, refuted)
             log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": refuted}})
@@ -240,6 +242,7 @@ class Engine:
             return "The service is shutting down."
         if self.loading or not self.registry.everything:
             return self.unready
+        self.calls.keep(set(self.registry.models.values()))  # a call of a model that was unloaded may have failed since
         for model in list(self.calls.failing):
             if only not in (None, model):
                 continue

@@ -64,3 +64,15 @@ def test_no_request_waits_for_a_reload(connect: Connect, models: Path, monkeypat
     finally:
         go_on.set()
     assert [each.result(20).status_code for each in asked] == [200, 200]
+
+
+def test_a_model_that_failed_after_it_was_unloaded_is_not_asked_again(connect: Connect, models: Path) -> None:
+    """A request under way keeps the model that it began with. Readiness does not depend on that model any more."""
+    client = connect(models)
+    (old, *_) = client.engine.registry.models.values()
+    toy_models.write(models.parent / "other", "other", toy_models.description(5))
+    client.engine.use(registry.load([models.parent / "other"]))
+    client.engine.calls.failing[old] = RuntimeError("it failed")
+    old.__dict__["input_name"] = "nothing"  # no call succeeds
+    assert client.get("/readyz").status_code == 200
+    assert not client.engine.calls.failing
