@@ -31,7 +31,7 @@ from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
-from service.statistics.solve import Answers, Models, Reading, Use
+from service.statistics.solve import FED, Answers, Models, Reading, Use
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 
@@ -287,7 +287,7 @@ def _size(vectors: Vectors, wanted: Wanted) -> tuple[LoadedModel | None, int, in
         d = max(d, model.d)
     rows = count * len(wanted.statistics)
     prepared = min(vectors.flat.size, max(STEP, longest))
-    fed = min(2 * count * d, max(4 * STEP, 2 * d))
+    fed = min(2 * count * d, max(FED, 2 * d))
     needed = 2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * rows
     return model, vectors.flat.size + (d + VECTOR) * rows, int(needed)
 

@@ -10,7 +10,7 @@ which is all that the network itself says, with a bound on the width of the buck
 
 `solve` is a generator. It yields calls of models and is sent their results, so that the caller decides how a model is run:
 the service in batches shared with other requests, a table in a session of its own (`run`). The memory of `solve` is
-bounded by the numbers of a `step`, or by one vector.
+bounded by the numbers of a `step` and by FED, or by one vector.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.statistics.padding import Padding
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import HELD, Counts, Numbers, Places, Vectors
 
-PADDED = 4  # times as many numbers of padded rows as of vectors may be fed at a time
+FED = 1 << 22  # numbers of padded rows that are fed at a time
 ROUNDED = 4 * float(np.finfo(np.float64).eps)  # of the largest entry, where two numbers are mixed
 
 
@@ -150,7 +150,7 @@ def solve(
             vector = int(np.searchsorted(some.starts, at, "right")) - 1
             index = at - int(some.starts[vector])
             raise BadInputError(f"{some.flat[at]} is not a finite number.", vector=int(places[vector]), index=index)
-        for group in groups(some, statistics, models, places, step):
+        for group in groups(some, statistics, models, places):
             yield from _find(ordered, group, dtype, models, answer)
         if not grid and dtype.kind == "f":
             _corners(some, places, statistics, answer)
@@ -214,9 +214,7 @@ def _spots(target: Target, padding: Padding) -> tuple[Spots, Spots]:
     return Spots(target.low, low.lowest, low.column, low.end), Spots(target.high, high.lowest, high.column, high.end)
 
 
-def groups(
-    vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places, step: int = HELD
-) -> Iterator[Group]:
+def groups(vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places) -> Iterator[Group]:
     """What is to be run: vectors of one model together."""
     everyone = np.arange(len(vectors))
     if vectors.fixed:
@@ -227,7 +225,7 @@ def groups(
         wholes = list(_of_all_lengths(vectors, statistics, models, places))
     for whole in wholes:
         count = len(whole.chosen)
-        size = max(1, PADDED * step // (whole.rows * whole.model.d))
+        size = max(1, FED // (whole.rows * whole.model.d))
         for at in range(0, count, size):
             yield whole if count == len(everyone) <= size else whole.some(np.arange(at, min(at + size, count)))
 

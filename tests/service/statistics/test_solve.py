@@ -102,7 +102,8 @@ def test_differences_that_numpy_lets_wrap_around_are_right(pool: Pool) -> None:
     assert values.tolist() == [-0.5] != np.quantile(vectors[0], [0.5]).tolist()
 
 
-def test_large_requests_are_solved_in_chunks(pool: Pool) -> None:
+def test_large_requests_are_solved_in_chunks(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.statistics.solve.FED", 256)
     rng = np.random.default_rng(6)
     lengths = rng.integers(1, 66, 40)
     vectors = Vectors(rng.standard_normal(int(lengths.sum())), lengths)
