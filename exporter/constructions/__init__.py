@@ -132,7 +132,7 @@ def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
     return _few_ranks(d, ranks)
 
 
-_GRIDLESS = Idle("epsilon", None, ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
+_GRIDLESS = Idle("epsilon", ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
 _SMALL = (9, 16, 17, 64, 65)  # with every neuron to be seen
 
@@ -280,7 +280,7 @@ CONSTRUCTIONS: dict[str, Construction] = {
             TREE_MAX,
             _only_max,
             takes=("depth", "width"),
-            idle=(Idle("depth", None, ("width",), "the tree of a given depth is as narrow as it can be"),),
+            idle=(Idle("depth", ("width",), "the tree of a given depth is as narrow as it can be"),),
             op="max",
             comparators=True,
             answers=("max",),
@@ -333,8 +333,8 @@ def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
             )
     for rule in construction.idle:
         unread = [o for o in rule.unread if o in given]
-        if unread and rule.option in given and rule.value in (None, given[rule.option]):
-            chosen, other = spelled(rule.option, rule.value), spelled(unread[0])
+        if unread and rule.option in given:
+            chosen, other = spelled(rule.option), spelled(unread[0])
             raise UserError(f"{name} with {chosen} does not use {other}: {rule.why}; leave one of them out")
 
 

@@ -25,10 +25,9 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Idle:
-    """Options that a construction does not read once `option` is given (with `value`, if one is named), and why."""
+    """Options that a construction does not read once `option` is given, and why."""
 
     option: str
-    value: str | None
     unread: tuple[str, ...]
     why: str
 

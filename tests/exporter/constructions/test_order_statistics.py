@@ -1,4 +1,4 @@
-"""depth3 and batcher return numpy's own bits: every family, rank, operation and domain, and all inputs of small grids."""
+"""depth3, batcher, radix: numpy's own bits for every family, rank, operation and domain, and on all inputs of small grids."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ METHODS = ["linear", "lower", "higher", "midpoint", "nearest"]
 DOMAINS = [(0, 255, 8), (-1, 1, 12), (0, 1000, 10), (-3, 5, 7), (0, 0.1, 9), (100, 101, 16)]
 
 exact = pytest.mark.parametrize("construction", ["depth3", "batcher"])
+with_radix = pytest.mark.parametrize("construction", ["radix", "depth3", "batcher"])
 
 
 @exact
@@ -76,7 +77,7 @@ def test_each_rank_on_its_own_on_all_inputs(construction: str) -> None:
     assert np.array_equal(answers(construction, tasks.median(4), x, grid)[:, 0], np.median(x, axis=1))
 
 
-@exact
+@with_radix
 @pytest.mark.parametrize("d", [1, 2, 6, 7])
 def test_operations(construction: str, d: int) -> None:
     x = np.concatenate([data(family, 10, d, dtype=np.float64) for family in UNITS])
@@ -131,14 +132,15 @@ def test_pixels_are_integers_in_and_out(construction: str) -> None:
     assert np.array_equal(got[:, 0], np.median(x, axis=1))
 
 
-@exact
-@pytest.mark.parametrize("d", [1, 4, 5])
-def test_certificates_prove_the_answer(construction: str, d: int) -> None:
+@with_radix
+@pytest.mark.parametrize("profile", ["dense", "structured", "fused"])
+@pytest.mark.parametrize("d", [1, 5, 10])
+def test_certificates_prove_the_answer(construction: str, profile: str, d: int) -> None:
     """Two more columns per rank: how many entries are below, and how many are not above."""
     grid = Grid(bits=4)
     task = tasks.median(d)
     x = np.concatenate([data(family, 30, d, grid) for family in UNITS])
-    got = answers(construction, task, x, grid, certificate=True)
+    got = answers(construction, task, x, grid, certificate=True, profile=profile)
     assert got.shape[1] == 1 + 2 * len(task.ranks)
     for i, k in enumerate(task.ranks):
         value = np.sort(x, axis=1)[:, [k - 1]]

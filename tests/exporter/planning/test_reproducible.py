@@ -26,6 +26,7 @@ from exporter.problem.task import median
 for name, goal in (
     ("depth5", Goal(d=128, low=64, high=65)), ("linear-max", Goal(d=128, low=128, high=128)),
     ("linear46", Goal(d=32, low=15, high=15)), ("window6", Goal(d=256, low=128, high=129)),
+    ("window4", Goal(d=64, low=32, high=32, failure=0.3)), ("vote-max", Goal(d=64, low=64, high=64, failure=0.4)),
 ):
     print(planner(name).schedule(goal))
 for name in ("compact", "linear46"):
@@ -104,5 +105,5 @@ def test_no_optional_instruction_changes_a_plan() -> None:
         ).stdout
         for more in ({}, {"NPY_DISABLE_CPU_FEATURES": optional, "OPENBLAS_CORETYPE": "Prescott"})
     )
-    assert plain.count(b"\n") == 6
+    assert plain.count(b"\n") == 8
     assert plain == changed
