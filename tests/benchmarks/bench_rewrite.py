@@ -6,7 +6,7 @@
 Each model is rewritten. Both are run in onnxruntime in one thread on the same random inputs, turn and turn about; times are
 medians of processor time. Inputs change from run to run, because the processor soon predicts the branches of a TopK of the
 same numbers (`--repeat`). FOLDER holds whole models, as `make corpus` writes them; tests/models has their heads.
-An axis of free length is `--batch` long. Exit status 1 when something is left or differs.
+An axis of free length is `--batch` long. Exit status 1 when something differs, or is left though its length is known.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def models(args: argparse.Namespace) -> bool:
             before, after = timed([proto, found.model], args.rounds, args.batch)
             cells += [f"{1e3 * before:.2f}", f"{after / before:.2f}"]
         print(f"| {' | '.join([*cells, '', ''][:9])} |", flush=True)
-        kept &= found.ok
+        kept &= all(c.equal for c in found.outputs) and all("depends on the data" in each.reason for each in found.left)
     return kept
 
 

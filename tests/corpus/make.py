@@ -147,6 +147,7 @@ def neighbours(path: Path) -> None:
     path.write_bytes(to_onnx(model, source, options={"zipmap": False}, target_opset=17).SerializeToString())
 
 
+torch.manual_seed(0)  # for the weights of the modules that are made here
 MODELS: dict[str, Callable[[Path], None]] = {
     "ultralytics-yolo26n": yolo("yolo26n.yaml"),
     "ultralytics-rtdetr-l": yolo("rtdetr-l.yaml"),

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import onnx
 
-from exporter.analysis.contract import DType
 from exporter.build import between_two, output_error
 from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.description import written
@@ -37,7 +36,7 @@ class ImageFilter:
     selection: Selection
     profile: Literal["minmax", "structured", "fused"]
     dtype: str
-    computed: FloatType
+    computed: Any  # a FloatType
     grid: Grid
     inputs: Literal["floats", "any", "grid"]
 
@@ -95,7 +94,7 @@ class ImageFilter:
     @property
     def grid_error(self) -> float:
         """Grid values are compared exactly (see `_misfit`); only an interpolation between two ranks rounds."""
-        return output_error(self.task, self.grid, _vector_type(self.computed)) if self.task.may_round else 0.0
+        return output_error(self.task, self.grid, self.computed) if self.task.may_round else 0.0
 
     @property
     def off_grid_error(self) -> float | None:
@@ -127,27 +126,19 @@ def build_filter(spec: Spec) -> ImageFilter:
     between = len(task.outputs[0].ranks) > 1
     for name in ("bits", "domain", "inputs"):
         if getattr(spec, name) is not None and (floats or spec.dtype in INTEGERS):
-            why = NOT_WITHOUT_GRID[name] if floats else "its values are 0 to 255"
-            what = (
-                f"{spelled('profile', profile)} takes every number as it is"
-                if floats
-                else f"{spelled('dtype', 'uint8')} says what the data is"
-            )
-            other = f"; {spelled('profile', 'structured')} and fused have a grid" if floats else ""
-            raise UserError(f"{what}: {why}, so leave {spelled(name)} out{other}")
+            if not floats:
+                raise UserError(f"{spelled('dtype', spec.dtype)} says what the data is: leave {spelled(name)} out")
+            other = f"{spelled('profile', 'structured')} and fused have a grid"
+            why = f"takes every number as it is: {NOT_WITHOUT_GRID[name]}"
+            raise UserError(f"{spelled('profile', profile)} {why}, so leave {spelled(name)} out; {other}")
     if between and spec.dtype in INTEGERS:
         raise between_two(spec.dtype)
     if spec.quantized or spec.dtype == "int8":
         _check_quantised(spec, profile)
     if task.may_round and (floats or spec.dtype == "float16"):
-        how = (
-            f"{spelled('profile', profile)} only compares numbers, and"
-            if floats
-            else f"{spelled('dtype', 'float16')} is too coarse:"
-        )
         raise UserError(
-            f"{how} an interpolation between two ranks rounds: take {spelled('method', 'lower')}, higher, midpoint or "
-            f"nearest, or {spelled('profile', 'structured')} in float32"
+            f"an interpolation between two ranks rounds: take {spelled('method', 'lower')}, higher, midpoint or nearest, or "
+            f"{spelled('profile', 'structured')} in float32"
         )
     if spec.dtype == "float16" and spec.inputs == "any":
         raise UserError(
@@ -214,11 +205,6 @@ def _misfit(grid: Grid, dtype: FloatType, halves: bool) -> str:
     if grid.step < tiny or 2.0**m * grid.step > huge:
         return f"[{shown(grid.lo)}, {shown(grid.hi)}] is too near the ends of {dtype}: take another domain"
     return ""
-
-
-def _vector_type(dtype: FloatType) -> DType:
-    assert dtype != "float16"
-    return dtype
 
 
 def filter_to_onnx(model: ImageFilter, about: dict[str, Any] | None = None) -> onnx.ModelProto:
