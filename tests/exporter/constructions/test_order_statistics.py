@@ -1,4 +1,4 @@
-"""depth3, batcher, radix: numpy's own bits for every family, rank, operation and domain, and on all inputs of small grids."""
+"""depth3, batcher, radix: numpy's own bits for every family, rank, operation and domain, and all inputs of small grids."""
 
 from __future__ import annotations
 
