@@ -378,13 +378,13 @@ def _with_epsilon(spec: Spec) -> Built:
 
 def to_onnx(model: Built, about: dict[str, Any] | None = None) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props; an empty one is left out."""
-    batch, wide = model.spec.batch, model.task.interpolation == "float64"
-    if wide and model.dtype != "float64":
-        graph = comparator_graph(model.network, model.dtype, wide=True)
+    batch, float64 = model.spec.batch, model.task.interpolation == "float64"
+    if float64 and model.dtype != "float64":
+        graph = comparator_graph(model.network, model.dtype, float64=True)
     else:
         graph = PROFILES[model.profile].graph(model.network, model.dtype, model.spec.optimize_for, batch)
     source: str = model.dtype
-    target: str = "float64" if wide else source
+    target: str = "float64" if float64 else source
     if quantised := model.quantised:
         graph, source, target = in_integers(graph, quantised), quantised.dtype, quantised.dtype
     n = batch or "batch_size"

@@ -229,5 +229,5 @@ def _net(d: int, construction: str | None, options: Mapping[str, Any], **asked: 
     listed = any(np.ndim(value) > 0 for value in asked.values())
     discrete = "quantile" in asked and given.get("method") in DISCRETE
     if spec.profile in PROFILES and PROFILES[spec.profile].floats:
-        spec = replace(spec, task=spec.task.as_numpy(wide=listed and not discrete))
+        spec = replace(spec, task=spec.task.as_numpy(float64=listed and not discrete))
     return Net(file_name(spec), model=build(spec), listed=listed, discrete=discrete)

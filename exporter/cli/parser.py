@@ -176,8 +176,8 @@ def _parser(verb: Literal["export", "filter"], prog: str, everything: bool = Fal
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> str:
-    wide = max(len(name) for name, _ in rows)
-    return "\n".join(f"  {name:{wide}}  {text}" for name, text in rows)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:{width}}  {text}" for name, text in rows)
 
 
 class HelpAll(argparse.Action):

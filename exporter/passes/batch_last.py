@@ -1,9 +1,9 @@
 """The fused form with the batch last: tensors (*shape, N), where `exporter.passes.lowering` has (N, *shape).
 
-For large batches. Entries that are moved (the samples, blocks and slots of the planned networks, the exchanges of a sorting
-network) are then rows of N numbers, which Gather copies as a whole; with the batch first it picks them one by one. One
-Transpose stands at each end. A scalar per vector is (1, N), a sum over the last axis of the formula is a product from the
-left, and what is constant has a batch of 1.
+This form is for large batches. Each entry is a row of N numbers, so Gather copies whole rows where a network moves entries:
+in the samples, blocks and slots of the planned networks, and in the exchanges of a sorting network. With the batch first,
+Gather picks numbers one by one. One Transpose stands at each end. A scalar per vector is (1, N), a sum over the last axis of
+the formula is a product from the left, and constants have a batch of 1.
 """
 
 from __future__ import annotations

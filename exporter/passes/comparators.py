@@ -1,15 +1,15 @@
 """Sorting networks as Max and Min nodes: every float as it is, with no grid, no domain and no rounding.
 
-A comparator of the formula is Min(a, b) and Max(a, b). All else in a network of comparators only moves entries. Numbers that
-are compared and moved are never changed, so that the answer is one of the entries, whatever they are: infinities,
-subnormals, whole numbers of any type. The mean of two is (a + b) / 2, one rounding as in numpy. A NaN that the Max and Min
-of a runtime hand on (those of onnxruntime do) reaches every answer, as in numpy.median.
+A comparator of the formula becomes Min(a, b) and Max(a, b). All other nodes move entries. Comparing and moving never change
+a number, so the answer is one of the entries: infinities, subnormals and whole numbers of any type included. The mean of two
+is (a + b) / 2, which rounds once, as in numpy. The Max and Min of onnxruntime return NaN if an operand is NaN, so that NaN
+reaches every answer, as in numpy.median.
 
-The numbers stand along the first axis of the tensors, or along any but the last: then a stage moves and compares long runs
-of memory. Bystanders of a stage are not copied.
+The numbers lie along the first axis of the tensors, or along any axis but the last, so that a stage moves and compares long
+runs of memory. Entries that a stage does not compare are not copied.
 
-A quantile between two ranks is numpy's a + (b - a) t, or b - (b - a) (1 - t), operation by operation; numpy subtracts in the
-type of the data, and goes on in float64 where several quantiles are asked for.
+A quantile between two ranks is numpy's a + (b - a) t, or b - (b - a) (1 - t), operation by operation. numpy subtracts in the
+type of the data, and computes the rest in float64 if several quantiles are asked for.
 """
 
 from __future__ import annotations
@@ -54,37 +54,37 @@ def made_of_comparators(net: Network) -> bool:
     return True
 
 
-def comparator_graph(net: Network, dtype: str, wide: bool = False) -> Graph:
-    """A network of comparators as Max and Min on rows [N, d]; `wide`: what comes out, and any interpolation, is float64."""
+def comparator_graph(net: Network, dtype: str, float64: bool = False) -> Graph:
+    """A network of comparators as Max and Min on rows [N, d]; `float64`: interpolations and the output are float64."""
     graph = Graph(np.dtype(dtype), once=True)
-    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True, wide=wide)
+    out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True, float64=float64)
     graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
     return graph
 
 
-def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False, wide: bool = False) -> str:
+def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False, float64: bool = False) -> str:
     """The output of the network for the numbers along an axis of the tensor x, along that axis.
 
-    `rows`: x is (d, N). `wide`: the output is float64.
+    `rows`: x is (d, N). `float64`: the output is float64.
     """
-    return _Comparators(graph, net, x, axis, rows, wide).tensor(net.output, wide=wide)
+    return _Comparators(graph, net, x, axis, rows, float64).tensor(net.output, float64=float64)
 
 
 class _Comparators:
     """The nodes of one network. Every number that is computed has an id, those of one tensor in a row.
 
     A vector of the formula is an array of ids: to move entries is to index it, and costs no node until a comparator reads
-    the vector. `rows`: x is (d, N). `wide`: interpolations are computed in float64.
+    the vector. `rows`: x is (d, N). `float64`: interpolations are computed in float64.
     """
 
-    def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool, wide: bool) -> None:
-        self.graph, self.axis, self.rows, self.wide = graph, axis, rows, wide
+    def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool, float64: bool) -> None:
+        self.graph, self.axis, self.rows, self.float64 = graph, axis, rows, float64
         self.names: list[str] = []
         self.starts = np.zeros(0, dtype=np.int64)  # the first id of every tensor
         self.sizes = np.zeros(0, dtype=np.int64)
         self.ids: dict[Node, Index] = {net.input: self._new(x, net.input.size)}
         self.joined: dict[tuple[tuple[tuple[int, int], ...], bool], str] = {}
-        self.widened: set[str] = set()  # tensors of float64 in a graph of float32
+        self.in_float64: set[str] = set()  # tensors of float64 in a graph of float32
         for node in topological(net.output, args=operands):
             if node not in self.ids:
                 self.ids[node] = self._made(node)
@@ -106,10 +106,10 @@ class _Comparators:
                 return self._new(self.graph.add("Mul", [sums, self.graph.constant(0.5)]), node.size)
             case Interpolation(start=start, upper=upper, lower=lower, weights=factors):
                 apart = self.graph.add("Sub", [self.tensor(upper), self.tensor(lower)])
-                weights = self.graph.constant(factors[:, None], np.float64 if self.wide else self.graph.dtype)
-                moved = self.graph.add("Mul", [self._widened(apart) if self.wide else apart, weights])
-                sums = self.graph.add("Add", [self.tensor(start, wide=self.wide), moved])
-                self.widened |= {sums} if self.wide else set()
+                weights = self.graph.constant(factors[:, None], np.float64 if self.float64 else self.graph.dtype)
+                moved = self.graph.add("Mul", [self._in_float64(apart) if self.float64 else apart, weights])
+                sums = self.graph.add("Add", [self.tensor(start, float64=self.float64), moved])
+                self.in_float64 |= {sums} if self.float64 else set()
                 return self._new(sums, node.size)
             case Stack(parts=parts):
                 return np.concatenate([self.ids[part] for part in parts])
@@ -118,22 +118,22 @@ class _Comparators:
             case _:
                 raise AssertionError(f"{node} is no node of comparators")
 
-    def tensor(self, node: Node, beside: Node | None = None, wide: bool = False) -> str:
+    def tensor(self, node: Node, beside: Node | None = None, float64: bool = False) -> str:
         """The tensor of a vector: one that is there, a few runs cut out of such and joined, or entries of their join,
-        which is that of the vector `beside` as well; `wide`: in float64."""
+        which is that of the vector `beside` as well; `float64`: in float64."""
         ids = self.ids[node]
         starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
         if len(starts) <= RUNS and len(ids) >= RUNS * (len(starts) - 1):
             ends = [*starts[1:], len(ids)]
             runs = [(int(ids[start]), int(ids[end - 1])) for start, end in zip(starts, ends, strict=True)]
-            return self._join(runs, wide)
+            return self._join(runs, float64)
         used = self._used(ids if beside is None else np.concatenate([ids, self.ids[beside]]))
         sizes = [last - first + 1 for first, last in used]
-        if (used, wide) not in self.joined:
-            self.joined[used, wide] = self._join(used, wide)
+        if (used, float64) not in self.joined:
+            self.joined[used, float64] = self._join(used, float64)
         firsts, places = np.array([first for first, _ in used]), np.cumsum([0, *sizes[:-1]])
         which = np.searchsorted(firsts, ids, side="right") - 1
-        return self._taken(self.joined[used, wide], sum(sizes), ids - firsts[which] + places[which])
+        return self._taken(self.joined[used, float64], sum(sizes), ids - firsts[which] + places[which])
 
     def _used(self, ids: Index) -> tuple[tuple[int, int], ...]:
         """The first and the last id that are read of every tensor; all of it if the tensors are short."""
@@ -151,15 +151,15 @@ class _Comparators:
         """The tensors that hold some ids."""
         return np.searchsorted(self.starts, ids, side="right") - 1
 
-    def _join(self, runs: Iterable[tuple[int, int]], wide: bool) -> str:
+    def _join(self, runs: Iterable[tuple[int, int]], float64: bool) -> str:
         """Runs of ids in one tensor."""
-        parts = [self._widened(self._cut(*run)) if wide else self._cut(*run) for run in runs]
+        parts = [self._in_float64(self._cut(*run)) if float64 else self._cut(*run) for run in runs]
         return self.graph.add("Concat", parts, axis=self.axis) if len(parts) > 1 else parts[0]
 
-    def _widened(self, name: str) -> str:
-        if name not in self.widened:
+    def _in_float64(self, name: str) -> str:
+        if name not in self.in_float64:
             name = self.graph.add("Cast", [name], to=TensorProto.DOUBLE)
-            self.widened.add(name)
+            self.in_float64.add(name)
         return name
 
     def _cut(self, first: int, last: int) -> str:

@@ -91,12 +91,12 @@ class Task:
         number = np.float64 if self.interpolation == "float64" else float
         return high - (high - low) * number(1 - t) if t >= 0.5 else low + (high - low) * number(t)
 
-    def as_numpy(self, wide: bool = False) -> Task:
-        """The same quantiles by the ranks and weights that numpy's floats have; `wide`: mixed in float64."""
+    def as_numpy(self, float64: bool = False) -> Task:
+        """The same quantiles by the ranks and weights that numpy's floats have; `float64`: mixed in float64."""
         if self.op != "quantile" or self.interpolation != "sum":
             return self
         outputs = tuple(_placed(out.name, out.between) for out in self.outputs if out.between)
-        return replace(self, outputs=outputs, interpolation="float64" if wide else "data")
+        return replace(self, outputs=outputs, interpolation="float64" if float64 else "data")
 
 
 def median(d: int, even: Even = "mean") -> Task:
