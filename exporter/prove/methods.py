@@ -75,12 +75,12 @@ def prove(path: Path, parts: Parts = lambda method, n: range(n)) -> Verdict:
     """A proof, a counterexample that was run in onnxruntime, or the reason why there is neither."""
     load(path)  # refuses what is no valid file
     model = onnx.load(path, load_external_data=False)
-    about = decode(model)
-    if about.get("failure_bound"):
-        bound = f"at most {about['failure_bound']:.3g} of its inputs or seeds fail"
-        reason = f"{about['construction']} is not exact: {bound}, and no method proves such a bound"
-        return Verdict("not proved", reason)
     try:
+        about = decode(model)
+        if about.get("failure_bound"):
+            bound = f"at most {about['failure_bound']:.3g} of its inputs or seeds fail"
+            reason = f"{about['construction']} is not exact: {bound}, and no method proves such a bound"
+            return Verdict("not proved", reason)
         input_length(model)
         session = Session(path)
         claim = _Claim.of(path, about, session)
@@ -102,8 +102,9 @@ def prove(path: Path, parts: Parts = lambda method, n: range(n)) -> Verdict:
             reasons.append(f"{name}: {error}")
     if total <= MOST and (verdict := _run(claim, session, parts, total)):
         return verdict
-    many = f"exhaustive: {claim.grid.cells + 1}^{session.d} inputs are more than 2^25 (fewer --bits make fewer)"
-    return Verdict("not proved", "; ".join([*reasons, many]))
+    many = f"{claim.grid.cells + 1}^{session.d} inputs are more than 2^25 (fewer --bits make fewer)"
+    many = "the file is said to take all numbers" if claim.free else many
+    return Verdict("not proved", "; ".join([*reasons, f"exhaustive: {many}"]))
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,13 @@ class _Claim:
 
     @property
     def wanted(self) -> list[dict[int, Fraction]]:
-        return [{r: Fraction(w) for r, w in zip(o.ranks, o.weights, strict=True)} for o in self.task.outputs]
+        """The weight of every rank, for each output; a rank may be listed twice."""
+        found: list[dict[int, Fraction]] = []
+        for output in self.task.outputs:
+            found.append({})
+            for rank, weight in zip(output.ranks, output.weights, strict=True):
+                found[-1][rank] = found[-1].get(rank, Fraction(0)) + Fraction(weight)
+        return found
 
     @property
     def text(self) -> str:

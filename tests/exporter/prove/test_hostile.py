@@ -226,6 +226,22 @@ def test_a_proof_in_real_numbers_says_so_first(plain: Path, tmp_path: Path, read
     assert verdict.lines()[0].endswith(", in real arithmetic")
 
 
+def test_a_rank_that_is_listed_twice_is_added_up(plain: Path, tmp_path: Path) -> None:
+    model = onnx.load(plain)
+    _stated(model, outputs=[{"name": "median", "ranks": [3, 3], "weights": [0.5, 0.5]}])
+    onnx.save(model, tmp_path / "changed.onnx")
+    assert prove(tmp_path / "changed.onnx").text.startswith("y = x(3) of 5 numbers")
+
+
+def test_a_damaged_description_is_not_proved(plain: Path, tmp_path: Path) -> None:
+    model = onnx.load(plain)
+    _stated(model, outputs=[])
+    onnx.save(model, tmp_path / "changed.onnx")
+    verdict = prove(tmp_path / "changed.onnx")
+    assert verdict.status == "not proved"
+    assert "description in the file is damaged" in verdict.text
+
+
 def test_a_grid_finer_than_floats_is_refused(tmp_path: Path, read_only: None) -> None:
     model = onnx.load(_file(tmp_path, dtype="float64", bits=2))
     _stated(model, domain=[2.0**53, 2.0**53 + 4], step=1.0)
