@@ -36,6 +36,7 @@ from exporter.prove.graph import NotProvedError, input_length, run
 from exporter.prove.scalars import Order, Scenario
 from exporter.prove.zero_one import zero_one
 
+SLACK = Fraction(1, 1 << 40)  # weights of a mean are floats
 PART = 1 << 18  # grid values that are evaluated at once
 Parts = Callable[[str, int], Iterable[int]]  # (method, how many parts) -> those still to do
 BATCH = "a vector is treated alike in every batch: the graph is read for one vector"
@@ -124,6 +125,10 @@ class _Claim:
             raise NotProvedError(
                 f"the file gives {columns} numbers, and {len(task.outputs)} are claimed (certificates are not read)"
             )
+        for output in task.outputs:
+            apart, several = abs(sum(map(Fraction, output.weights), Fraction(-1))), len(output.ranks) > 1
+            if apart > SLACK * several or (task.interpolation != "sum" and len(output.ranks) > 2):
+                raise NotProvedError("a claimed output is neither a rank nor a mean of ranks: its weights do not fit")
         grid = grid_of(about)
         low, high, step = map(Fraction, (grid.low, grid.high, grid.step))
         ends = low, low + step, high - step, high

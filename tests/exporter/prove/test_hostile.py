@@ -233,6 +233,17 @@ def test_a_rank_that_is_listed_twice_is_added_up(plain: Path, tmp_path: Path) ->
     assert prove(tmp_path / "changed.onnx").text.startswith("y = x(3) of 5 numbers")
 
 
+@pytest.mark.parametrize(("ranks", "weights"), [([3], [0.25]), ([2, 3], [0.5, 1.0])])
+def test_weights_that_are_no_mean_are_not_proved(ranks: list[int], weights: list[float], tmp_path: Path) -> None:
+    """Answers of one rank have no weight, and an interpolation takes the second one: the file gives x(3) in both cases."""
+    model = onnx.load(_file(tmp_path, d=5, bits=1))
+    _stated(model, ranks=ranks, outputs=[{"name": "median", "ranks": ranks, "weights": weights}])
+    stated = model.metadata_props.add()
+    stated.key, stated.value = "interpolation", "data"
+    onnx.save(model, tmp_path / "changed.onnx")
+    assert prove(tmp_path / "changed.onnx").status == "not proved"
+
+
 def test_a_damaged_description_is_not_proved(plain: Path, tmp_path: Path) -> None:
     model = onnx.load(plain)
     _stated(model, outputs=[])
