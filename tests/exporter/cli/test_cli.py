@@ -302,7 +302,7 @@ def test_help_all_lists_every_option_with_its_default(
     export, images = (shown_help(capsys, verb, "--help-all") for verb in ("export", "filter"))
     for option in OPTIONS.values():
         text = images if option.group == "image" else export
-        (about,) = re.findall(rf"^  --{option.name} (.*?)(?=^  -|^$)", text, re.MULTILINE | re.DOTALL)
+        (about,) = re.findall(rf"^  --{option.name.replace('_', '-')} (.*?)(?=^  -|^$)", text, re.MULTILINE | re.DOTALL)
         assert f"(default: {option.default})" in about
     for title in ("what is computed:", "your data:", "the file:", "research:"):
         assert title in export.splitlines()
