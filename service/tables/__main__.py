@@ -128,7 +128,8 @@ class _NoPandas:
 if __name__ == "__main__":
     if not any(each.endswith("ray") for each in sys.argv):  # Ray Data imports pandas itself
         sys.meta_path.insert(0, _NoPandas)
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # gives memory back that mimalloc keeps
-    with contextlib.suppress(OSError, AttributeError):  # M_MMAP_THRESHOLD: so do arrays of more than 128 kB
-        ctypes.CDLL(None).mallopt(-3, 1 << 17)
+    if "--by" in sys.argv:  # groups fill many arrays: give each back at once, which takes time of the kernel
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD
     sys.exit(main())
