@@ -1,7 +1,7 @@
-"""The way of a request: choose a model, run it in a batch, prove its answer by counting, or run another model.
+"""The way of a request: choose a model, run it alone or with other requests, prove the answer by counting.
 
-The numbers are the matter of `service.statistics`, the models of `registry`, the calls of `batching`. The engine joins them
-and owns what lives as long as the process: the snapshot of models, their lanes, the threads.
+`service.statistics` has the arithmetic, `registry` the models, `batching` the calls. The engine joins them and owns the
+snapshot of models, the threads and the limits of memory and of waiting vectors.
 """
 
 from __future__ import annotations
@@ -139,8 +139,11 @@ class Engine:
                 raise _placed_error(error, question) from None
 
     async def _answer(self, question: Question) -> Answer:
-        """A small request is answered without leaving its handler, one in each turn of the event loop; those that follow in
-        the same turn share calls. A large request is answered step by step in a pool."""
+        """The answer by the models that are loaded.
+
+        In each turn of the event loop, one small request is answered at once. The small requests that follow in the same
+        turn share calls. A large request is answered step by step in a pool.
+        """
         started, vectors, options = time.perf_counter(), question.vectors, question.options
         if vectors is None:
             return self._placed(question, Answers([]), started)
@@ -162,7 +165,7 @@ class Engine:
         return self._placed(question, found, started)
 
     def _choice(self, name: str | None, construction: str | None) -> Choice:
-        """Choices are kept as long as the snapshot, with their plans; those that name what does not exist are not."""
+        """How models are chosen, with the plans made so far. Names that do not exist are not remembered."""
         choice = self.choices.get((name, construction))
         if choice is None:
             choice = Choice(self.registry, self.reach, name, construction)

@@ -24,7 +24,7 @@ log = logging.getLogger("service")
 Fields = list[tuple[bytes, bytes]]
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 SOON = 0.02  # seconds
-LOOK_S = 0.25  # between two looks after requests that take too long
+LOOK_S = 0.25  # between two looks for requests that take too long
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/", "/docs"})
 OPEN_FILES = "/page/"  # what the page is made of; what it shows is asked for with the key
 NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -44,7 +44,7 @@ class Exchanges:
         self.meters: dict[tuple[str, int], tuple[metrics.Record, metrics.Record]] = {}
         self.ended: list[Exchange] = []
         self.under_way: set[Exchange] = set()
-        self.looks = False  # whether it is looked after those under way
+        self.looks = False  # whether the timer of `look` runs
         engine.record = self.record
 
     def look(self) -> None:
