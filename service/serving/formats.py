@@ -260,8 +260,8 @@ FORMATS = {
             lambda content, query: np.frombuffer(content, "<f8" if {"quantiles", "ranks"} & {*query} else query["dtype"]),
         ),
         Format(
-            "csv", "text/csv", "a table; its first line has the names of the columns unless it is all numbers, or as "
-            "`header=true` or `header=false` says",
+            "csv", "text/csv", "a table; the first line has the names of the columns unless it is all numbers; "
+            "`header=true` or `header=false` decides",
             tables.read_csv, tables.write_csv, partial(_pack_table, tables.pack_csv), tables.unpack_csv,
             schema=lambda _: TEXT, answer=lambda _: TEXT, table=True, memory=tables.memory_for,
         ),
