@@ -13,6 +13,7 @@ import onnx
 
 from exporter.analysis.accounting import Accounting, accounting
 from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
+from exporter.check import check
 from exporter.constructions import CONSTRUCTIONS, Form, lookup, refuse_unread
 from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.description import written
@@ -246,11 +247,22 @@ def _first(
                 continue
             if step.exact_in(dtype):
                 ties: Ties = "exact" if offsets else "capacity"
-                return Built(
+                model = Built(
                     spec=spec, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
                     ties=ties,
                 )  # fmt: skip
+                if failure.bound or _proven(model):
+                    return model
     return None
+
+
+def _proven(model: Built) -> bool:
+    """Whether the checker proves the file that is written.
+
+    It is not asked where a construction samples: the bounds of such a formula follow from what it computes, which the
+    checker does not look at.
+    """
+    return check(to_onnx(model, model.description(counted=False))).proven
 
 
 def _float_types(spec: Spec) -> tuple[DType, ...]:
@@ -304,7 +316,9 @@ def _refusal(spec: Spec) -> str:
 
     works = edge(fits, 0, grid.bits)  # what needs more bits of the data never needs fewer of the mantissa
     remedy = f"{spelled('bits', works)} is the most that works" if works else "no number of bits works"
-    if step.bits == float("inf"):
+    if step.exact_in(asked):
+        need = f"as far as can be proven of a file in {asked}"
+    elif step.bits == float("inf"):
         need = "with a weight that no floating-point number holds"
         remedy += f"; {spelled('method', 'lower')}, higher, midpoint or nearest has no such weight"
     else:

@@ -87,7 +87,9 @@ def cells_of(ctx: Context, t: Tensor, axis: int, shape: Shape | None) -> list[Af
         if (values != values[:1]).any():
             return None
         return [AffineForm(float(v), {}) for v in np.broadcast_to(values[0], (n,))]
-    if at < 0 or t.shape[at] == 1 or not t.name:
+    if at < 0 or t.shape[at] == 1:
+        return [t.form] * n
+    if not t.name:
         return None
     bounds = []
     for v, fold in ((t.lo, np.min), (t.hi, np.max)):

@@ -84,7 +84,7 @@ def largest_within(x: Node, beyond: Node, found: Node) -> Node:
     x <= 1, and the largest is one that is in. Ranks need not be unique (`all_pairs`): of the entries equal to the one of
     rank r the first is in, and all larger ones are out.
     """
-    out = relu(beyond)
+    out = trim(beyond)
     if len(out.shape) == 1:
         return assume(largest_of(x - out, found.reshape()), found.lo, x.hi).reshape(1)
     return assume(largest_of(x.spread(0, out.shape[0]) - out, found), found.lo, x.hi)
