@@ -316,19 +316,17 @@ def _refusal(spec: Spec) -> str:
 
     works = edge(fits, 0, grid.bits)  # what needs more bits of the data never needs fewer of the mantissa
     remedy = f"{spelled('bits', works)} is the most that works" if works else "no number of bits works"
-    if step.exact_in(asked):
-        need = f"as far as can be proven of a file in {asked}"
-    elif step.bits == float("inf"):
+    if step.bits == float("inf"):
         need = "with a weight that no floating-point number holds"
         remedy += f"; {spelled('method', 'lower')}, higher, midpoint or nearest has no such weight"
     else:
         need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
     in_float64 = asked == "float32" and _settle(replace(spec, dtype="float64")) is not None
     other = f", or use {spelled('dtype', 'float64')}" * in_float64
-    return (
-        f"{construction.name} at d = {spec.task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
-        f"{step.where}, {need}; {remedy}{other}"
-    )
+    what = f"{construction.name} at d = {spec.task.d} on data of {grid.bits} bits{profile}"
+    if step.exact_in(asked):
+        return f"{what} is not proven to be exact in {asked}; {remedy}{other}"
+    return f"{what} would be silently wrong in {asked}: {step.where}, {need}; {remedy}{other}"
 
 
 def output_error(task: Task, grid: Grid, dtype: DType) -> float:
