@@ -5,7 +5,7 @@ bits: where |c + a| >= 2^(k - 1) all floats are such multiples; otherwise |a| > 
 
 Every operation here is monotone. So it is enough to follow the floats within the domain, where they must be scale x + shift
 up to `moved`, and the bounds for all finite data: data beyond an end of the domain gives no more than the end itself.
-A product with a power of two may underflow; what is lost is far below half a step, and no number nearer to another step.
+A product with a power of two may underflow; what is lost is below 2^-(2m) steps, and no number nearer to another step.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def affine(ctx: Context, node: str, t: Tensor, factor: Array, offset: Array) -> 
     shift = before + offset
     if ((shift - before != offset) | (shift - offset != before)).any():
         raise NotProven(node, "the ends of the range are not multiples of the step")
+    smallest = FORMATS[t.dtype][1] + m
+    if (np.abs(factor) < 1).any() and (quantum(scale) + ctx.step < smallest).any():
+        raise NotProven(node, f"data may become too small for a normal {t.dtype}")
     qt = np.where(t.q == ANY, ANY, t.q + quantum(factor))
     new = replace(guard, scale=scale, shift=shift, moved=guard.moved * float(np.abs(factor).max()))
     q = np.minimum(qt, quantum(offset))  # rounding keeps a multiple of 2^q one
@@ -104,5 +107,7 @@ def settled(ctx: Context, node: str, t: Tensor) -> Tensor:
         return t  # not yet rounded to the grid
     if t.guard.moved >= steps.min() or (grid < t.q).any():
         raise NotProven(node, "the guard does not leave the numbers of the grid as they are")
-    ctx.moved = max(ctx.moved, float((t.guard.moved / np.abs(t.guard.scale)).max()))
+    if ctx.settled:
+        raise NotProven(node, "data is rounded and clamped twice, and not always to the same numbers")
+    ctx.settled, ctx.moved = True, float((t.guard.moved / np.abs(t.guard.scale)).max())
     return ctx.tensor(node, t.shape, t.dtype, (t.lo, t.hi, np.broadcast_to(t.q, t.lo.shape)))

@@ -280,7 +280,7 @@ def _linear(
     if a.shape is None or b.shape is None:
         raise NotProven(node.name, "a product with an image")
     if c is not None and beta != 1:
-        scaled = Operands(node.name, "Mul", {}, [c, ctx.constant(f"beta {beta}", np.asarray(beta, dtype=c.dtype))])
+        scaled = Operands(node.name, "Mul", {}, [c, ctx.constant(np.asarray(beta, dtype=c.dtype))])
         c = multiply(ctx, scaled)
     right = b.const is not None and (a.const is None or len(b.shape) == 2)
     fixed, t = (b, a) if right else (a, b)
@@ -299,9 +299,9 @@ def _gemm(ctx: Context, node: Operands) -> Tensor:
     at = node.attributes
     a, b = node[0], node[1]
     if at.get("transA"):
-        a = replace(transpose(ctx, node.name, a, [1, 0]), name=f"{a.name}'")
+        a = transpose(ctx, node.name, a, [1, 0])
     if at.get("transB"):
-        b = replace(transpose(ctx, node.name, b, [1, 0]), name=f"{b.name}'")
+        b = transpose(ctx, node.name, b, [1, 0])
     c = node.inputs[2] if len(node.inputs) > 2 else None
     return _linear(ctx, node, a, b, c, alpha=float(at.get("alpha", 1.0)), beta=float(at.get("beta", 1.0)))
 

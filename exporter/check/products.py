@@ -70,7 +70,7 @@ def product(ctx: Context, node: str, t: Tensor, axis: int, weights: Array, c: Te
     broken = np.broadcast_to(partial > limit, np.broadcast_shapes(partial.shape, limit.shape, terms.shape))
     most = int(np.broadcast_to(terms, broken.shape)[broken].max(initial=2)) if broken.any() else 2
     window = (np.asarray(inf), np.asarray(-inf)) if slack else None
-    return ctx.rounded(node, made, partial, most, slack, window)
+    return ctx.rounded(node, made, partial, most, slack, window, products=most > 2 or not single)
 
 
 def _applied(matrix: Array, values: Array) -> Array:

@@ -96,7 +96,9 @@ class Context:
     low: float
     high: float
     step: int  # its exponent
+    frames: bool = False  # whether the pixels of a place lie on the first axis of images
     moved: float = 0.0
+    settled: bool = False  # whether data has been rounded and clamped
     entry_first: dict[int, bool] = field(default_factory=dict)  # see views.reshape
 
     def tensor(
@@ -133,8 +135,8 @@ class Context:
         self.forms.note(form, (lo, hi))
         return Tensor(shape=shape, dtype=dtype, lo=lo, hi=hi, q=q, form=form, **more)
 
-    def constant(self, name: str, values: Array) -> Tensor:
-        """A stored tensor: one form for equal tensors."""
+    def constant(self, values: Array) -> Tensor:
+        """A tensor whose numbers are stored in the file, or follow from such numbers alone."""
         (kept,) = compressed(values) if values.size else (values,)
         if kept.size > CELLS:
             least = min(int(quantum(row).min()) for row in kept.reshape(-1, kept.shape[-1]))
@@ -145,33 +147,44 @@ class Context:
         form = (
             AffineForm(float(lo.reshape(-1)[0]), {})
             if lo.size == 1 and lo.max() == hi.max()
-            else self.forms.leaf(lo, hi, ("constant", name))
+            else self.forms.leaf(lo, hi)
         )
         return Tensor(shape=values.shape, dtype=str(values.dtype), lo=lo, hi=hi, q=q, form=form, const=values)
 
     def rounded(
-        self, node: str, made: Tensor, partial: Array, terms: int, slack: float, window: tuple[Array, Array] | None
+        self,
+        node: str,
+        made: Tensor,
+        partial: Array,
+        terms: int,
+        slack: float,
+        window: tuple[Array, Array] | None,
+        *,
+        products: bool = False,
     ) -> Tensor:
         """The result of one operation: exact, exact within a window, or off by its slack.
 
-        `partial` bounds every partial sum, `terms` counts what is added up, `slack` is what the operands bring along, and
-        `window` where the result would be exact for operands that are not.
+        `partial` bounds every partial sum, `terms` counts what is added up, `slack` is what the operands bring along,
+        `window` is where the result would be exact for operands that are not, and `products` says that what is added up may
+        have rounded before.
         """
-        m = FORMATS[made.dtype][0]
+        m, _, largest = FORMATS[made.dtype]
+        if float(partial.max(initial=0)) + slack >= 2.0**largest:
+            raise NotProven(*(made.where or (node, f"sums may reach the largest {made.dtype}")))
         limit = power(m + made.q)
         unbroken = bool((partial + slack <= limit).all())  # operands that are off may reach further
         first, last = window or (np.asarray(-np.inf), np.asarray(np.inf))
         if unbroken and slack == 0:
             return made
-        size = float(partial.max(initial=0))
-        one = half_ulp(made.magnitude + slack if terms <= 2 else 2 * size, m) if not unbroken else 0.0
-        more = one * max(terms - 1, 1)
+        size, few = float(partial.max(initial=0)), terms <= 2 and not products
+        one = half_ulp(made.magnitude + slack if few else 2 * size, m) if not unbroken else 0.0
+        more = one * max(2 * terms - 1 if products else terms - 1, 1)
         where = made.where
         if not unbroken:
             bits = int(np.ceil(np.log2(np.max(partial / power(made.q)))))
             sum_of = f"{terms} numbers add up to {size:.6g} in steps of 2^{int(made.q.min())}"
             where = where or (node, f"{sum_of}: {bits} bits, and {made.dtype} has {m}")
-            if terms > 2:
+            if not few:
                 first, last = np.asarray(np.inf), np.asarray(-np.inf)
         first, last = np.maximum(first, -limit), np.minimum(last, limit)
         return replace(made, slack=(slack + more) * (1 + 2.0**-40), first=first, last=last, where=where)

@@ -121,12 +121,14 @@ def _proven(proto: onnx.ModelProto, about: dict[str, Any], work: int) -> float:
     if about.get("quantized") or (about.get("inputs") == "floats" and dtype != "uint8"):
         return compares(graph, about, dtype)
     low, high, step = _grid(about)
-    ctx = Context(Lemmas(work), low, high, step)
-    tensors: dict[str, Tensor] = {name: ctx.constant(name, numpy_helper.to_array(t)) for name, t in stored.items()}
+    ctx = Context(Lemmas(work), low, high, step, frames=bool(about.get("frames")))
+    tensors: dict[str, Tensor] = {name: ctx.constant(numpy_helper.to_array(t)) for name, t in stored.items()}
     tensors[inputs[0].name] = replace(_data(ctx, kind, about, dtype), name=inputs[0].name)
     for proto_node in graph.node:
         node = _node(proto_node, tensors)
         out = proto_node.output[0]
+        if out in tensors:
+            raise NotProven(node.name, f"{out} is written twice")
         tensors[out] = replace(OPERATORS[node.op](ctx, node), name=out)
     return _conclusion(ctx, tensors[graph.output[0].name], about)
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from exporter.check.forms import AffineForm
-from exporter.check.numbers import Array, snapped
+from exporter.check.numbers import ANY, Array, snapped
 from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor
 
 TYPES = {
@@ -141,7 +141,7 @@ def reshape(ctx: Context, node: str, t: Tensor, dims: Array | None) -> Tensor:
         raise NotProven(node, "the shapes do not fit every batch")
     shape = tuple(new)
     if t.const is not None:
-        return ctx.constant(node, t.const.reshape(shape))
+        return ctx.constant(t.const.reshape(shape))
     mixed = _merged(ctx, node, old, shape)
     one, out = (tuple(n // BATCH if n % BATCH == 0 and n else n for n in dims) for dims in (old, shape))
 
@@ -208,7 +208,9 @@ def cut(ctx: Context, node: str, t: Tensor, parameters: list[Array | None]) -> T
     if starts is None or ends is None:
         raise NotProven(node, "a Slice without ends")
     if t.shape is None:
-        key = ("slice", *(p.tobytes() for p in parameters if p is not None))
+        if axes is None or any(axis % 4 < 2 for axis in axes if axis or not ctx.frames):
+            raise NotProven(node, "images of a batch or channels are picked")
+        key = ("slice", *(None if p is None else tuple(p.tolist()) for p in parameters))
         return seen(ctx, node, t, None, key, lambda v, _: v)
     order = np.arange(len(starts)) if axes is None else axes
     for axis, start, end, step in zip(
@@ -234,13 +236,13 @@ def expand(ctx: Context, node: str, t: Tensor, dims: Array | None) -> Tensor:
         raise NotProven(node, "an image is expanded")
     shape = np.broadcast_shapes(t.shape, tuple(int(n) for n in dims))
     if t.const is not None:
-        return ctx.constant(node, np.ascontiguousarray(np.broadcast_to(t.const, shape)))
+        return ctx.constant(np.ascontiguousarray(np.broadcast_to(t.const, shape)))
     return replace(t, shape=shape, cells=None)
 
 
 def concat(ctx: Context, node: str, parts: list[Tensor], axis: int) -> Tensor:
     if any(p.guard for p in parts):
-        if all(p.guard and p.shape is None and p.guard.scale == 1 and p.guard.shift == 0 for p in parts):
+        if all(p.shape is None and _untouched(p) for p in parts) and axis % 4 >= 2:
             return parts[0]  # an image with its border
         raise NotProven(node, "data is used before it is rounded and clamped")
     where = next((p.where for p in parts if p.where), None)
@@ -258,7 +260,7 @@ def concat(ctx: Context, node: str, parts: list[Tensor], axis: int) -> Tensor:
             raise NotProven(node, "the shapes do not fit")
         shape = (*others[0][:axis], sum(sizes), *others[0][axis:])
         if all(p.const is not None for p in parts):
-            return ctx.constant(node, np.concatenate([p.const for p in parts if p.const is not None], axis))
+            return ctx.constant(np.concatenate([p.const for p in parts if p.const is not None], axis))
         made = ctx.tensor(
             node,
             shape,
@@ -279,6 +281,13 @@ def concat(ctx: Context, node: str, parts: list[Tensor], axis: int) -> Tensor:
     return replace(made, slack=slack, first=first, last=last)
 
 
+def _untouched(t: Tensor) -> bool:
+    """Whether a tensor holds data as it came in."""
+    return (
+        t.guard is not None and bool((t.q == ANY).all()) and t.guard.scale == 1 and t.guard.shift == t.guard.moved == 0
+    )
+
+
 def _joined(parts: list[Array], sizes: list[int], axis: int) -> Array:
     """Bounds one after the other along an axis."""
     shape = list(np.broadcast_shapes(*(p.take([0], axis).shape for p in parts)))
@@ -293,7 +302,7 @@ def pad(ctx: Context, node: str, t: Tensor, pads: Array | None, value: float | N
     if t.shape is not None or value not in (None, 0.0) or mode not in (b"constant", "constant"):
         raise NotProven(node, "this Pad is not understood")
     if t.guard:
-        if t.guard.scale == 1 and t.guard.shift == 0:
+        if _untouched(t):
             return t  # a zero is data like any other
         raise NotProven(node, "data is used before it is rounded and clamped")
     made = ctx.tensor(node, None, t.dtype, (np.minimum(t.lo, 0.0), np.maximum(t.hi, 0.0), t.q), where=t.where)

@@ -24,7 +24,6 @@ from exporter.ir.trace import (
     constant,
     differences,
     largest_of,
-    relu,
     stack,
     total,
     trim,
