@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from exporter.check.forms import AffineForm
-from exporter.check.numbers import ANY, Array, snapped
+from exporter.check.numbers import ANY, Array, compressed, snapped
 from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor
 
 TYPES = {
@@ -149,7 +149,7 @@ def reshape(ctx: Context, node: str, t: Tensor, dims: Array | None) -> Tensor:
         if v.size == 1 or prod(one) > LARGEST:
             return fold(v).reshape((1,) * len(shape))
         new = np.broadcast_to(v, one).reshape(out)
-        return new if mixed is None else fold(new, axis=mixed, keepdims=True)
+        return compressed(new if mixed is None else fold(new, axis=mixed, keepdims=True))[0]
 
     made = seen(ctx, node, t, shape, ("reshape", shape), move)
     kept = [a for a in range(min(len(old), len(shape))) if t.cells and a == t.cells[0]]
