@@ -33,6 +33,7 @@ from exporter.problem.task import Task
 
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
+SAMPLED = "failure"  # the option of constructions that compare samples
 Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
 
 
@@ -251,7 +252,7 @@ def _first(
                     spec=spec, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
                     ties=ties,
                 )  # fmt: skip
-                if failure.bound or _proven(model):
+                if SAMPLED in construction.takes or _proven(model):
                     return model
     return None
 

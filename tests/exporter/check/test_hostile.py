@@ -19,7 +19,7 @@ from exporter.problem.spec import Spec
 from tests.exporter.check.rational import RATIONAL, exact
 from tests.exporter.check.test_check import answers, described
 
-ABOUT = {
+ABOUT: dict[str, Any] = {
     "producer": "onnx-median", "domain": [0.0, 1.0], "bits": 8, "profile": "fused", "dtype": "float32", "inputs": "grid",
     "grid_error": 0.0, "off_grid_error": 0.5, "outputs": [{"weights": [1.0]}],
 }  # fmt: skip
@@ -41,11 +41,12 @@ def file(nodes: list[Any], d: int = 1, out: int = 1, **more: Any) -> onnx.ModelP
         helper.make_node(op, [name(i) for i in inputs], [out], name=attributes.pop("called", out), **attributes)
         for op, inputs, out, attributes in ((n[0], n[1], n[2], dict(n[3]) if len(n) > 3 else {}) for n in nodes)
     ]
-    ends = [[helper.make_tensor_value_info(end, TensorProto.FLOAT, ["n", n])] for end, n in (("x", d), ("y", out))]
-    graph = helper.make_graph(made, "hostile", *ends, list(stored.values()))
+    x, y = (helper.make_tensor_value_info(end, TensorProto.FLOAT, ["n", n]) for end, n in (("x", d), ("y", out)))
+    graph = helper.make_graph(made, "hostile", [x], [y], list(stored.values()))
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     about = ABOUT | more
-    about["step"] = Grid(*about["domain"], about["bits"]).step
+    lo, hi = about["domain"]
+    about["step"] = Grid(lo, hi, about["bits"]).step
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in about.items()}
     helper.set_model_props(proto, texts)
     return proto
@@ -73,7 +74,7 @@ def test_partial_sums_that_overflow() -> None:
 
 
 def test_products_with_weights_that_are_no_powers_of_two_round_as_well() -> None:
-    weights = np.float32([[0.3], [0.7]])
+    weights = np.array([[0.3], [0.7]], np.float32)
     proto = file([("Gemm", ["x", weights], "y")], d=2, bits=16, grid_error=1.0)
     bound = check(proto).bound
     assert bound
@@ -88,8 +89,8 @@ def test_two_stored_tensors_behind_nodes_of_one_name() -> None:
     dims = np.array([1, 2])
     proto = file(
         [
-            ("Reshape", [np.float32([BIG, BIG + 1]), dims], "a", {"called": "same"}),
-            ("Reshape", [np.float32([0.0, 1.0]), dims], "b", {"called": "same"}),
+            ("Reshape", [np.array([BIG, BIG + 1]), dims], "a", {"called": "same"}),
+            ("Reshape", [np.array([0.0, 1.0]), dims], "b", {"called": "same"}),
             ("Sub", ["a", "b"], "difference"),
             ("Add", ["x", "difference"], "y"),
         ],
@@ -116,7 +117,7 @@ def test_data_that_underflows_before_it_is_rounded() -> None:
         [*nodes, ("Mul", ["c", 2.0**45], "e"), *guard("e", "r", 2.0**16), ("Mul", ["r", 1.0], "y")], inputs="any"
     )
     assert not check(proto).proven
-    x = np.float32([[2.0**-8]])
+    x = np.array([[2.0**-8]], np.float32)
     assert answers(proto, x) != x
 
 
@@ -128,7 +129,7 @@ def before(proto: onnx.ModelProto, at: int, i: int, nodes: list[tuple[str, float
     """The file with operations between input i of a node and what it reads."""
     name = proto.graph.node[at].input[i]
     for n, (op, number) in enumerate(nodes):
-        proto.graph.initializer.append(numpy_helper.from_array(np.float32(number), f"number{n}"))
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), f"number{n}"))
         proto.graph.node.insert(at + n, helper.make_node(op, [name, f"number{n}"], [f"new{n}"], name=f"new{n}"))
         name = f"new{n}"
     proto.graph.node[at + len(nodes)].input[i] = name
