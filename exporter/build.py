@@ -227,7 +227,8 @@ def _first(
 ) -> Built | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others.
 
-    The search ends where nothing of the dtype and ties of `like` can follow.
+    The contract proposes, and the first proposal that the checker proves is taken. Where it proves none, the first one is
+    taken unless there is a choice already: the manifest and `verify` say that it is not proven. The search ends where nothing of the dtype and ties of `like` can follow.
     """
     construction = lookup(spec.construction)
     tried = _preferences(spec, _float_types(spec), profile)
@@ -235,6 +236,7 @@ def _first(
     if like:
         tried = tried[: 1 + max((i for i, (dtype, _) in enumerate(tried) if dtype == like.dtype), default=-1)]
         ways = ways[:1] if like.ties == "exact" else ways
+    proposed: Built | None = None
     for offsets in ways:
         for dtype, form in tried:
             if spec.grid.bits > MANTISSA[dtype] or spec.grid.misfit(dtype):
@@ -254,7 +256,8 @@ def _first(
                 )  # fmt: skip
                 if SAMPLED in construction.takes or _proven(model):
                     return model
-    return None
+                proposed = proposed or model
+    return None if like else proposed
 
 
 def _proven(model: Built) -> bool:
@@ -324,10 +327,10 @@ def _refusal(spec: Spec) -> str:
         need = f"which takes {ceil(step.bits)} bits to be exact, and {asked} has {MANTISSA[asked]}"
     in_float64 = asked == "float32" and _settle(replace(spec, dtype="float64")) is not None
     other = f", or use {spelled('dtype', 'float64')}" * in_float64
-    what = f"{construction.name} at d = {spec.task.d} on data of {grid.bits} bits{profile}"
-    if step.exact_in(asked):
-        return f"{what} is not proven to be exact in {asked}; {remedy}{other}"
-    return f"{what} would be silently wrong in {asked}: {step.where}, {need}; {remedy}{other}"
+    return (
+        f"{construction.name} at d = {spec.task.d} on data of {grid.bits} bits{profile} would be silently wrong in {asked}: "
+        f"{step.where}, {need}; {remedy}{other}"
+    )
 
 
 def output_error(task: Task, grid: Grid, dtype: DType) -> float:

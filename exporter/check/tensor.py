@@ -177,8 +177,10 @@ class Context:
         if unbroken and slack == 0:
             return made
         size, few = float(partial.max(initial=0)), terms <= 2 and not products
-        one = half_ulp(made.magnitude + slack if few else 2 * size, m) if not unbroken else 0.0
-        more = one * max(2 * terms - 1 if products else terms - 1, 1)
+        more = 0.0
+        if not unbroken:
+            each = terms * half_ulp(size, m) if products else 0.0
+            more = each + half_ulp(made.magnitude + slack + each if terms <= 2 else 2 * size, m) * max(terms - 1, 1)
         where = made.where
         if not unbroken:
             bits = int(np.ceil(np.log2(np.max(partial / power(made.q)))))
