@@ -228,7 +228,8 @@ def _first(
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others.
 
     The contract proposes, and the first proposal that the checker proves is taken. Where it proves none, the first one is
-    taken unless there is a choice already: the manifest and `verify` say that it is not proven. The search ends where nothing of the dtype and ties of `like` can follow.
+    taken unless there is a choice already, and the manifest and `verify` say that it is not proven. The search ends where
+    nothing of the dtype and ties of `like` can follow.
     """
     construction = lookup(spec.construction)
     tried = _preferences(spec, _float_types(spec), profile)
