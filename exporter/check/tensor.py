@@ -9,7 +9,7 @@ window [first, last]; beyond an end of the window both lie beyond it. Everywhere
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,7 @@ class Context:
     low: float
     high: float
     step: int  # its exponent
+    _: KW_ONLY
     frames: bool = False  # whether the pixels of a place lie on the first axis of images
     moved: float = 0.0
     settled: bool = False  # whether data has been rounded and clamped
