@@ -255,6 +255,8 @@ def _first(
                     spec=spec, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
                     ties=ties,
                 )  # fmt: skip
+                if proposed and proposed.dtype != dtype:
+                    break  # a wider type is slower, and what was proposed is not known to be wrong
                 if SAMPLED in construction.takes or _proven(model):
                     return model
                 proposed = proposed or model

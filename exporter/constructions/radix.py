@@ -27,11 +27,10 @@ from typing import Literal
 import numpy as np
 
 from exporter.ir.linear import Array, Scalar
-from exporter.ir.primitives import column, like
+from exporter.ir.primitives import column
 from exporter.ir.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim, variant
 
 Form = Literal["pair", "saturating", "bounded"]
-FULL = 1 << 23  # steps from 0 to 1 of which a float32 holds the sum of two
 SMALL = 64  # below this many values a stage of the tree is one small matrix
 LAST = "last digit"
 
@@ -234,31 +233,25 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
     if not both:
         return lower.reshape(1)
     fewer = _fewer(below, k + 1, form)
-    excess, passed = fewer.take([bins]).reshape(), fewer
-    ramp, side = ramps[-1], sides[-1] / u
-    if form == "bounded" or digits.cells < FULL:
-        # 1 - (x - t) beyond the last threshold t, 0 before it; ramp + side <= 1: the entry is beyond it or before it
-        beyond = assume(side - ramp, 0.0, 1.0) if form == "pair" else relu(1 - assume(ramp + side, 0.0, 1.0))
+    if form == "pair":
+        # 1 - (x - t) beyond the last threshold t, 0 before it
+        beyond = assume(sides[-1] / u - ramps[-1], 0.0, 1.0)
     else:
-        # 1 - x beyond it: the entry is max(e + passed u, 1 - largest), which intervals show to be at most 1
-        room = side - ramp if form == "pair" else 1 - ramp - side
-        beyond = relu((room if e is None else room - like(e, w)) - (bins + 1) * u)
-        passed = fewer.take(slice(0, bins))
-        excess = excess - _climb(e, passed, u)
+        # ramp + side/u <= 1: the entry is beyond the threshold or before it, never both
+        beyond = relu(1 - assume(ramps[-1] + sides[-1] / u, 0.0, 1.0))
     largest = max_tree(beyond, digits.block)
-    gap = relu(excess - largest)
+    gap = relu(fewer.take([bins]).reshape() - largest)
     names.span(LAST, w, beyond)
     names.span("maximum", beyond, largest)
     names.add(gap.level, "gap")
-    return column([lower, _climb(e, passed, u, gap)])
+    return column([lower, _climb(e, fewer, u, gap)])
 
 
 def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
     """The last digit with its thresholds as one matrix: more neurons, and the fewest operations.
 
-    For rank k + 1, [x >= t] - x at the last threshold t is 1 - x beyond the threshold and -x before it, so its maximum is
-    1 - x of the smallest entry beyond, where there is one. That entry is the answer if it is larger than the value found in
-    the last bins: e + relu(a - e), which intervals show to be at most 1.
+    For rank k + 1, v = x - t + u is read at the last threshold t: [x >= t] - v is 1 - v >= t - u beyond the threshold and
+    -v <= t - u before it, so its maximum is 1 - v of the smallest entry beyond, where there is one, and never negative.
     A digit of a single bin has one threshold t for both ranks: on the grid nothing lies between e and t. Rank k is e, or t
     where fewer than k entries are below t: the largest value of all, which no digit reaches.
     """
@@ -279,13 +272,12 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
     last = np.eye(1, count, count - 1)  # of several rows a product reads one faster than a slice copies it
     side = sides / u if count == 1 else sides.along(0, last / step)
     reached = side if digits.form == "pair" else 1 - side
-    beyond = reached.reshape(d) - x
-    largest = max_tree(relu(beyond), digits.block)
-    largest = variant(largest, lambda _: relu(max_tree(beyond, digits.block)))
-    # up to rank k; up to rank k + 1 in the last bins; how far the entry beyond them is from there
+    beyond = reached - v if count == 1 else reached + v.along(0, -last)
+    largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
+    # up to rank k; up to rank k + 1 in the last bins; beyond them
     steps = np.zeros((3, bins + count))
-    steps[0, :bins], steps[1, bins:-1], steps[2, bins:-1], steps[2, -1] = step, step, -step, 1
-    ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, -1])), -1.0, 1.0)
+    steps[0, :bins], steps[1, bins:-1], steps[2, -1] = step, step, 1
+    ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
     climbed = relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2)))
     names.span("maximum", beyond, largest)
     names.add(climbed.level, "gap")

@@ -34,9 +34,6 @@ def exact() -> Iterator[Spec]:
         yield Spec(median(d), "depth3", profile="structured", bits=bits)
     for d, bits in product((3, 9, 10, 25, 64), (8, 16)):
         yield Spec(median(d), "depth3", profile="fused", bits=bits)
-    for d, profile, bits in product((2, 10, 64, 2048), TREES, (23, 24)):
-        yield Spec(median(d), "radix", profile=profile, bits=bits)
-        yield Spec(median(d), "radix", profile=profile, bits=bits, inputs="grid")
     for d in (9, 64, 255):
         yield Spec(median(d), "depth3", profile="fused", bits=24)
     yield Spec(median(2048, "lower"), "radix", radix=16, optimize_for="width")
