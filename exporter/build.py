@@ -13,7 +13,6 @@ import onnx
 
 from exporter.analysis.accounting import Accounting, accounting
 from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
-from exporter.check import check
 from exporter.constructions import CONSTRUCTIONS, Form, lookup, refuse_unread
 from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.description import written
@@ -33,7 +32,6 @@ from exporter.problem.task import Task
 
 DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
 DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
-SAMPLED = "failure"  # the option of constructions that compare samples
 Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
 
 
@@ -227,9 +225,7 @@ def _first(
 ) -> Built | None:
     """The first dtype and form that are exact in the given profile; right on ties in any of them before the others.
 
-    The contract proposes, and the first proposal that the checker proves is taken. Where it proves none, the first one is
-    taken unless there is a choice already, and the manifest and `verify` say that it is not proven. The search ends where
-    nothing of the dtype and ties of `like` can follow.
+    The search ends where nothing of the dtype and ties of `like` can follow.
     """
     construction = lookup(spec.construction)
     tried = _preferences(spec, _float_types(spec), profile)
@@ -237,7 +233,6 @@ def _first(
     if like:
         tried = tried[: 1 + max((i for i, (dtype, _) in enumerate(tried) if dtype == like.dtype), default=-1)]
         ways = ways[:1] if like.ties == "exact" else ways
-    proposed: Built | None = None
     for offsets in ways:
         for dtype, form in tried:
             if spec.grid.bits > MANTISSA[dtype] or spec.grid.misfit(dtype):
@@ -251,25 +246,11 @@ def _first(
                 continue
             if step.exact_in(dtype):
                 ties: Ties = "exact" if offsets else "capacity"
-                model = Built(
+                return Built(
                     spec=spec, network=net, failure=failure, dtype=dtype, profile=profile, step=step,
                     ties=ties,
                 )  # fmt: skip
-                if proposed and proposed.dtype != dtype:
-                    break  # a wider type is slower, and what was proposed is not known to be wrong
-                if SAMPLED in construction.takes or _proven(model):
-                    return model
-                proposed = proposed or model
-    return None if like else proposed
-
-
-def _proven(model: Built) -> bool:
-    """Whether the checker proves the file that is written.
-
-    It is not asked where a construction samples: the bounds of such a formula follow from what it computes, which the
-    checker does not look at.
-    """
-    return check(to_onnx(model, model.description(counted=False))).proven
+    return None
 
 
 def _float_types(spec: Spec) -> tuple[DType, ...]:
