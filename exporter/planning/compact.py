@@ -42,7 +42,7 @@ def depth_of(shape: Shape) -> int:
     return 7 + 4 * (len(shape) - 1) + sum(3 * sets - 1 for sets in shape if sets)
 
 
-# the narrowest of their depths; tests/benchmarks/bench_shapes.py has the others
+# the narrowest shape of each depth
 SHAPES: dict[int, Shape] = {
     depth_of(shape): shape for shape in ((0,), (1,), (2,), (1, 0), (1, 1), (2, 0), (1, 2))
 }  # fmt: skip

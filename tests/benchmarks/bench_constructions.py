@@ -1,8 +1,8 @@
 """How fast each construction is, as ratios in one run: against ONNX TopK + mean and every peer that a user would name.
 
-    python tests/benchmarks/bench_constructions.py [--d 2048] [--batch 1 16 64] [--rounds 15] [--construction NAME ...]
+    python tests/benchmarks/bench_constructions.py [--d 2048 ...] [--batch 1 16 64] [--rounds 15] [--construction NAME ...]
     python tests/benchmarks/bench_constructions.py --profile compact --batch 64       where the time of one file goes
-    python tests/benchmarks/bench_constructions.py --growth --batch 64                time and size over d = 512 ... 4096
+    python tests/benchmarks/bench_constructions.py --growth --batch 64                sizes and times over d = 512 ... 4096
 
 One onnxruntime thread, and the time that the processor gave it. Inputs rotate (on one repeated vector, selection algorithms
 learn its branches), contenders take turns within every round, and the median of the rounds counts. Below 1 a construction is
@@ -18,6 +18,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,8 +41,12 @@ FILES: tuple[tuple[str, OptimizeFor, int | None], ...] = (  # profile, optimize_
     ("dense", "throughput", None), ("fused", "throughput", None), ("fused", "latency", None), ("fused", "latency", 1),
     ("minmax", "throughput", None),
 )  # fmt: skip
+STRUCTURED: tuple[tuple[str, OptimizeFor, int | None], ...] = (
+    ("structured", "throughput", None),
+    ("structured", "latency", None),
+)
 ONE = " --batch 1"
-LENGTHS = (512, 1024, 2048, 4096)  # for growth
+LENGTHS = [512, 1024, 2048, 4096]  # for growth
 SIZE: dict[str, int] = {}  # neurons of the contenders
 
 
@@ -97,7 +102,7 @@ def where_time_goes(name: str, d: int, batch: int, optimize_for: OptimizeFor) ->
 
 
 def contenders(
-    d: int, names: list[str], files: Sequence[tuple[str, OptimizeFor, int | None]] = FILES
+    d: int, names: list[str], files: Sequence[tuple[str, OptimizeFor, int | None]]
 ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     found: dict[str, Callable[[np.ndarray], np.ndarray]] = {"TopK + mean": session(topk_mean(d)), **peers()}
     for name in names:
@@ -152,45 +157,53 @@ def compare(d: int, batch: int, runs: dict[str, Callable[[np.ndarray], np.ndarra
         print(f"{'':4}{name:48} {1e6 * t / batch:12.1f} {against} {each}", flush=True)
 
 
-def growth(names: list[str], batch: int, rounds: int) -> None:
-    """Exponents of the size and of the time of one vector over d, fitted on a log-log scale, and the time over the size."""
-    print(f"batch {batch}\n{'':4}{'':12} {'size':>8} {'time':>8}   ns/neuron at d = {', '.join(map(str, LENGTHS))}")
+def growth(names: list[str], lengths: list[int], batch: int, rounds: int) -> None:
+    """Exponents of size, bytes, export time and time of one vector over d, fitted on a log-log scale, and time over size."""
+    heads = " ".join(f"{word:>8}" for word in ("size", "bytes", "export", "time"))
+    print(f"batch {batch}\n{'':4}{'':12} {heads}   ns/neuron at d = {', '.join(map(str, lengths))}")
     for name in names:
         optimize_for: OptimizeFor = "latency" if batch == 1 else "throughput"
-        models = [build(Spec(tasks.median(d), name, profile="fused", optimize_for=optimize_for)) for d in LENGTHS]
-        runs = [session(to_onnx(model)) for model in models]
-        inputs = [grid_inputs(d, batch)[:4] for d in LENGTHS]
+        counts, runs = [], []
+        for d in lengths:
+            start = time.perf_counter()
+            model = build(Spec(tasks.median(d), name, profile="fused", optimize_for=optimize_for))
+            proto = to_onnx(model)
+            counts.append((model.accounting.size, proto.ByteSize(), time.perf_counter() - start))
+            runs.append(session(proto))
+        inputs = [grid_inputs(d, batch)[:4] for d in lengths]
         turns = [[seconds(run, x, 0.02) for run, x in zip(runs, inputs, strict=True)] for _ in range(rounds)]
-        size = np.array([model.accounting.size for model in models])
         spent = np.median(turns, axis=0) / batch
-        fitted = (np.polyfit(np.log(LENGTHS), np.log(y), 1)[0] for y in (size, spent))
-        each = "  ".join(f"{ns:.2f}" for ns in 1e9 * spent / size)
+        sizes, *others = np.array(counts).T
+        fitted = (np.polyfit(np.log(lengths), np.log(y), 1)[0] for y in (sizes, *others, spent))
+        each = "  ".join(f"{ns:.2f}" for ns in 1e9 * spent / sizes)
         print(f"{'':4}{name:12} {' '.join(f'{e:8.2f}' for e in fitted)}   {each}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--d", type=int, default=2048)
+    parser.add_argument("--d", type=int, nargs="+", help="[2048; for --growth 512 1024 2048 4096]")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
     medians = [c.name for c in CONSTRUCTIONS.values() if c.op == "median"]
     parser.add_argument("--construction", nargs="+", default=medians, choices=medians)
     parser.add_argument("--profile", metavar="NAME", choices=medians, help="profile one fused file by operator instead")
     parser.add_argument("--growth", action="store_true", help="how time and size grow with d instead")
+    parser.add_argument("--structured", action="store_true", help="structured files too")
     args = parser.parse_args()
     if args.growth:
         for batch in args.batch:
-            growth(args.construction, batch, args.rounds)
+            growth(args.construction, args.d or LENGTHS, batch, args.rounds)
         return
-    if args.profile:
+    for d in args.d or [2048]:
+        if args.profile:
+            for batch in args.batch:
+                where_time_goes(args.profile, d, batch, "latency" if batch == 1 else "throughput")
+            continue
+        runs = contenders(d, args.construction, (*FILES, *STRUCTURED * args.structured))
         for batch in args.batch:
-            where_time_goes(args.profile, args.d, batch, "latency" if batch == 1 else "throughput")
-        return
-    runs = contenders(args.d, args.construction)
-    for batch in args.batch:
-        print(f"d = {args.d}, batch {batch}")
-        print(f"{'':4}{'':48} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9} {'ns/neuron':>12}")
-        compare(args.d, batch, runs, args.rounds)
+            print(f"d = {d}, batch {batch}")
+            print(f"{'':4}{'':48} {'us/vector':>12} {'x TopK':>9} {'x numpy':>9} {'ns/neuron':>12}")
+            compare(d, batch, runs, args.rounds)
 
 
 if __name__ == "__main__":

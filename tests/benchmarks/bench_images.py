@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import cv2
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper
 from scipy import ndimage
 from tqdm import tqdm
 
+from exporter.formats.session import open_session
 from exporter.frontends.images.running import windows
 from exporter.ir.graph import Graph
 from exporter.library import export_model
@@ -84,11 +84,8 @@ def topk(k: int, last: bool) -> onnx.ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def session(source: bytes | str) -> Callable[[Array], Array]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    run = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+def session(source: Path | onnx.ModelProto) -> Callable[[Array], Array]:
+    run = open_session(source)
     return lambda x: run.run(None, {"x": x})[0]
 
 
@@ -123,9 +120,9 @@ def timed(k: int, x: Array, rounds: int, folder: Path) -> bool:
     """One window: the table, and whether the limits are kept."""
     calls: dict[str, Callable[[Array], Array]] = {}
     for profile in IMAGE_PROFILES:
-        calls[f"ours, {profile}"] = session(str(export_model(window=(k, k), profile=profile, out=folder)))
-    calls["TopK, last axis"] = session(topk(k, last=True).SerializeToString())
-    calls["TopK, channel axis"] = session(topk(k, last=False).SerializeToString())
+        calls[f"ours, {profile}"] = session(export_model(window=(k, k), profile=profile, out=folder))
+    calls["TopK, last axis"] = session(topk(k, last=True))
+    calls["TopK, channel axis"] = session(topk(k, last=False))
     calls |= others(k)
     truth = ndimage.median_filter(x[0, 0], size=k, mode="nearest")
     best: dict[str, float] = {}
@@ -157,7 +154,7 @@ def exact(folder: Path) -> bool:
     wrong, rng = 0, np.random.default_rng(0)
     for k in (3, 5, 7):
         for profile in IMAGE_PROFILES:
-            run = session(str(export_model(window=(k, k), profile=profile, dtype="uint8", out=folder)))
+            run = session(export_model(window=(k, k), profile=profile, dtype="uint8", out=folder))
             for w, h in ((1, 1), (7, 1), (640, 480), (1920, 1080)):
                 x = rng.integers(0, 256, (h, w, 3), dtype=np.uint8)
                 y = np.moveaxis(run(np.moveaxis(x, -1, 0)[None])[0], 0, -1)

@@ -9,27 +9,11 @@ within 2 GB.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-MEASURED = """
-import resource, sys, time
-sys.path.insert(0, {root!r})
-start = time.perf_counter()
-{work}
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-print("measured", time.perf_counter() - start, peak, *more)
-"""
-
-EXPORT = """
-from exporter.cli.parser import main
-assert main(["--d", "{d}", "--out", {out!r}]) == 0
-more = []
-"""
+from measuring import measured, peer
 
 WEIGHTS = """
 from exporter.problem import task
@@ -38,10 +22,8 @@ from exporter.problem.spec import Spec
 from exporter.ir.network import weights
 net, _ = trace(Spec(task.median({d}), "depth3"))
 layers = weights(net)
-more = [sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nnz for layer in layers)]
+print(sum(layer.matrix.shape[0] for layer in layers[:-1]), sum(layer.matrix.nnz for layer in layers))
 """
-
-
 RUN = """
 import numpy as np, onnxruntime as ort
 from exporter.problem import task
@@ -51,18 +33,7 @@ proto = to_onnx(build(Spec(task.median({d}), "depth3", profile="fused")))
 run = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 x = (np.random.default_rng(0).integers(0, 2**24, (64, {d})) / 2**24).astype(np.float32)
 assert np.array_equal(run.run(None, {{"x": x}})[0][:, 0], np.median(x, axis=1))
-more = []
 """
-
-
-def measure(work: str) -> list[float]:
-    """(seconds, peak GB, what the work adds) of a piece of work in a new process."""
-    code = MEASURED.format(root=str(ROOT), work=work)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    (line,) = [row for row in done.stdout.splitlines() if row.startswith("measured ")]
-    return [float(v) for v in line.split()[1:]]
 
 
 def main() -> int:
@@ -77,18 +48,19 @@ def main() -> int:
         print(f"  {what:40} {value:8.2f} {unit:3} (limit {limit:g}){'' if value <= limit else '  EXCEEDED'}")
 
     with tempfile.TemporaryDirectory() as out:
-        seconds, peak = measure(EXPORT.format(d=args.d, out=out))
+        export = measured([sys.executable, "-m", "exporter", "--d", str(args.d), "--out", out])
         print(f"export at d = {args.d}")
-        report("time", seconds, 60, "s")
-        report("peak memory", peak, 2, "GB")
+        report("time", export.seconds, 60, "s")
+        report("peak memory", export.memory, 2, "GB")
         for path in sorted(Path(out).glob("*.onnx")):
             report(path.name, path.stat().st_size / 1e6, 5, "MB")
-    seconds, peak, neurons, nnz = measure(WEIGHTS.format(d=args.d))
-    print(f"weight list of depth3 at d = {args.d}: {neurons:.0f} neurons, {nnz:.0f} weights, {seconds:.1f} s")
-    report("peak memory", peak, 6, "GB")
-    seconds, peak = measure(RUN.format(d=args.d))
-    print(f"depth3 fused, a batch of 64 at d = {args.d}, built and run in {seconds:.1f} s")
-    report("peak memory", peak, 2, "GB")
+    listed = peer(WEIGHTS.format(d=args.d))
+    neurons, nnz = listed.printed.split()[-2:]
+    print(f"weight list of depth3 at d = {args.d}: {neurons} neurons, {nnz} weights, {listed.seconds:.1f} s")
+    report("peak memory", listed.memory, 6, "GB")
+    run = peer(RUN.format(d=args.d))
+    print(f"depth3 fused, a batch of 64 at d = {args.d}, built and run in {run.seconds:.1f} s")
+    report("peak memory", run.memory, 2, "GB")
     return 0 if kept else 1
 
 

@@ -24,20 +24,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import helper
 from tqdm import tqdm
 
+from exporter.formats.session import open_session
 from exporter.frontends.rewriting.report import Rewritten
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import model
-
-
-def session(proto: onnx.ModelProto) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def timed(protos: list[onnx.ModelProto], rounds: int, batch: int, inputs: int = 64) -> list[float]:
@@ -53,7 +46,7 @@ def timed(protos: list[onnx.ModelProto], rounds: int, batch: int, inputs: int = 
         return drawn
 
     feeds = [feed() for _ in range(min(rounds, inputs))]
-    sessions = [session(proto) for proto in protos]
+    sessions = [open_session(proto) for proto in protos]
     times: list[list[float]] = [[] for _ in sessions]
     for i in range(rounds):
         for each, its in zip(sessions, times, strict=True):
