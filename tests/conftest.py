@@ -6,6 +6,7 @@ tier, `pytest -m ""` both.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ SLOW = Path(__file__).parent / "slow"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the programs that tests start would ignore it
     config.addinivalue_line("markers", "slow: takes long, and is run by `make slow` instead of `make test`")
 
 
