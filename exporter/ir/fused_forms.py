@@ -1,9 +1,10 @@
-"""The formulas of fused files: those that cost least in memory and bits, and what Clip stands for.
+"""The formulas of fused files, which need the least memory and the fewest bits.
 
-`trimmed` finds the pairs relu(v) - relu(v - h) that Clip(v, 0, h) stands for; `all_pairs` and `picked` are such formulas.
+A fused file writes Clip(v, 0, h) for a pair relu(v) - relu(v - h). `trimmed` finds these pairs. `all_pairs` and `picked`
+return formulas made of them.
 
-Clip saves bits as well. Rounding never turns the order of two numbers around, and 0 and h are numbers of every type: a v
-outside [0, h] may round, for it stays outside, and only what lies inside must be exact (exporter.analysis.contract).
+Clip also saves bits. Rounding keeps the order of numbers, and every type holds 0 and h. So a v outside [0, h] stays outside
+when it is rounded, and only values inside [0, h] must be exact (exporter.analysis.contract).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from exporter.ir.trace import (
 
 
 def all_pairs(x: Node, delta: Scalar, cells: int, unique: bool = True) -> Node:
-    """The ranks 1..m of all entries, equal ones by position, each pair compared once: no list of pairs, no large matrix.
+    """The ranks 1..m of all entries. Each pair is compared once, without a list of pairs or a large matrix.
 
-    Ranks that are not `unique` are at least 1 + the number of smaller entries, just that for one of equal entries, and at
-    most the rank of the last of them. `largest_within` needs no more, and no position is compared.
+    Unique ranks order equal entries by position. Ranks that are not `unique` skip the comparison of positions. Such a rank
+    is at least 1 + the number of smaller entries, and at most the last unique rank of the entries equal to it. Among equal
+    entries one has exactly the lower bound. `largest_within` needs no more.
 
-    Rows I of the matrix [x_i > x_j] at a time: what lies right of the square I x I is summed along its rows for I, and
-    along its columns, from 1, for the entries after I.
+    The matrix [x_i > x_j] is computed in blocks of rows I. The part to the right of the square I x I is used twice: the row
+    sums count for the entries of I, and the column sums of 1 - wins count for the entries after I.
 
         I  | square  wins      |  rank += sums of rows
            |         1 - wins  |  rank += sums of columns
@@ -50,7 +52,7 @@ def all_pairs(x: Node, delta: Scalar, cells: int, unique: bool = True) -> Node:
 
     rows = max(1, cells // m)
     ranks: list[Node] = []
-    below: Node | None = None  # how many of the entries before are not larger, for all entries from `start` on
+    below: Node | None = None  # for each entry from `start` on: the number of earlier entries that are not larger
     for start in range(0, m, rows):
         n = min(rows, m - start)
         mine, after = slice(start, start + n), slice(start + n, m) if start + n < m else None
@@ -72,16 +74,19 @@ def all_pairs(x: Node, delta: Scalar, cells: int, unique: bool = True) -> Node:
 
 
 def picked(x: Node, s: Node) -> Node:
-    """The sum over the last axis of x [s = 0], 0 <= x <= 1 where s = 0, integers s of which one at most is 0."""
+    """The entry of x at which s is 0, or 0 if there is none; along the last axis.
+
+    At most one of the integers s is 0, and there 0 <= x <= 1.
+    """
     return assume(assume(trim(x + s) - trim(s), 0.0, 1.0).sum(len(s.shape) - 1), 0.0, 1.0)
 
 
 def largest_within(x: Node, beyond: Node, found: Node) -> Node:
-    """`found`, the largest entry of x >= 0 in each row of integers `beyond`, or in the one row, where they are not above 0.
+    """`found`, computed as the largest entry of x among the entries whose integer in `beyond` is at most 0.
 
-    With beyond = the rank of every entry less r that is the entry of rank r: an entry that is out falls to 0 or below, for
-    x <= 1, and the largest is one that is in. Ranks need not be unique (`all_pairs`): of the entries equal to the one of
-    rank r the first is in, and all larger ones are out.
+    0 <= x <= 1. `beyond` is one row, or several rows with one result each. For beyond = rank - r the result is the entry
+    of rank r: an entry of a larger rank is lowered to 0 or below, so it is never the largest. Ranks need not be unique
+    (see `all_pairs`): of the entries equal to the entry of rank r at least one stays, and all larger entries are lowered.
     """
     out = trim(beyond)
     if len(out.shape) == 1:
@@ -90,7 +95,7 @@ def largest_within(x: Node, beyond: Node, found: Node) -> Node:
 
 
 def prefix_counts(live: Node) -> Node:
-    """The prefix sums of the rows of a matrix of zeros and ones: inside groups, and of the groups before."""
+    """The prefix sums of each row of a 0/1 matrix: the sum within the entry's group plus the total of earlier groups."""
     rows, n = live.shape
     size = math.isqrt(n - 1) + 1
     groups = -(-n // size)
@@ -104,7 +109,7 @@ def prefix_counts(live: Node) -> Node:
 
 
 def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
-    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, the pair that Clip(v, 0, h) stands for."""
+    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, which is c Clip(v, 0, h) + offset."""
     match node:
         case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
             (base, start), (other, end) = _shifted(v), _shifted(w)
@@ -123,7 +128,7 @@ def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
 
 
 def plain_total(node: Node) -> Node | None:
-    """The argument when the node is its sum over the last axis, `Node.sum`."""
+    """The node a when this node is `a.sum` over the last axis."""
     match node:
         case Apply(linear=Reshape(), arg=Apply(linear=Along(axis, matrix), arg=arg)) if (
             axis == len(arg.shape) - 1

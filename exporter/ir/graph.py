@@ -11,9 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
-TRIMS = {"Clip", "HardSigmoid"}  # operators that are two neurons for every number
-# HardSigmoids in float32 files of older versions. The first is Clip(v, 0, 1): a number of at least 2^-75 less 2^-100 is that
-# number, and 0 is clamped to 0.
+TRIMS = {"Clip", "HardSigmoid"}  # operators that count as two neurons per number
+# HardSigmoid in float32 files of older versions. The first form equals Clip(v, 0, 1): subtracting 2^-100 from a number of
+# at least 2^-75 does not change the number, and 0 is clamped to 0.
 CLAMP: dict[str, Any] = {"alpha": 1.0, "beta": -(2.0**-100)}
 TURNED: dict[str, Any] = {"alpha": -1.0, "beta": 1.0}  # 1 - Clip(v, 0, 1), which is Clip(1 - v, 0, 1)
 
@@ -26,9 +26,9 @@ class Graph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     _: KW_ONLY
-    once: bool = False  # what was computed before is not computed again
-    opset: int | None = None  # of the file, where it is another than that of our other files
-    prefix: str = ""  # of the names, in a graph that others have named things in
+    once: bool = False  # reuse the result of an equal node instead of adding the node again
+    opset: int | None = None  # the opset of the file; None: the default of exporter.formats.model_file
+    prefix: str = ""  # put before every name, so that names do not collide with those of a foreign model
     _shared: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
     _added: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
@@ -41,14 +41,14 @@ class Graph:
         return name
 
     def finish(self, output: str) -> None:
-        """Call the output y, and leave out nodes and constants that the output does not depend on."""
+        """Name the output y, and remove nodes and constants that y does not depend on."""
         for node in self.nodes:
             for names in (node.input, node.output):
                 names[:] = ["y" if name == output else name for name in names]
         self.prune(["y"])
 
     def prune(self, outputs: Sequence[str]) -> None:
-        """Leave out nodes and constants that no output depends on."""
+        """Remove nodes and constants that no output depends on."""
         used, kept = set(outputs), []
         for node in reversed(self.nodes):
             if node.output[0] in used:

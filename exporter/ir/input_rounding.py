@@ -1,7 +1,7 @@
-"""The guard: the first layers of a network, which round any finite data to the grid and clamp it to the range.
+"""The guard: the first layers of a network. They round any finite data to the grid and clamp it to the range.
 
-The proof that nothing rounds (`exporter.analysis.contract`) starts behind the guard, and the fused profile has a shorter
-form for it.
+The proof that no later operation rounds (`exporter.analysis.contract`) starts at the output of the guard. The fused profile
+writes the guard in a shorter form.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from exporter.ir.trace import Input, Node, Relu, assume, relu, total
 from exporter.problem.grid import Grid
 
-GUARD = "round and clamp"  # the name of its layers
+GUARD = "round and clamp"  # the name of the guard's layers
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Guard(Relu):
-    """The last layer of `guarded`. Its layers compute scale x - shift, rounded by c - (...) and clamped to [0, top]."""
+    """The last layer of `guarded`.
+
+    The guard computes scale x - shift, rounds the value by subtracting it from a large c, and clamps it to [0, top].
+    """
 
     source: Node
     scale: float
@@ -30,13 +33,13 @@ class Guard(Relu):
 
 
 def normalised(grid: Grid, x: Node) -> Node:
-    """Data values on the grid as numbers in [0, 1] on the grid of step 2^-bits: folded into the first layer."""
+    """Data that already lies on the grid, scaled to [0, 1] with step 2^-bits. The first layer absorbs the scaling."""
     top = grid.cells / 2**grid.bits
     return x if grid.low == 0.0 and grid.span == 1.0 else assume((x - grid.low) * (1 / grid.span), 0.0, top)
 
 
 def guarded(grid: Grid, x: Node, mantissa: int) -> Node:
-    """Any finite data as numbers in [0, 1] on the grid of step 2^-bits: rounded once and clamped, by ReLU layers.
+    """Any finite data, rounded once and clamped by ReLU layers to numbers in [0, 1] with step 2^-bits.
 
     With the range scaled and shifted to [0, top], s the step there and c = 2^mantissa s:
 
@@ -45,10 +48,10 @@ def guarded(grid: Grid, x: Node, mantissa: int) -> Node:
         t = relu(r - (c - top))    relu(top - a). Above the range: 0             only where c is not top
         v = relu(top - t)          x - low, clamped to [0, top]; below the range 0 in any case
 
-    One neuron an entry and layer, and no row adds more than one entry and one constant: floating point does the same in
-    any order of summation. c - a rounds to a multiple of s: where a <= c/2 it lies in [c/2, c], whose numbers are s
-    apart; and an a > c/2 was a multiple of s before. All that follows is exact. Nothing cancels, however far outside an
-    entry lies, and nothing overflows: the range is scaled down in the first layer, or up after the last.
+    Each layer has one neuron per entry. Each neuron adds one entry and one constant, so the order of summation does not
+    matter. c - a rounds to a multiple of s: if a <= c/2, the difference lies in [c/2, c], where floats are s apart; if
+    a > c/2, a is a multiple of s already. All later operations are exact. Entries far outside the range lose nothing by
+    cancellation. Nothing overflows, because the range is scaled down in the first layer, or scaled up after the last.
     """
     scale = min(1.0, 1 / grid.span)
     step, shift = grid.step * scale, grid.low * scale

@@ -1,4 +1,4 @@
-"""Structured linear maps: the closed algebra every layer is written in.
+"""Structured linear maps: every affine layer is a composition of the six kinds below.
 
     Linear ::= Along(axis, M)     apply the matrix M along one axis:  I ⊗ M ⊗ I
              | Take(axis, idx)    pick entries along one axis
@@ -7,9 +7,9 @@
              | Reshape(shape)     the same numbers, in the same order, in another shape
              | Weigh(w)           multiply by constants: a scalar, or an array of the map's shape
 
-Weighted sums, stacking and composition of such maps are the affine nodes of `exporter.ir.trace`. No map here holds a
-matrix of the size of its input times its output: each is read through three functions: its shape (`target`), its action on
-arrays (`apply`) and any rows of its matrix (`rows`), from which the weight list is made piece by piece.
+The affine nodes of `exporter.ir.trace` add, stack and compose these maps. No map stores its full matrix (inputs times
+outputs). `target` gives the shape of the result, `apply` applies the map to arrays, and `rows` gives chosen rows of the
+matrix, from which the weight list is made in chunks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
 Scalar = float | int | Fraction
 SHORT = 64
-RUNS = 8  # so many runs of entries are copied as slices, where they are as long at least
+RUNS = 8  # at most this many runs, each at least this long, are copied as slices instead of by Gather
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ Linear = Along | Take | Spread | Reorder | Reshape | Weigh
 
 
 def target(linear: Linear, source: Shape) -> Shape:
-    """The shape of the map's value on a tensor of shape `source`; raises ValueError when the two do not fit."""
+    """The shape of the result for a tensor of shape `source`. Raises ValueError if the map does not fit the shape."""
     match linear:
         case Along(axis, matrix):
             if not 0 <= axis < len(source) or matrix.shape[1] != source[axis]:
@@ -111,7 +111,7 @@ def target(linear: Linear, source: Shape) -> Shape:
 
 
 def apply(linear: Linear, x: Array) -> Array:
-    """The map on a batch: axis 0 of x is the batch. Works on floats and, entry by entry, on Fractions."""
+    """The map applied to a batch x, whose axis 0 is the batch. x holds floats or Fractions."""
     match linear:
         case Along(axis, matrix):
             return _matmul_along(matrix, x, axis + 1)
@@ -154,7 +154,7 @@ def _matmul_along(matrix: Array | sp.csr_array, x: Array, axis: int) -> Array:
 
 
 def source_index(linear: Take | Spread | Reorder | Reshape, source: Shape, rows: npt.NDArray[np.int64]) -> Array:
-    """For a map that only moves entries: the flat source entry that each of the flat target `rows` copies."""
+    """The flat index of the source entry that each of the flat target `rows` copies, for a map that only moves entries."""
     match linear:
         case Reshape():
             return rows
@@ -187,15 +187,15 @@ def rows(linear: Along, source: Shape, wanted: npt.NDArray[np.int64]) -> sp.csr_
 
 
 def regular_runs(indices: Array) -> list[Array]:
-    """The runs of neighbours, if they are so few and long that slices copy them faster than a Gather."""
+    """The runs of consecutive indices, if few and long enough for slices to be faster than a Gather; else an empty list."""
     runs = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
     return runs if len(runs) <= RUNS and len(indices) >= RUNS * (len(runs) - 1) else []
 
 
 def grain(indices: Array, size: int) -> int:
-    """The largest g so that the indices are groups g k .. g k + g - 1 of neighbours: as rows they are copied whole.
+    """The largest g such that the indices are aligned groups g k, ..., g k + g - 1, so that whole rows of g are copied.
 
-    1 for a short list, where another node costs more than it saves.
+    1 for a short list, because an extra Reshape would cost more than it saves.
     """
     if len(indices) < SHORT:
         return 1
@@ -204,7 +204,7 @@ def grain(indices: Array, size: int) -> int:
 
 
 def dense(matrix: Array | sp.csr_array) -> Array:
-    """The matrix as an array, its numbers (floats or Fractions) as they are."""
+    """The matrix as a plain array, with unchanged numbers (floats or Fractions)."""
     return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())
 
 

@@ -1,12 +1,12 @@
-"""A traced formula as a network: affine, relu, affine, relu, ..., affine, with no skip connections.
+"""A traced formula as a layered network without skip connections: affine, relu, affine, relu, ..., affine.
 
     Network ::= input, Layer 1, ..., Layer H, output
     Layer   ::= Neurons...                    the neurons of one hidden layer, in order
     Neurons   ::= computed: relu(pre)         a Relu node of the trace
               | carried: a node that a later layer uses, as relu(x) where x >= 0, else as relu(x), relu(-x)
 
-Between two layers stands one affine map, however it was composed: `affine_rows` reads any rows of it, merged, as CSR over
-the neurons of the layer below. The weight list (`weights`) is all rows of all layers.
+One merged affine map connects two layers. `affine_rows` computes any rows of this map as a CSR matrix over the neurons of
+the layer below. The weight list (`weights`) holds all rows of all layers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, fused, kind, topological
 
 Index = npt.NDArray[np.int64]
-CHUNK = 1 << 16  # rows of a layer that are merged at once: bounds the memory of every reading
+CHUNK = 1 << 16  # rows of a layer that are merged at a time, which bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
 class Neurons:
-    """Neurons of one layer that stand for one node: its value is `signs[0] * first + signs[1] * second ...`.
+    """The neurons of one layer that represent one node: the node's value is `signs[0] * first + signs[1] * second`.
 
-    `signs` is (1,) for a computed group and for a carried value known to be >= 0, (-1,) for one known to be <= 0, and
-    (1, -1) for any other. `pre` is the node whose signed values enter the ReLUs.
+    `signs` is (1,) for a computed group and for a carried value known to be >= 0, (-1,) for a carried value known to be
+    <= 0, and (1, -1) for any other carried value. `pre` is the node whose signed values enter the ReLUs.
     """
 
     node: Node
@@ -51,7 +51,7 @@ class Neurons:
 
     @property
     def bound(self) -> float:
-        """The largest value that one of its neurons takes."""
+        """An upper bound of the values of these neurons."""
         return max(max(s * self.pre.lo, s * self.pre.hi, 0.0) for s in self.signs)
 
 
@@ -79,9 +79,9 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A traced formula, and its layers once they are asked for. `names` are those of the layers, by level.
+    """A traced formula. Its layers are computed on first use. `names` maps levels to names of layers.
 
-    `again` traces the formula once more.
+    `again` traces the formula once more, for the fused form.
     """
 
     input: Node
@@ -90,7 +90,7 @@ class Network:
     again: Callable[[], Node] | None = None
 
     def for_files(self, cells: int) -> Network:
-        """The formula that a fused file computes, in blocks of so many numbers of a vector."""
+        """The network of the fused formula, which computes `cells` numbers of a vector at a time."""
         if self.again is None:
             return self
         with fused(cells):
@@ -117,13 +117,13 @@ class Network:
         return sum(layer.width for layer in self.layers)
 
     def state(self, level: int) -> Layer:
-        """The values that the affine map after `level` ReLU layers reads; level 0 is the input itself."""
+        """The layer of neurons that the affine map after `level` ReLU layers reads. Level 0 is the input."""
         if level:
             return self.layers[level - 1]
         return Layer((Neurons(self.input, self.input, (1,), 0),))
 
     def roots(self, level: int) -> list[tuple[Node, int]]:
-        """The rows of the affine map that reads `state(level)`: nodes and signs, in the order of the neurons above."""
+        """The rows of the affine map that reads `state(level)`, as (node, sign) in the order of the neurons they feed."""
         if level == len(self.layers):
             return [(self.output, 1)]
         return [(g.pre, s) for g in self.layers[level].groups for s in g.signs]
@@ -139,7 +139,7 @@ def network(
 
 
 def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
-    """The layers of a traced formula: every Relu at its level, and what later layers need is carried there."""
+    """The layers of a traced formula: each Relu stands at its level, and each value that a later layer needs is carried."""
     nodes = topological(output)
     height, whole, below = max(output.level, 0), _whole(nodes), below_as_bits(nodes)
     computed: dict[int, list[Relu]] = {}
@@ -165,9 +165,10 @@ def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
 
 
 def _whole(nodes: list[Node]) -> set[Node]:
-    """The nodes that are carried themselves where they are carried, of all in topological order.
+    """The nodes that are cheaper to carry as they are than through their parts. `nodes` are in topological order.
 
-    A value that is affine in older values can be carried itself or through them: whatever takes fewer neurons.
+    A value that is affine in older values can be carried itself, or those values can be carried instead. The way with fewer
+    neurons is chosen.
     """
     cost: dict[Node, int] = {}
     whole: set[Node] = set()
@@ -181,9 +182,9 @@ def _whole(nodes: list[Node]) -> set[Node]:
 
 
 def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, int]) -> list[Node]:
-    """The nodes below `level` that must pass through it, so that few neurons carry them.
+    """The older nodes that the layer at `level` must carry, chosen so that few neurons are needed.
 
-    A value all of whose parts are carried anyway is not carried a second time.
+    A value is not carried if all of its parts are carried anyway.
     """
     chosen: set[Node] = set()
     seen: set[Node] = set()
@@ -206,7 +207,10 @@ def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, 
 
 
 def below_as_bits(nodes: list[Node]) -> dict[Node, int]:
-    """For every node, of all in topological order, what it depends on and itself, as bits: bit i for node number i."""
+    """For each node, the set of itself and the nodes it depends on, as an integer whose bit i stands for nodes[i].
+
+    `nodes` are in topological order.
+    """
     below: dict[Node, int] = {}
     for number, node in enumerate(nodes):
         below[node] = 1 << number
@@ -216,7 +220,7 @@ def below_as_bits(nodes: list[Node]) -> dict[Node, int]:
 
 
 def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> list[Node]:
-    """The chosen nodes as `topological(*roots)` has them, without a look at what leads to none that is still to be found."""
+    """The chosen nodes in the order of `topological(*roots)`. Branches without a chosen node are not visited."""
     number = {node: 1 << below[node].bit_length() - 1 for node in chosen}
     left = sum(number.values())
     found: list[Node] = []
@@ -236,7 +240,7 @@ def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> li
 
 
 def _spanned(node: Node, chosen: set[Node]) -> bool:
-    """Whether the node is affine in other chosen nodes alone."""
+    """Whether the node is an affine function of other chosen nodes only."""
     pending = list(node.args)
     while pending:
         arg = pending.pop()
@@ -249,7 +253,7 @@ def _spanned(node: Node, chosen: set[Node]) -> bool:
 
 
 def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
-    """Rows of `node` as a merged affine function of the neurons in `state(level)`: (CSR, bias)."""
+    """Rows of `node` as one affine function of the neurons in `state(level)`: (CSR matrix, bias)."""
     state = net.state(level)
     return merged_rows(node, rows, state.by_node, state.width)
 
@@ -257,7 +261,7 @@ def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.c
 def merged_rows(
     node: Node, rows: Index, leaves: dict[Node, Neurons], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
-    """The same over any groups that the node is affine in, in `width` columns."""
+    """Rows of `node` as one affine function of the neurons in `leaves`, as a CSR matrix with `width` columns, and bias."""
     n = len(rows)
     if node.is_constant:
         return sp.csr_array((n, width)), constant_values(node).reshape(-1)[rows]
@@ -275,7 +279,7 @@ def merged_rows(
                 bias = bias + b * float(c)
                 if not arg.is_constant:
                     if c != 1:
-                        m.data *= float(c)  # which is m's alone
+                        m.data *= float(c)  # in place: no other matrix shares this data
                     matrix = m if matrix is None else matrix + m
             return sp.csr_array((n, width)) if matrix is None else matrix, bias
         case Stack(parts=parts, axis=axis):
@@ -303,7 +307,10 @@ def merged_rows(
 
 
 def _used(entries: Index, size: int) -> tuple[Index, Index]:
-    """The distinct ones of some flat entries, ascending, and the place of each among them; sorted for only when few."""
+    """The distinct values of `entries` in ascending order, and for each entry its position among them.
+
+    Few entries are sorted; many entries are marked in an array of length `size`.
+    """
     if 16 * entries.size < size:
         found, place = np.unique(entries, return_inverse=True)
         return found.astype(np.int64), place
@@ -315,7 +322,7 @@ def _used(entries: Index, size: int) -> tuple[Index, Index]:
 def _stacked_rows(
     node: Node, parts: tuple[Node, ...], axis: int, rows: Index, leaves: dict[Node, Neurons], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
-    if len(rows) == 0:  # nothing is read, by a row of zeros
+    if len(rows) == 0:  # a row of zeros reads nothing
         return sp.csr_array((0, width)), np.zeros(0)
     place = list(np.unravel_index(rows, node.shape))
     starts = np.cumsum([0] + [p.shape[axis] for p in parts])
@@ -360,7 +367,7 @@ def constant_values(node: Node) -> npt.NDArray[np.float64]:
 
 
 def weights(net: Network) -> list[Weights]:
-    """The weight list: one merged CSR matrix and bias per affine map, input first."""
+    """The weight list: one merged CSR matrix and one bias per affine map, in order from the input."""
     out = []
     for level in range(len(net.layers) + 1):
         pieces = []

@@ -1,8 +1,8 @@
 """The building blocks of the paper's Appendix G, one function per network.
 
-Each is a formula over traced vectors (exporter.ir.trace) and cites its definition and lemma by the paper's labels. δ is
-the separation of the data: distinct values differ by at least δ; on a grid it is the grid step. docs/paper-notes.md lists
-where the paper's statements need a correction.
+Each function returns a formula over traced vectors (exporter.ir.trace) and cites the definition or lemma. δ is the
+separation of the data: distinct values differ by at least δ, which is the step of a grid. docs/paper-notes.md lists
+corrections to statements of the paper.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from exporter.ir.trace import (
 def maximum(x1: Node, x2: Node) -> Node:
     """max(x1, x2) = [x2]+ - [-x2]+ + [x1 - x2]+ (Definition G.1).
 
-    [x2]+ - [-x2]+ is x2 itself, carried: the layering writes those neurons, and only one of them where x2 >= 0.
+    [x2]+ - [-x2]+ is x2, carried to the next layer. exporter.ir.network writes these neurons: only one where x2 >= 0.
     """
     return compared(x1, x2)[1]
 
 
 def compare(x1: Node, x2: Node | Scalar, delta: Scalar) -> Node:
-    """[x1 > x2], right unless 0 < x1 - x2 < δ: [(x1 - x2)/δ]+ - [(x1 - x2 - δ)/δ]+ (Definition G.2)."""
+    """[x1 > x2] as [(x1 - x2)/δ]+ - [(x1 - x2 - δ)/δ]+, correct unless 0 < x1 - x2 < δ (Definition G.2)."""
     return trim((x1 - x2) / delta)
 
 
 def compare_saturating(x1: Node, x2: Node | Scalar, delta: Scalar) -> Node:
-    """[x1 > x2] like `compare`, as 1 - [1 - [(x1 - x2)/δ]+]+: one layer more, but no large number is ever summed.
+    """[x1 > x2] like `compare`, as 1 - [1 - [(x1 - x2)/δ]+]+: one more layer, but large numbers are never summed.
 
-    In a merged Gemm the two neurons of `compare`, each as large as 1/δ, are added up over all entries before they cancel;
-    here only zeros and ones are, so a dense chain is exact in float32 whatever the order of summation.
+    A merged Gemm sums the two neurons of `compare` over all entries before they cancel, and each may be as large as 1/δ.
+    Here the Gemm sums only zeros and ones, so a dense chain is exact in float32 for any order of summation.
     """
     return assume(1 - relu(1 - relu((x1 - x2) / delta)), 0.0, 1.0)
 
 
 def mask(x: Node, u: Node, l: Node, delta: Scalar) -> Node:  # noqa: E741 - the paper's letter
-    """[l <= x_i <= u] for every entry, the ends at least δ from every entry outside (Definition G.6)."""
+    """[l <= x_i <= u] for every entry. Entries outside [l, u] must be at least δ away from it (Definition G.6)."""
     lower, upper = like(l, x), like(u, x)
     return compare(x, lower - delta, delta) - compare(x, upper, delta)
 
 
 def indicator_product(x: Node, s: Node, total: float = inf) -> Node:
-    """x [s = 0] for x in [0, 1] and integer s: trim(x + s) - trim(s) (Definition G.10).
+    """x [s = 0] for x in [0, 1] and integer s, as trim(x + s) - trim(s) (Definition G.10).
 
-    `total` bounds the sum of the neurons of each kind along the last axis.
+    `total` is an upper bound of the sum of either trim along the last axis.
     """
     return assume(trim(x + s, total=total) - trim(s, total=total), min(x.lo, 0.0), max(x.hi, 0.0))
 
@@ -65,8 +65,8 @@ def indicator_product(x: Node, s: Node, total: float = inf) -> Node:
 def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
     """y_k = 1 + sum_j [x_k > x_j], the rank of every entry (first line of Definition G.12).
 
-    With `ties`, equal entries are ranked by position: x_k >= x_j counts for j < k. On a grid of step δ, x >= y is
-    x > y - δ, so the same neurons do it with another bias, and every rank is taken exactly once.
+    With `ties`, equal entries are ranked by position: x_k >= x_j counts for j < k. On a grid of step δ, x >= y means
+    x > y - δ, so the same neurons are used with another bias. Every rank then occurs exactly once.
     """
     pairs = differences(x, x) / delta
     if ties:
@@ -79,7 +79,7 @@ def ranks(x: Node, delta: Scalar, ties: bool = False, saturating: bool = False) 
 def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = False, saturating: bool = False) -> Node:
     """The entries of ranks r_1..r_p: sum_k x_k [y_k = r_i] (Definition G.12).
 
-    r is a vector in the network or a list of numbers; a list needs no carried neurons.
+    r is a node, or a list of numbers. A list saves the neurons that carry a node.
     """
     y = ranks(x, delta, ties, saturating)
     wanted = r if isinstance(r, Node) else constant(list(r))
@@ -87,7 +87,7 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
     s = wanted.spread(1, d) - y.spread(0, p)
     bound = inf
     if ties and not isinstance(r, Node):
-        # every rank is taken once, so the r - y_k above 0 are r - 1, ..., 1: far less than d times the largest
+        # every rank occurs once, so the positive r - y_k are 1, ..., r - 1: their sum is far below d times the largest
         bound = max(r) * (max(r) - 1) / 2 + max(r) * x.hi
     found = indicator_product(x.spread(0, p), s, bound).sum(1)
     if not ties:
@@ -101,12 +101,12 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
 
 
 def column(parts: Sequence[Node]) -> Node:
-    """Scalars (shape ()) as one vector."""
+    """The vector of the given scalars (nodes of shape ())."""
     return stack([part.reshape(1) for part in parts])
 
 
 def like(scalar: Node, x: Node) -> Node:
-    """A scalar node, spread to the shape of x."""
+    """The scalar, repeated to the shape of x."""
     if scalar.shape == x.shape:
         return scalar
     out = scalar.reshape()

@@ -1,4 +1,4 @@
-"""Formulas over vectors that record themselves: the one data type every reading starts from.
+"""Formulas over vectors as graphs of nodes. Every file, count and proof is derived from such a graph.
 
     Node ::= Input(shape)                    the network's input, entries within known bounds
            | Constant(values)                a fixed tensor
@@ -6,19 +6,19 @@
            | Sum((c, Node)..., offset)       c1 a1 + c2 a2 + ... + offset, scalars c and offset
            | Stack(Node..., axis)            concatenation
            | Relu(Node)                      one layer of neurons
-           | Max(Node)                       the largest entry of a vector, or of every row; in fused files alone
+           | Max(Node)                       the largest entry of a vector, or of every row; only in fused files
 
-Everything but Relu and Max is affine and costs no layer. `level` counts the ReLU layers below a node. A value that is used
-more than one layer later is carried there by `exporter.ir.network`, with one neuron if it is never negative and with two
-otherwise. For that every node knows bounds of its values. Bounds follow by interval arithmetic; where a formula keeps its
-values closer than intervals can see (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states the bound, and the tests check
-every stated bound on real inputs.
+All nodes except Relu and Max are affine and cost no layer. `level` counts the ReLU layers below a node. If a value is used
+more than one layer later, `exporter.ir.network` carries it there: with one neuron if the value is never negative, else
+with two. Every node therefore knows bounds of its values. Interval arithmetic gives these bounds. If a formula has tighter
+bounds than intervals show (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states them. The tests check every stated bound
+on real inputs.
 
-A node never changes: to state more of a node is to make another one, and only the new one is used from there on.
+Nodes are immutable. `assume` returns a new node, and formulas use the new node from then on.
 
-For a fused file a formula is traced a second time, inside `fused(cells)`. The network has few neurons: it compares each
-pair of entries once and takes a maximum by a tree. A fused file has another formula with the same outputs, which takes a
-processor less time and fewer bits: `variant` and `largest_of` return its nodes.
+A formula is traced a second time for a fused file, inside `fused(cells)`. The network has few neurons: it compares each
+pair of entries once and computes a maximum by a tree. The fused formula has the same outputs but needs less processor time
+and fewer bits. `variant` and `largest_of` return the nodes of the fused formula.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ def fused(cells: int) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Node:
-    """A tensor of numbers in the network; `shape` leaves the batch out."""
+    """A tensor of numbers in the network. `shape` does not include the batch."""
 
     shape: Shape
     level: int
     lo: float
     hi: float
-    total: float = field(default=inf, kw_only=True)  # a bound of the sum of magnitudes along the last axis
+    total: float = field(default=inf, kw_only=True)  # an upper bound of the sum of magnitudes along the last axis
 
     def __repr__(self) -> str:
-        """Short: a formula written out as a tree grows exponentially where it shares nodes."""
+        """A short text: the whole formula written as a tree would be exponentially long if nodes are shared."""
         return f"<{type(self).__name__} of shape {self.shape} at level {self.level}>"
 
     @cached_property
@@ -143,7 +143,7 @@ class Node:
             return self
         if _CELLS.get() is not None and len(self.shape) == 1 and (cut := _cut(self, idx)) is not None:
             return cut
-        if isinstance(self, Stack) and axis == self.axis and len(idx):  # all from one part: take it there
+        if isinstance(self, Stack) and axis == self.axis and len(idx):  # if all lie in one part, take them from it
             starts = np.cumsum([0] + [p.shape[axis] for p in self.parts])
             which = np.searchsorted(starts, idx, side="right") - 1
             if (which == which[0]).all():
@@ -152,7 +152,7 @@ class Node:
         return _apply(Take(axis, idx), self)
 
     def spread(self, axis: int, n: int) -> Node:
-        """A new axis of length n, the same values along it."""
+        """The same values repeated n times along a new axis."""
         return _apply(Spread(axis, n), self)
 
     def reorder(self, *perm: int) -> Node:
@@ -165,7 +165,7 @@ class Node:
         return _apply(Weigh(weights), self)
 
     def sum(self, axis: int = 0) -> Node:
-        """The sum over one axis, which disappears."""
+        """The sum over one axis. The result does not have this axis."""
         kept = self.along(axis, ones_row(self.shape[axis]))
         return kept.reshape(*self.shape[:axis], *self.shape[axis + 1 :])
 
@@ -225,12 +225,12 @@ class Comparator(Sum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mean(Sum):
-    """The mean of two nodes, which numpy adds before it halves the sum."""
+    """The mean of two nodes, computed as in numpy: the sum, then half of it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Interpolation(Sum):
-    """start + (upper - lower) * weights, the quantiles between two ranks as numpy computes them."""
+    """start + (upper - lower) * weights: quantiles between two ranks, computed as in numpy."""
 
     start: Node
     upper: Node
@@ -259,7 +259,7 @@ class Relu(Node):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Max(Node):
-    """The largest entry of the vector `of`, or of every row of it."""
+    """The largest entry of a vector, or of each row of a matrix."""
 
     of: Node
 
@@ -272,7 +272,7 @@ Kind = Input | Constant | Apply | Sum | Stack | Relu | Max
 
 
 def kind(node: Node) -> Kind:
-    """The node as one of the closed set, so that a match over all of them is checked to be complete."""
+    """The node, typed as one of the node classes above, so that mypy checks that a `match` handles them all."""
     assert isinstance(node, Kind)
     return node
 
@@ -300,7 +300,7 @@ def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
 
 
 def compared(a: Node, b: Node) -> tuple[Node, Node]:
-    """The minima and maxima of two vectors, by one ReLU."""
+    """The entrywise minima and maxima of two vectors. Both are computed from the same ReLU."""
     excess = relu(a - b)
     low, high = Sum.of([(1, a), (-1, excess)]), Sum.of([(1, b), (1, excess)])
     return (
@@ -310,7 +310,7 @@ def compared(a: Node, b: Node) -> tuple[Node, Node]:
 
 
 def stack(parts: Iterable[Node], axis: int = 0) -> Node:
-    """Concatenation along an axis that exists."""
+    """The parts concatenated along an existing axis."""
     nodes = tuple(parts)
     if len(nodes) == 1:
         return nodes[0]
@@ -323,7 +323,7 @@ def stack(parts: Iterable[Node], axis: int = 0) -> Node:
 
 
 def relu(x: Node) -> Node:
-    """One layer of neurons; of a constant, a constant."""
+    """max(x, 0): one layer of neurons. For a constant, the result is a constant."""
     level = CONSTANT_LEVEL if x.is_constant else x.level + 1
     return Relu(x.shape, level, max(x.lo, 0.0), max(x.hi, 0.0), x)
 
@@ -331,14 +331,14 @@ def relu(x: Node) -> Node:
 def trim(v: Node, height: Scalar = 1, total: float = inf) -> Node:
     """min(max(v, 0), height) = relu(v) - relu(v - height), the paper's trim (proof of Lemma G.11).
 
-    `total` bounds the sum of the neurons of each kind along the last axis.
+    `total` is an upper bound of the sum of relu(v), and of relu(v - height), along the last axis.
     """
     up, beyond = (assume_total(relu(w), total) for w in (v, v - height))
     return assume(up - beyond, max(0.0, min(v.lo, float(height))), min(float(height), max(v.hi, 0.0)))
 
 
 def assume(node: Node, lo: float, hi: float) -> Node:
-    """The node with bounds that interval arithmetic cannot see. A bound is a claim: the tests check every one of them."""
+    """The node with tighter bounds than interval arithmetic gives. The caller states them; the tests check all of them."""
     if lo <= node.lo and hi >= node.hi:
         return node
     if isinstance(node, Apply) and isinstance(node.linear, Reshape | Reorder | Spread):
@@ -347,32 +347,32 @@ def assume(node: Node, lo: float, hi: float) -> Node:
 
 
 def assume_total(node: Node, total: float) -> Node:
-    """The node with a bound of the sum of magnitudes along the last axis, less than all entries at their largest."""
+    """The node with an upper bound of the sum of magnitudes along its last axis, if smaller than the known bounds."""
     return node if total >= node.total else replace(node, total=total)
 
 
 def largest_of(q: Node, node: Node) -> Node:
-    """The scalar `node`, which is the largest entry of the vector q, or a vector of the largest of every row."""
+    """`node`, which computes the largest entry of the vector q or of each row of q. In a fused file, a Max node instead."""
     if _CELLS.get() is None:
         return node
     if isinstance(q, Apply) and isinstance(q.linear, Reshape) and len(q.arg.shape) == 2 and q.arg.shape[0] == 1:
-        q = q.arg  # the one row of a matrix
+        q = q.arg  # q was the only row of this matrix
     return Max(node.shape, node.level, node.lo, node.hi, q)
 
 
 def variant(node: Node, form: Callable[[int], Node]) -> Node:
-    """The node; in a fused file `form(cells)`, which has other values only where no output depends on them."""
+    """The node, or `form(cells)` in a fused file. The values of the two may differ only if no output depends on them."""
     if (cells := _CELLS.get()) is None:
         return node
-    # the level is that of the network: what is carried to a later layer needs no more ReLUs here
+    # keep the level of the network: the fused form needs no ReLUs to carry values to a later layer
     return replace(assume_total(assume(form(cells), node.lo, node.hi), node.total), level=node.level)
 
 
 class LayerNames(dict[int, str]):
-    """What the ReLU layers are called, by level; where several things happen in one layer, all of them."""
+    """The names of the ReLU layers by level. The name of a layer with several purposes lists them all."""
 
     def span(self, name: str, after: Node, last: Node) -> None:
-        """Name the layers behind one node up to another one."""
+        """Name all layers above the node `after`, up to and including the level of `last`."""
         for level in range(max(after.level, 0) + 1, last.level + 1):
             self.add(level, name)
 
@@ -382,25 +382,25 @@ class LayerNames(dict[int, str]):
 
 
 def differences(a: Node, b: Node) -> Node:
-    """The matrix a_i - b_j of two vectors."""
+    """The matrix of all differences a_i - b_j of two vectors."""
     return a.spread(1, b.shape[0]) - b.spread(0, a.shape[0])
 
 
 def below_diagonal(n: int) -> Node:
-    """The constant matrix [j < i], as trim(i - j): two short vectors instead of n^2 stored numbers."""
+    """The constant matrix [j < i], computed as trim(i - j), so that two short vectors are stored instead of n^2 numbers."""
     index = constant(np.arange(n))
     return trim(differences(index, index))
 
 
 def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = attrgetter("args")) -> list[Node]:
-    """All nodes that the outputs depend on, each after its arguments, or after what `args` takes for them."""
+    """All nodes that the outputs depend on, each after its arguments. `args` gives the arguments of a node."""
     order: dict[Node, None] = {}
     opened: set[Node] = set()
     pending = list(reversed(outputs))
     while pending:
         node = pending.pop()
         if node in opened:
-            order[node] = None  # its arguments have been placed
+            order[node] = None  # its arguments are in the list already
         elif node not in order:
             opened.add(node)
             pending.append(node)
@@ -409,7 +409,7 @@ def topological(*outputs: Node, args: Callable[[Node], Iterable[Node]] = attrget
 
 
 def _cut(node: Node, indices: Array) -> Node | None:
-    """Entries of a vector in a few runs, cut out of the parts that it is stacked of, which then need not be stacked."""
+    """Entries of a stacked vector, if they are a few runs: cut directly out of the parts, so that no stack is needed."""
     match node:
         case Apply(linear=Take(0, inner), arg=source) if len(source.shape) == 1 and regular_runs(inner[indices]):
             return source.take(inner[indices])
@@ -428,7 +428,7 @@ def _cut(node: Node, indices: Array) -> Node | None:
 def _apply(linear: Linear, arg: Node) -> Node:
     shape = target(linear, arg.shape)
     lo, hi = _bounds(linear, arg)
-    if isinstance(arg, Constant) and not isinstance(linear, Spread):  # fold what stays small
+    if isinstance(arg, Constant) and not isinstance(linear, Spread):  # the result is a small constant: store it
         return constant(apply(linear, arg.values[None])[0])
     return Apply(shape, arg.level, lo, hi, linear, arg)
 

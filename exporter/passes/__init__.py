@@ -1,1 +1,1 @@
-"""From a network to a graph: profiles, fused forms, layouts, comparators, 8-bit integers."""
+"""The steps from a network to an ONNX graph: profiles, fused forms, layouts, comparators, 8-bit integers."""

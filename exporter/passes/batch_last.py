@@ -1,9 +1,9 @@
-"""The fused form with the batch last: tensors (*shape, N), where `exporter.passes.lowering` has (N, *shape).
+"""The fused form with the batch last: tensors are (*shape, N), while `exporter.passes.lowering` uses (N, *shape).
 
-This form is for large batches. Each entry is a row of N numbers, so Gather copies whole rows where a network moves entries:
-in the samples, blocks and slots of the planned networks, and in the exchanges of a sorting network. With the batch first,
-Gather picks numbers one by one. One Transpose stands at each end. A scalar per vector is (1, N), a sum over the last axis of
-the formula is a product from the left, and constants have a batch of 1.
+This form is for large batches. Each entry is a row of N numbers, so Gather copies whole rows when a network moves entries.
+With the batch first, Gather copies single numbers. Planned networks move entries to samples, blocks and slots; sorting
+networks exchange entries. One Transpose stands at each end. A scalar per vector is (1, N), a sum over the last axis of the
+formula is a matrix product from the left, and constants have a batch of 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from exporter.ir.trace import Apply, Node, topological
 from exporter.passes.lowering import Lowering, Value, structured_graph
 from exporter.passes.rewrites import RULES
 
-CELLS = 1 << 13  # numbers of one vector that are made at a time: for a batch of 64 they stay in cache
-ROWS = 1 << 16  # the same with the batch first, where a block is one long row a vector
+CELLS = 1 << 13  # numbers of one vector that are computed at a time: a batch of 64 then stays in cache
+ROWS = 1 << 16  # the same limit with the batch first, where a block is one long row per vector
 
 
 def moves_entries(net: Network) -> bool:
-    """Whether entries are picked or put in another order, other than by a slice."""
+    """Whether the network selects or reorders entries in a way that a slice cannot do."""
     return any(
         isinstance(node, Apply) and isinstance(node.linear, Take) and len(np.unique(np.diff(node.linear.indices))) > 1
         for node in topological(net.output)
@@ -33,7 +33,7 @@ def moves_entries(net: Network) -> bool:
 
 
 def batch_graph(net: Network, dtype: str) -> Graph:
-    """The fused form of a network for large batches: batch last where entries move, else batch first in small blocks."""
+    """The fused form for large batches: batch last if the network moves entries, else batch first in small blocks."""
     return column_graph(net, dtype) if moves_entries(net) else structured_graph(net, dtype, fused=True, cells=ROWS)
 
 
@@ -82,7 +82,7 @@ class _Columns(Lowering):
         return Value(self.graph.add("ReduceMax", [self._full(q).name], **axes), shape, True)
 
     def _new_total(self, c: float, arg: Node, offset: float) -> Value:
-        """A row c ... c from the left."""
+        """The sum as a product with the row c ... c from the left."""
         n, lead = arg.shape[-1], arg.shape[:-1]
         v = self._full(arg)
         row = self.graph.constant(np.full((1, n), c))
@@ -92,7 +92,7 @@ class _Columns(Lowering):
         return self._shift(self._reshape(out, lead), offset)
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
-        """M from the left, over all that stands behind the axis as one."""
+        """The product with M from the left. All axes after `axis` are merged into one."""
         m = dense(matrix).astype(np.float64)
         shape, behind = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :]), shape_size(v.shape[axis + 1 :])
         name, inner = v.name, axis < len(v.shape) - 1
@@ -105,7 +105,7 @@ class _Columns(Lowering):
         return Value(name, shape, v.batched)
 
     def _with_batch(self, v: Value) -> Value:
-        """A constant, once for every vector of the batch: 0 x_1 + constant."""
+        """The constant repeated for every vector of the batch, as 0 x_1 + constant."""
         first = self.graph.add("Slice", [self.x, *(self.graph.shape(e) for e in ([0], [1], [0], [1]))])
         zero = self.graph.add("Mul", [first, self.graph.constant(0.0)])
         return Value(self.graph.add("Add", [zero, v.name]), v.shape, True)

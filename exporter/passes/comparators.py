@@ -1,15 +1,15 @@
-"""Sorting networks as Max and Min nodes: every float as it is, with no grid, no domain and no rounding.
+"""Sorting networks as Max and Min nodes. They work on every float, without a grid, a domain or rounding.
 
 A comparator of the formula becomes Min(a, b) and Max(a, b). All other nodes move entries. Comparing and moving never change
-a number, so the answer is one of the entries: infinities, subnormals and whole numbers of any type included. The mean of two
-is (a + b) / 2, which rounds once, as in numpy. The Max and Min of onnxruntime return NaN if an operand is NaN, so that NaN
-reaches every answer, as in numpy.median.
+a number, so the answer is one of the entries, for infinities, subnormals and whole numbers too. The mean of two entries is
+(a + b) / 2, which rounds once, as in numpy. The Max and Min of onnxruntime return NaN if an operand is NaN, so NaN reaches
+every answer, as in numpy.median.
 
-The numbers lie along the first axis of the tensors, or along any axis but the last, so that a stage moves and compares long
-runs of memory. Entries that a stage does not compare are not copied.
+The numbers lie along an axis that is not the last, usually the first. So a stage moves and compares long runs of memory.
+Entries that a stage does not compare are not copied.
 
-A quantile between two ranks is numpy's a + (b - a) t, or b - (b - a) (1 - t), operation by operation. numpy subtracts in the
-type of the data, and computes the rest in float64 if several quantiles are asked for.
+A quantile between two ranks uses numpy's operations: a + (b - a) t, or b - (b - a) (1 - t). numpy subtracts in the type of
+the data, and computes the rest in float64 for a list of quantiles.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Index = npt.NDArray[np.int64]
 
 
 class NotCompared(Exception):
-    """A node has no place in a network of comparators."""
+    """The formula has a node that a network of comparators cannot have."""
 
 
 def operands(node: Node) -> tuple[Node, ...]:
-    """What a node of a network of comparators reads."""
+    """The nodes that a node of a comparator network reads. Raises NotCompared for any other node."""
     match node:
         case Comparator(a=a, b=b):
             return a, b
@@ -46,7 +46,7 @@ def operands(node: Node) -> tuple[Node, ...]:
 
 
 def made_of_comparators(net: Network) -> bool:
-    """Whether the whole network is comparators, moved entries, means of two and interpolations."""
+    """Whether the network consists only of comparators, moves of entries, means of two and interpolations."""
     try:
         topological(net.output, args=operands)
     except NotCompared:
@@ -55,7 +55,7 @@ def made_of_comparators(net: Network) -> bool:
 
 
 def comparator_graph(net: Network, dtype: str, float64: bool = False) -> Graph:
-    """A network of comparators as Max and Min on rows [N, d]; `float64`: interpolations and the output are float64."""
+    """A comparator network as Max and Min on rows [N, d]. `float64`: interpolations and the output are float64."""
     graph = Graph(np.dtype(dtype), once=True)
     out = sorted_along(graph, net, graph.add("Transpose", ["x"], perm=[1, 0]), 0, rows=True, float64=float64)
     graph.finish(graph.add("Transpose", [out], perm=[1, 0]))
@@ -63,7 +63,7 @@ def comparator_graph(net: Network, dtype: str, float64: bool = False) -> Graph:
 
 
 def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = False, float64: bool = False) -> str:
-    """The output of the network for the numbers along an axis of the tensor x, along that axis.
+    """The name of the output tensor: the network applied along an axis of the tensor x. The answers lie along that axis.
 
     `rows`: x is (d, N). `float64`: the output is float64.
     """
@@ -71,10 +71,10 @@ def sorted_along(graph: Graph, net: Network, x: str, axis: int, rows: bool = Fal
 
 
 class _Comparators:
-    """The nodes of one network. Every number that is computed has an id, those of one tensor in a row.
+    """The nodes of one network. Each computed number has an id, and the ids of one tensor are consecutive.
 
-    A vector of the formula is an array of ids: to move entries is to index it, and costs no node until a comparator reads
-    the vector. `rows`: x is (d, N). `float64`: interpolations are computed in float64.
+    A vector of the formula is an array of ids. Moving entries only indexes this array. Nodes that move entries are written
+    when a comparator reads the vector. `rows`: x is (d, N). `float64`: interpolations are computed in float64.
     """
 
     def __init__(self, graph: Graph, net: Network, x: str, axis: int, rows: bool, float64: bool) -> None:
@@ -90,14 +90,14 @@ class _Comparators:
                 self.ids[node] = self._made(node)
 
     def _new(self, name: str, size: int) -> Index:
-        """The ids of a new tensor. One id is left out between two tensors, so that a run of ids stays within one."""
+        """The ids of a new tensor. One id is unused between two tensors, so a run of ids never spans two tensors."""
         start = int(self.starts[-1] + self.sizes[-1]) + 1 if self.names else 0
         self.names.append(name)
         self.starts, self.sizes = np.append(self.starts, start), np.append(self.sizes, size)
         return np.arange(start, start + size)
 
     def _made(self, node: Node) -> Index:
-        """The ids of a node's entries: new ones of what is computed, those of the arguments of what is moved."""
+        """The ids of a node's entries: new ids for computed entries, the ids of the arguments for moved entries."""
         match node:
             case Comparator(op=op, a=a, b=b):
                 return self._new(self.graph.add(op, [self.tensor(a, b), self.tensor(b, a)]), node.size)
@@ -119,8 +119,11 @@ class _Comparators:
                 raise AssertionError(f"{node} is no node of comparators")
 
     def tensor(self, node: Node, beside: Node | None = None, float64: bool = False) -> str:
-        """The tensor of a vector: one that is there, a few runs cut out of such and joined, or entries of their join,
-        which is that of the vector `beside` as well; `float64`: in float64."""
+        """The name of a tensor that holds the vector. `float64`: in float64.
+
+        The tensor is an existing one, or a few runs of existing tensors joined, or entries gathered from such a join. The
+        join also serves the vector `beside`.
+        """
         ids = self.ids[node]
         starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
         if len(starts) <= RUNS and len(ids) >= RUNS * (len(starts) - 1):
@@ -136,7 +139,7 @@ class _Comparators:
         return self._taken(self.joined[used, float64], sum(sizes), ids - firsts[which] + places[which])
 
     def _used(self, ids: Index) -> tuple[tuple[int, int], ...]:
-        """The first and the last id that are read of every tensor; all of it if the tensors are short."""
+        """The first and the last used id of each tensor that holds some of `ids`. Short tensors are used whole."""
         ordered = np.sort(ids)
         which = self._which(ordered)
         first = np.flatnonzero(np.diff(which, prepend=-1))
@@ -148,7 +151,7 @@ class _Comparators:
         return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
 
     def _which(self, ids: Index) -> Index:
-        """The tensors that hold some ids."""
+        """The number of the tensor that holds each id."""
         return np.searchsorted(self.starts, ids, side="right") - 1
 
     def _join(self, runs: Iterable[tuple[int, int]], float64: bool) -> str:

@@ -14,7 +14,7 @@ from exporter.ir.network import Weights
 
 
 def dense_graph(layers: list[Weights], dtype: str, gemm: bool = True) -> Graph:
-    """The weight list as one chain of Gemm and Relu, or of MatMul, Add and Relu."""
+    """The graph of the weight list: one chain of Gemm and Relu, or of MatMul, Add and Relu."""
     graph = Graph(np.dtype(dtype))
     h = "x"
     for i, layer in enumerate(layers):

@@ -6,8 +6,9 @@ An integer q stands for the number (q - zero point) * scale. All tensors share o
 then keeps the order of the integers, and the nodes only compare and move numbers, so every output is one of the input
 integers. A runtime may compute in float32 or in integers: the answer is the same.
 
-The way back is exact: (q - zero point) * scale is off by at most one part in 2^24, its quotient by the scale (or its
-product with the inverse) by at most three, and the quotient is at most 255 in magnitude, so rounding finds the integer.
+QuantizeLinear restores the integer exactly. (q - zero point) * scale has a relative error of at most 2^-24. Its quotient by
+the scale (or its product with the inverse) has a relative error of at most 3 * 2^-24. The quotient is at most 255 in
+magnitude, so rounding finds the integer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from exporter.problem.grid import Grid, shown
 
 Integer = Literal["int8", "uint8"]
 INTEGERS: tuple[str, ...] = get_args(Integer)
-OPSET = 13  # the first with QuantizeLinear on int8 and Min, Max, Slice, Pad as we write them
+OPSET = 13  # the first opset with QuantizeLinear on int8 and the forms of Min, Max, Slice and Pad that we write
 GRIDS = {"int8": Grid(-128, 127, 8), "uint8": Grid(0, 255, 8)}
 SCALES = 2.0**-100, 2.0**100  # beyond these the products with 255 leave the normal float32 numbers
 MOVES = {"Slice", "Gather", "Reshape", "Transpose", "Concat", "Pad", "Identity"}
@@ -33,7 +34,7 @@ COMPARES = {"Min", "Max"}
 
 @dataclass(frozen=True)
 class Quantisation:
-    """What an integer stands for: (q - zero_point) * scale."""
+    """The meaning of an integer q: the number (q - zero_point) * scale."""
 
     dtype: Integer
     scale: float
@@ -41,7 +42,7 @@ class Quantisation:
 
 
 def quantisation(dtype: Any, given: tuple[float, float]) -> Quantisation:
-    """The quantisation of --dtype and --quantized, or UserError with the rule that a value breaks."""
+    """The quantisation that the options dtype and quantized describe, or UserError with the rule that a value breaks."""
     if dtype not in INTEGERS:
         raise UserError(f"{spelled('quantized')} is for int8 and uint8, not for {spelled('dtype', dtype)}")
     scale, zero = given
@@ -58,21 +59,21 @@ def quantisation(dtype: Any, given: tuple[float, float]) -> Quantisation:
 
 
 def in_integers(graph: Graph, of: Quantisation) -> Graph:
-    """The graph from x to y with every tensor between its nodes, x and y as integers."""
+    """The graph from x to y in which x, y and every tensor between nodes are integers."""
     new, y = between_integers(graph, of, "y")
     new.finish(y)
     return new
 
 
 def between_integers(graph: Graph, of: Quantisation, output: str) -> tuple[Graph, str]:
-    """The graph with integers between its nodes and in place of its inputs, and the integers in place of an output."""
+    """The graph with integer inputs and integers between its nodes, and the name of the integer form of `output`."""
     prefix = f"{graph.prefix}q_" if graph.prefix else ""
     new = Graph(graph.dtype, initializers=dict(graph.initializers), opset=OPSET, prefix=prefix)
     scale = parameters(new, of)
     read: dict[str, str] = {}
 
     def numbers(name: str) -> str:
-        """A tensor as floats. Constants are parameters, such as the ends of a Slice."""
+        """The name of a tensor as floats. Constants stay: they are parameters, such as the ends of a Slice."""
         if name in new.initializers or not name:
             return name
         if name not in read:
@@ -89,7 +90,7 @@ def between_integers(graph: Graph, of: Quantisation, output: str) -> tuple[Graph
 
 
 def parameters(graph: Graph, of: Quantisation, name: str = "") -> list[str]:
-    """The scale and the zero point as constants of a graph; `name` begins their names."""
+    """The names of the scale and the zero point as constants of a graph. `name` is the prefix of both."""
     stored = {"scale": np.float32(of.scale), "zero_point": np.dtype(of.dtype).type(of.zero_point)}
     for part, value in stored.items():
         tensor = numpy_helper.from_array(np.asarray(value), f"{graph.prefix}{name}{part}")

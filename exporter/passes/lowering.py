@@ -1,15 +1,15 @@
-"""A network as ONNX nodes, factored as its formula is (the merged chain: exporter.passes.dense).
+"""A network as ONNX nodes that follow the steps of its formula. (exporter.passes.dense writes merged chains.)
 
-    structured   the factored formula: Relu is the only non-linear node, all else is affine with constant weights
+    structured   Relu is the only non-linear node; all other nodes are affine with constant weights
     fused        structured, with Clip(v, 0, h) for every relu(v) - relu(v - h), Clip for the guard, and
                  ReduceMax for a tree of maxima
 
-The structured forms keep every relu(v) - relu(v - h) subtracted before it is summed (so no partial sum grows with d), never
-materialise a broadcast, and leave carried neurons out: relu(x) = x where x >= 0, so a value used later is simply used.
+Both forms subtract the two parts of relu(v) - relu(v - h) before they sum, so that no partial sum grows with d. They never
+store a broadcast. They have no neurons that carry values, because a node may read any older tensor.
 
-For speed in onnxruntime sums are Gemm(ones, v, transB = 1), which reads v once, the scalars of a batch stay (1, N), matrices
-(N, a, b) are kept as N a rows of b, and an offset is added to the smallest operand. Fused files also share what is computed
-twice. Structured files keep to the forms that docs/runtimes.md was measured with.
+For speed in onnxruntime, sums are Gemm(ones, v, transB = 1), which reads v once. The scalars of a batch stay (1, N),
+matrices (N, a, b) are stored as N a rows of b, and an offset is added to the smallest operand. Fused files also reuse equal
+results. Structured files keep the node forms that were measured for docs/runtimes.md.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from exporter.ir.network import Network, constant_values
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 from exporter.passes.rewrites import RULES, Rule
 
-TWO_STAGE = 8192  # longer sums are made in two stages, rows first: a row of as many ones would be most of the file
+TWO_STAGE = 8192  # longer sums have two stages, rows first: a single row of ones would be most of the file
 LONG_LIST = 4096
-LONG = 4  # so many scalars are added up by one Gemm
-ONE_VECTOR = 1 << 19  # numbers that a fused file makes at a time: fewer operations count for more than the cache
+LONG = 4  # from this many scalars on, one Gemm adds them
+ONE_VECTOR = 1 << 19  # numbers that a fused file for single vectors computes at a time: fewer operations beat the cache
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in the graph. `shape` leaves the batch out and has 1 where the node's own axis is longer but all alike.
+    """A tensor in the graph. `shape` has no batch axis, and has 1 for an axis along which all entries are equal.
 
-    A scalar per vector, shape (), is the tensor (1, N); a matrix (a, b) may be `merged` to the tensor (N a, b); anything
-    else is (N, *shape), and without the N where it does not depend on the input.
+    A scalar per vector (shape ()) is stored as (1, N). A matrix (a, b) may be `merged`, which is (N a, b). All other
+    tensors are (N, *shape). A tensor that does not depend on the input has no N.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Value:
 
 
 def structured_graph(net: Network, dtype: str, fused: bool = False, cells: int = ONE_VECTOR) -> Graph:
-    """The factored formula as ONNX nodes; fused, the one for files, which holds so many numbers of a vector at a time."""
+    """The ONNX nodes of a network. `fused`: the nodes of the fused formula, with blocks of `cells` numbers per vector."""
     return Lowering(Graph(np.dtype(dtype), once=fused), fused).run(net.for_files(cells) if fused else net)
 
 
@@ -78,14 +78,14 @@ class Lowering:
         self.values: dict[Node, Value] = {}
         self.totals: dict[tuple[float, Node], tuple[Value, float]] = {}
         self.reshaped: dict[str, tuple[str, Sequence[int]]] = {}
-        self.dims: dict[str, Shape] = {}  # of tensors that are read as they are and reshaped
+        self.dims: dict[str, Shape] = {}  # shapes of tensors that are also read in a reshaped form
 
     def run(self, net: Network) -> Graph:
         self.graph.finish(self._emit(net).name)
         return self.graph
 
     def _emit(self, net: Network) -> Value:
-        """All nodes but what a pattern absorbs, and the vector of outputs."""
+        """Write all nodes except those that a rule absorbs, and return the vector of outputs."""
         for node in topological(net.output, args=self._operands):
             self.values[node] = self._lower(node)
         p = net.output.size
@@ -93,7 +93,7 @@ class Lowering:
         return out if out.name != "x" and out.batched else self._from_input(out, p)
 
     def _rule(self, node: Node) -> tuple[Rule, Any]:
-        """The first rule of the table that matches, and what it found."""
+        """The first rule of the table that matches, and the parts that the rule found."""
         for rule in self.rules:
             if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
                 return rule, found
@@ -136,7 +136,7 @@ class Lowering:
         return Value(self._stored(values), values.shape, False)
 
     def _once(self, values: Array) -> Array:
-        """Constants; fused, once along an axis on which they are all alike, for a scalar is added faster than a row."""
+        """The constants. In a fused file an axis with equal entries is cut to length 1: adding a scalar is faster."""
         for axis in range(values.ndim) if self.fused else ():
             first = values.take([0], axis)
             values = first if np.all(values == first) else values
@@ -150,14 +150,14 @@ class Lowering:
         return self._shift(self._scale(clipped, c), offset)
 
     def guard(self, g: Guard) -> Value:
-        """Clip to the range, then round as the layers do, without their ReLUs: the same bits."""
+        """Clip to the range, then the subtractions of the guard's layers without the ReLUs: the result has the same bits."""
         source, c = self.values[g.source], (self.graph.constant(g.c),)
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
         shifted = self._shift(self._scale(self._each(source, "Clip", *ends), g.scale), -g.shift)
         return self._each(self._each(shifted, "Sub", before=c), "Sub", before=c)
 
     def _each(self, v: Value, op: str, *after: str, before: tuple[str, ...] = (), **attributes: Any) -> Value:
-        """An operation on every entry; of a reshaped tensor it is done first, where a Gemm may take it in."""
+        """An operation on every entry. It is applied before a Reshape, because a runtime may merge it into a Gemm there."""
         if v.name not in self.reshaped:
             return replace(v, name=self.graph.add(op, [*before, v.name, *after], **attributes))
         source, dims = self.reshaped[v.name]
@@ -170,7 +170,7 @@ class Lowering:
         if c == 1:
             return v
         if abs(float(c) - 1) <= 2.0**-24:
-            # onnxruntime reads a float64 factor as float32, and leaves out what is 1 there
+            # onnxruntime reads a float64 factor as float32, and drops the product if that factor is 1
             return self._scale(self._scale(v, 2 * c), 0.5)
         return self._each(v, "Mul", self.graph.constant(float(c)))
 
@@ -181,7 +181,10 @@ class Lowering:
         return self._each(v, "Add" if add else "Sub", self.graph.constant(offset if add else -offset))
 
     def _sum(self, node: Node, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
-        """c a is Mul, coefficients 1 and -1 are Add and Sub; the offset goes to the smallest operand."""
+        """The weighted sum of the terms plus the offset, which is added to the smallest operand.
+
+        A coefficient is a Mul; coefficients 1 and -1 are an Add and a Sub.
+        """
         order = sorted(terms, key=lambda t: (t[0] != 1, t[0] < 0))
         values = self._aligned([self.values[a] for _, a in order], node)
         factors = [c for c, _ in order]
@@ -207,7 +210,7 @@ class Lowering:
         return acc
 
     def _aligned(self, values: list[Value], node: Node) -> list[Value]:
-        """Operands of one layout: all merged where one is and the others can be, else none."""
+        """The operands in one layout: all merged if one is merged and the others can be, else none merged."""
         if not any(v.merged for v in values):
             return values
         rows = node.shape[0]
@@ -220,7 +223,7 @@ class Lowering:
         return replace(v, name=self._reshape_to(v.name, [-1, v.shape[1]]), merged=True)
 
     def _reshape_to(self, name: str, dims: Sequence[int]) -> str:
-        """A Reshape of what another Reshape was made of, where there is one; fused, none to what it is already."""
+        """A Reshape. Of a reshaped tensor the original is reshaped. Fused files skip a Reshape to the present shape."""
         source, _ = self.reshaped.get(name, (name, dims))
         if self.fused and self.dims.get(source) == tuple(dims):
             return source
@@ -234,7 +237,7 @@ class Lowering:
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
     def largest(self, q: Node, shape: Shape) -> Value:
-        """The largest entry of a vector or of a matrix of one row; of every row if a vector is wanted."""
+        """The largest entry of a vector or of a one-row matrix. For a vector `shape`: the largest entry of each row."""
         v = self._full(q)
         if shape:
             return Value(self.graph.add("ReduceMax", [v.name], axes=[2], keepdims=0), shape, True)
@@ -244,7 +247,7 @@ class Lowering:
         return Value(self._reshape_to(name, [1, -1]), (), True)
 
     def _long_sum(self, terms: tuple[tuple[Any, Node], ...], offset: Any) -> Value:
-        """Many scalars: (n, N) stacked, and one row of coefficients."""
+        """The weighted sum of many scalars: the scalars stacked as (n, N), times one row of coefficients."""
         moving = [(c, a) for c, a in terms if not a.is_constant]
         fixed = sum(float(c) * float(constant_values(a)) for c, a in terms if a.is_constant) + float(offset)
         cat = self.graph.add("Concat", [self.values[a].name for _, a in moving], axis=0)
@@ -252,7 +255,7 @@ class Lowering:
         return Value(self._row_product(row, cat, fixed), (), True)
 
     def total(self, c: float, arg: Node, offset: float) -> Value:
-        """c times the sum over the last axis, plus offset; a sum that was made before is shifted, not made again."""
+        """c times the sum over the last axis, plus offset. An existing sum is reused, and only its offset is changed."""
         if (c, arg) not in self.totals:
             self.totals[c, arg] = self._new_total(c, arg, offset), offset
         made, its_offset = self.totals[c, arg]
@@ -283,8 +286,8 @@ class Lowering:
     def _row_product(self, row: str, name: str, offset: float, **attributes: int) -> str:
         """row @ name + offset, of shape (1, N).
 
-        MNN takes what is added to such a product for a bias of N entries and reads past the end of the one that is there.
-        A subtraction is safe. The fused profile, made for serving, keeps the offset inside the Gemm.
+        MNN treats a number added to such a product as a bias of N entries and reads beyond its end. A subtraction is safe.
+        The fused profile, made for serving, keeps the offset inside the Gemm.
         """
         if self.fused:
             return self.graph.add("Gemm", [row, name, self.graph.constant([offset])], **attributes)
@@ -292,19 +295,19 @@ class Lowering:
         return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
     def product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
-        """rest + M arg along the last axis: one Gemm over the rows."""
+        """rest + M arg along the last axis, as one Gemm over the rows."""
         v, r = self._rows(arg), self._rows(rest)
         name = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), r])
         return Value(name, rest.shape, True, merged=len(rest.shape) == 2)
 
     def product(self, node: Node, arg: Node, matrix: Array) -> Value:
-        """M arg along the last axis: one Gemm over the rows."""
+        """M arg along the last axis, as one Gemm over the rows."""
         v, zero = self._rows(arg), self.graph.constant(np.zeros(len(matrix)))
         out = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), zero])
         return Value(out, node.shape, True, merged=len(node.shape) == 2)
 
     def _rows(self, node: Node) -> str:
-        """The tensor of a vector or matrix, a row of which is its last axis."""
+        """The tensor of a vector or matrix as rows, each of which is the last axis."""
         v = self.values[node]
         if v.merged:
             return v.name
@@ -321,7 +324,7 @@ class Lowering:
         return Value(name, shape, batched)
 
     def _place(self, axis: int, batched: bool) -> int:
-        """The axis of a tensor that is an axis of the formula."""
+        """The axis of the tensor for an axis of the formula."""
         return axis + batched
 
     def _apply(self, linear: Linear, arg: Node) -> Value:
@@ -348,7 +351,7 @@ class Lowering:
 
     def _take(self, v: Value, axis: int, indices: Array) -> Value:
         if v.shape[axis] == 1:
-            return v  # all entries along the axis are alike
+            return v  # all entries along the axis are equal
         shape = (*v.shape[:axis], len(indices), *v.shape[axis + 1 :])
         where = self._place(axis, v.batched)
         steps = np.unique(np.diff(indices))
@@ -360,12 +363,12 @@ class Lowering:
         if self.fused and (g := grain(indices, v.shape[axis])) > 1:
             rows = self._reshape(v, (*v.shape[:axis], v.shape[axis] // g, g, *v.shape[axis + 1 :]))
             return self._reshape(self._take(rows, axis, indices[::g] // g), shape)
-        # long lists of indices are most of a file: four bytes each will do
+        # long index lists are most of a file, so each index has four bytes
         idx = self.graph.constant(indices, np.int32 if len(indices) > LONG_LIST else np.int64)
         return Value(self.graph.add("Gather", [v.name, idx], axis=where), shape, v.batched)
 
     def _slice(self, name: str, indices: Array, axis: int) -> str:
-        """Entries at equal distances."""
+        """A Slice of entries at equal distances."""
         step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
         ends = [[int(indices[0])], [int(indices[-1]) + 1], [axis], [step]]
         return self.graph.add("Slice", [name, *(self.graph.shape(e) for e in ends)])
@@ -396,7 +399,7 @@ class Lowering:
         return Value(self._reshape_to(v.name, dims), shape, v.batched)
 
     def _full(self, node: Node) -> Value:
-        """The node's value with every axis at its full length, not merged."""
+        """The node's value, not merged, with every axis at its full length."""
         v = self._plain(self.values[node])
         if v.shape == node.shape:
             return v
@@ -404,21 +407,21 @@ class Lowering:
         return Value(self.graph.add("Expand", [v.name, self.graph.shape(dims)]), node.shape, v.batched)
 
     def _with_batch(self, v: Value) -> Value:
-        """A constant, once for every vector of the batch: 0 x_1 + constant."""
+        """The constant repeated for every vector of the batch, as 0 x_1 + constant."""
         start = [self.graph.shape(e) for e in ([0], [1], [1], [1])]
         zero = self._scale(Value(self.graph.add("Slice", ["x", *start]), (1,), True), 0)
         zero = self._reshape(zero, (1,) * len(v.shape))
         return Value(self.graph.add("Add", [zero.name, v.name]), v.shape, True)
 
     def _from_input(self, out: Value, p: int) -> Value:
-        """The output of a network without a node of its own: the input itself, or a constant."""
+        """The output of a network that needs no node: the input itself, or a constant."""
         if out.batched:
             return Value(self.graph.add("Add", [out.name, self.graph.constant(np.zeros(p))]), out.shape, True)
         return self._with_batch(out)
 
 
 def _row_length(n: int) -> int:
-    """The row that a long sum of n entries is cut into: a divisor of n near 1024. A short sum is one row."""
+    """The length of the rows that a long sum of n entries is cut into: a divisor of n near 1024. A short sum is one row."""
     if n <= TWO_STAGE:
         return n
     near = [r for r in range(256, 4097) if n % r == 0]

@@ -1,10 +1,10 @@
-"""The profiles: which operators a file may have, how it is written, and the proof of a file's profile from the file alone.
+"""The profiles. Each says which operators a file may have, how the file is written, and how a file is proven to fit.
 
     dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
     fused        structured, and Clip with constant bounds, ReduceMax; in files of older versions HardSigmoid for a Clip
-    minmax       Max and Min, what moves entries, and the mean of two; in int8 and uint8 as QDQ (exporter.passes.int8)
+    minmax       Max and Min, moves of entries, and the mean of two; in int8 and uint8 as QDQ (exporter.passes.int8)
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
 """
@@ -36,11 +36,11 @@ WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", 
 class Profile:
     """One entry of the catalogue.
 
-    `why_not` says why a file is not of this profile, or None; `write` lowers a network in a dtype. A `merged` profile is one
-    chain of merged maps: no order of summation is the formula's, and every zero is stored. `pair`: how many neurons one
-    number of a run stands for at most, as Clip stands for two. `floats`: it compares and moves numbers and never changes
-    them, so that it needs no grid and no guard, and writes networks of comparators alone. `batches` lowers a network for
-    large batches.
+    `why_not` returns the reason why a file does not fit the profile, or None. `write` lowers a network in a dtype.
+    `merged`: the file is one chain of merged maps, which stores every zero and sums in its own order. `pair`: the number of
+    neurons that one number of a run counts for at most; Clip counts for two. `floats`: the profile only compares and moves
+    numbers, so it needs no grid and no guard, and takes only networks of comparators. `batches` lowers a network for large
+    batches.
     """
 
     name: str
@@ -56,25 +56,25 @@ class Profile:
     batches: Callable[[Network, str], Graph] | None = None
 
     def graph(self, net: Network, dtype: str, optimize_for: str = "throughput", batch: int | None = None) -> Graph:
-        """The nodes of a network, in the form for large batches if there is such a form and the file is for batches."""
+        """The graph of a network: in the form for large batches, if the profile has one and the file is for batches."""
         if self.batches and in_batches(optimize_for, batch):
             return self.batches(net, dtype)
         return self.write(net, dtype)
 
     @property
     def clips(self) -> bool:
-        """Whether it has Clip, and computes what the network's variants are served as."""
+        """Whether the profile has Clip, and so writes the fused formula."""
         return self.pair > 1
 
 
 def in_batches(optimize_for: str, batch: int | None) -> bool:
-    """Whether a file is for many vectors in a run, and not for single ones."""
+    """Whether a file is meant for many vectors per run."""
     return optimize_for == "throughput" and batch != 1
 
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """The strictest profile that the graph fits, or None, and for each stricter one why it does not fit."""
+    """The strictest profile that the graph fits, or None, and for each stricter profile the reason why it does not fit."""
 
     profile: str | None
     reasons: dict[str, str]
@@ -93,7 +93,7 @@ def prove_profile(model: onnx.ModelProto) -> ProfileReport:
 
 
 def takes_images(model: onnx.ModelProto) -> bool:
-    """Whether the input of a graph is of the kind [n, c, h, w]."""
+    """Whether the input of a graph has the four axes [n, c, h, w]."""
     stored = {t.name for t in model.graph.initializer}
     return [len(i.type.tensor_type.shape.dim) for i in model.graph.input if i.name not in stored] == [4]
 
@@ -123,7 +123,7 @@ def _not_matmul(model: onnx.ModelProto) -> str | None:
 
 
 def _not_chain(model: onnx.ModelProto, ops: tuple[str, ...]) -> str | None:
-    """Why the graph is not the given operators over and over, each on the one before, without the last Relu."""
+    """The reason why the graph is not a chain that repeats the operators `ops` and ends before the last Relu, or None."""
     graph = model.graph
     stored = {t.name for t in graph.initializer}
     current = next(i.name for i in graph.input if i.name not in stored)
@@ -157,7 +157,7 @@ def _not_minmax(model: onnx.ModelProto) -> str | None:
 
 
 def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
-    """Whether a node does no more than give x or y another type."""
+    """Whether a node only converts the type of x or y."""
     return node.op_type == "Cast" and (
         node.input[0] == model.graph.input[0].name or node.output[0] == model.graph.output[0].name
     )
@@ -168,7 +168,10 @@ def _to_float64(node: onnx.NodeProto) -> bool:
 
 
 def _not_affine(model: onnx.ModelProto, nonlinear: set[str], widens: bool = False) -> str | None:
-    """Why a graph is neither affine nor one of these operators; `widens`: numbers may become float64 on the way."""
+    """The reason why a graph has other nodes than affine ones and these operators, or None.
+
+    `widens`: a Cast to float64 is allowed.
+    """
     fixed = {t.name for t in model.graph.initializer} | {""}
     for node in model.graph.node:
         if _type_of_ends(model, node) or (widens and _to_float64(node)):
@@ -219,5 +222,5 @@ PROFILES = {
 }  # fmt: skip
 
 
-# those of image filters (exporter.frontends.images), which are lowered there; from the strictest to the most permissive
+# profiles of image filters, which exporter.frontends.images writes; from the strictest to the most permissive
 IMAGE_PROFILES = {name: PROFILES[name] for name in ("structured", "fused", "minmax")}

@@ -1,4 +1,4 @@
-"""Formulas that have a shorter form in ONNX: one function finds each form, and `RULES` is the list of them.
+"""Rules for formulas that have a shorter form in ONNX. `RULES` lists them; one function per rule finds its formula.
 
 `exporter.passes.lowering` applies the first rule that matches a node.
 """
@@ -19,7 +19,7 @@ from exporter.ir.trace import Apply, Constant, Node, Sum
 if TYPE_CHECKING:
     from exporter.passes.lowering import Lowering, Value
 
-FOLD = 1 << 14  # constants up to this many entries are stored; larger ones are computed from their short parts
+FOLD = 1 << 14  # constants up to this many entries are stored; larger constants are computed from shorter ones
 
 
 def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
@@ -34,9 +34,9 @@ def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
 
 
 def product_chain(node: Node) -> tuple[Node, Array] | None:
-    """(v, M) when the node is M v along the last axis of a vector or matrix; M1 (M0 v) is taken as one product.
+    """(v, M) when the node is M v along the last axis of a vector or matrix. M1 (M0 v) is merged into one product.
 
-    That is no less exact where M0 and v are not negative: a part of the terms of M0 v is at most M0 v.
+    Merging stays exact if M0 and v are not negative, because any partial sum of M0 v is at most M0 v.
     """
     match node:
         case Apply(linear=Along(axis, matrix), arg=arg) if (
@@ -53,24 +53,24 @@ def product_chain(node: Node) -> tuple[Node, Array] | None:
 
 
 def folds(node: Node) -> bool:
-    """Whether a constant is stored as it is."""
+    """Whether the node is a constant that is stored rather than computed."""
     return isinstance(node, Constant) or (node.is_constant and node.size <= FOLD)
 
 
 def guarding(node: Node) -> Guard | None:
-    """The layers that round and clamp data."""
+    """The node, if it is the guard (the layers that round and clamp data)."""
     return node if isinstance(node, Guard) else None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A form for nodes of one shape: what it finds in a node (None: it does not apply), what it reads, how it is written."""
+    """A shorter form. `match` returns the parts of a matching node, or None. `operands` lists the nodes that are read."""
 
     match: Callable[[Node], Any]
     operands: Callable[[Any], tuple[Node, ...]]
     emit: Callable[[Lowering, Node, Any], Value]
-    fused: bool = False  # for that profile alone
-    rows: bool = False  # a product from the right, for vectors as rows
+    fused: bool = False  # only for the fused profile
+    rows: bool = False  # only with the batch first: the vectors are rows, multiplied from the right
 
 
 RULES = (

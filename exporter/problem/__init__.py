@@ -1,1 +1,1 @@
-"""What is asked: the statistic, the data and the grid."""
+"""The problem that a network solves: the statistic, the data and the grid."""

@@ -1,8 +1,8 @@
 """Named families of inputs, from harmless to hostile.
 
-UNITS      on the grid, as grid numbers 0..cells
+UNITS      data on the grid, as grid numbers 0..cells
 OFF_GRID   any finite data, inside the domain and outside, as data values
-FLOATS     all that a dtype has, for files without a grid
+FLOATS     every float of a dtype, for files without a grid
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def ties(rng: np.random.Generator, n: int, d: int, cells: int) -> Units:
 
 
 def constant(rng: np.random.Generator, n: int, d: int, cells: int) -> Units:
-    """One value in every entry; the ends of the range are among them."""
+    """Vectors of one repeated value. Both ends of the range occur."""
     values = grid(rng, n, 1, cells)
     values[:2] = np.array([[0], [cells]])[:n]
     return np.repeat(values, d, axis=1)
@@ -126,7 +126,7 @@ def last_digits(rng: np.random.Generator, n: int, d: int, grid: Grid, dtype: np.
 
 
 def outside(rng: np.random.Generator, n: int, d: int, grid: Grid, dtype: np.dtype[Any]) -> Data:
-    """Half of the entries outside the domain: by a part of a step, by its length, or by up to all that the dtype has."""
+    """Half of the entries outside the domain: by part of a step, by the domain's length, or by up to the largest float."""
     largest = float(np.finfo(dtype).max)
     by = np.exp(rng.uniform(np.log(grid.step / 8), np.log(largest) - 1, (n, d)))
     kind = rng.integers(0, 4, (n, d))
@@ -138,7 +138,7 @@ def outside(rng: np.random.Generator, n: int, d: int, grid: Grid, dtype: np.dtyp
 
 
 def _inside(grid: Grid, part: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The given parts of the way through the domain."""
+    """The points at the given fractions of the domain."""
     return np.clip(grid.lo + part * (grid.hi - grid.lo), grid.lo, grid.hi)
 
 
@@ -165,7 +165,7 @@ FloatFamily = Callable[[np.random.Generator, int, int, "np.dtype[Any]"], Data]
 
 
 def every_float(rng: np.random.Generator, n: int, d: int, dtype: np.dtype[Any]) -> Data:
-    """Any bits but NaN: every size of number, both zeros, subnormals, infinities."""
+    """Random bit patterns without NaN: numbers of every size, both zeros, subnormals, infinities."""
     words = rng.integers(0, 256, (n, d, dtype.itemsize), dtype=np.uint8)
     x = words.view(dtype).reshape(n, d)
     return np.where(np.isnan(x), dtype.type(0), x)

@@ -1,8 +1,8 @@
-"""Where the data lies: a range and a grid of 2^bits steps on it.
+"""The grid of the data: a range and 2^bits steps.
 
-The step is a power of two, so that scaling is exact in every floating-point type: the smallest one for which 2^bits steps
-cover the range. For [0, 1] it is 2^-bits; for 8-bit pixels, `Grid(0, 255, 8)`, it is 1. Data is not asked to be on the
-grid: the first layers of a network (`exporter.ir.input_rounding`) round it there, and clamp what lies outside the range.
+The step is the smallest power of two for which 2^bits steps cover the range. A power of two makes scaling exact in every
+floating-point type. The step is 2^-bits for [0, 1], and 1 for 8-bit pixels, `Grid(0, 255, 8)`. Data may lie off the grid:
+the first layers of a network (`exporter.ir.input_rounding`) round it to the grid and clamp it to the range.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from exporter.errors import UserError, spelled
 
-SMALLEST_STEP = 2.0**-126  # of both dtypes: onnxruntime takes float64 constants that no float32 can hold for 0
-LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # of which the inverse is a normal number
+SMALLEST_STEP = 2.0**-126  # for both dtypes: onnxruntime reads a float64 constant below the float32 range as 0
+LONGEST_SPAN = {"float32": 2.0**126, "float64": 2.0**1022}  # the inverse of the span must be a normal number
 
 
 def cells_between(lo: float, hi: float, step: float) -> int:
-    """How many steps lie between the ends of a range, both rounded to multiples of the step."""
+    """The number of steps between the ends of a range, after both ends are rounded to multiples of the step."""
     return round(hi / step) - round(lo / step)
 
 
@@ -34,13 +34,13 @@ def _step(lo: float, hi: float, bits: int) -> float:
 
 
 def shown(number: float) -> str:
-    """A number for people and file names, short and with every digit that tells it from others: 255, 1e+06, 5.0000001."""
+    """A number for messages and file names, as short as possible without losing digits: 255, 1e+06, 5.0000001."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
 
 def at_most(bound: float, digits: int = 3) -> str:
-    """A bound for people: rounded up, so that it is one."""
+    """An upper bound as text, rounded up so that it stays an upper bound."""
     text = f"{bound:.{digits}g}"
     if float(text) >= bound:
         return text
@@ -98,17 +98,17 @@ class Grid:
         return cells_between(self.lo, self.hi, self.step)
 
     def misfit(self, dtype: str) -> str | None:
-        """Why the range is too long for a floating-point type."""
+        """The reason why the range is too long for a floating-point type, or None."""
         if max(self.span, abs(self.low), abs(self.high)) > LONGEST_SPAN[dtype]:
             return f"[{shown(self.lo)}, {shown(self.hi)}] reaches too near the largest {dtype}"
         return None
 
     def rounding_error(self, mantissa: int) -> float:
-        """How far `guarded` moves an entry of [lo, hi] at most, in data units.
+        """The largest distance by which `guarded` moves an entry of [lo, hi], in data units.
 
-        In steps: c - a is half a step off. a = x - low is exact where low >= 0: x is not smaller than a, so that a float
-        has the digits for a. Where low < 0, a rounds too: by half the distance of floats near a <= cells. That distance
-        is 1 at most, and where it is 1, c - a is exact.
+        In steps: c - a is off by at most half a step. a = x - low is exact for low >= 0, because x >= a, so a float has
+        the digits of a. For low < 0, a rounds too, by half the distance between floats near a <= cells. This distance is
+        at most 1, and if it is 1, c - a is exact.
         """
         if self.low >= 0:
             return self.step / 2
@@ -116,7 +116,7 @@ class Grid:
         return self.step * (0.5 + 2.0 ** (digits - mantissa - 1))
 
     def rounded(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
-        """What the guard of a file in the dtype of x makes of data, in data values."""
+        """The data after the guard of a file in the dtype of x: rounded to the grid and clamped, in data values."""
         number = x.dtype.type
         scale = min(1.0, 1 / self.span)
         c = number(2.0 ** (np.finfo(x.dtype).nmant + 1) * self.step * scale)
@@ -124,5 +124,5 @@ class Grid:
         return np.asarray((c - (c - a)) * number(1 / scale) + number(self.low))
 
     def values(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Grid values by number, 0 for the lowest."""
+        """The grid values of the given numbers. Number 0 is the lowest value."""
         return self.low + units.astype(np.float64) * self.step

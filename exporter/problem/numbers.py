@@ -1,8 +1,8 @@
-"""One rule for the numbers that a user hands in, for the library and for clients of the service.
+"""Conversion of a user's numbers to floats, for the library and for clients of the service.
 
-float32 and float64 arrays keep their type and float16 becomes float32. Lists, integers, booleans, Python numbers and pandas
-tables of integers become float64, as in numpy.median. A number that is not exact in that type is refused unless rounding is
-allowed. NaN and missing values are always refused, because they have no place in an order.
+float32 and float64 arrays keep their type. float16 becomes float32. Lists, integers, booleans, Python numbers and pandas
+tables of integers become float64, as in numpy.median. A number that is not exact in its new type is refused unless rounding
+is allowed. NaN and missing values are always refused, because they have no place in an order.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from exporter.errors import UserError
 
 Floats = npt.NDArray[np.floating[Any]]
-EXACT = 2**53  # up to here float64 has every whole number
+EXACT = 2**53  # float64 holds every whole number up to here
 
 
 def as_floats(x: Any, round: bool = False) -> Floats:
-    """The numbers of x as a float32 or float64 array of the same shape, without loss; `round` allows the nearest float64.
+    """The numbers of x as a float32 or float64 array of the same shape, without loss. `round` allows the nearest float64.
 
-    Each column of a pandas table is a vector, so that the array is the table on its side.
+    Each column of a pandas table is a vector, so the array is the transposed table.
     """
     if hasattr(x, "columns") and hasattr(x, "to_numpy"):
         return np.stack([as_floats(x[name], round) for name in x.columns]) if len(x.columns) else np.empty((0, len(x)))
@@ -48,7 +48,7 @@ def as_floats(x: Any, round: bool = False) -> Floats:
 
 
 def refuse(bad: npt.NDArray[np.bool_], values: npt.NDArray[Any], what: str, remedy: str) -> None:
-    """UserError with the number of bad values and the first of them, if there are any."""
+    """Raise UserError with the number of bad values and the first bad value, if there are any."""
     if bad.any():
         rows = bad.reshape(-1, bad.shape[-1]) if bad.ndim else bad.reshape(1, 1)
         row = int(rows.any(axis=1).argmax())
@@ -62,7 +62,7 @@ def _kept(dtype: np.dtype[Any]) -> Any:
 
 
 def _from_objects(given: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Python numbers of any size as float64, and which of them are not exact in it."""
+    """Python numbers of any size as float64, and a mask of the numbers that are not exact in float64."""
     flat = given.astype(object).reshape(-1)
     out, lost = np.empty(flat.size), np.zeros(flat.size, dtype=bool)
     for i, value in enumerate(flat):

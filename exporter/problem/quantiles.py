@@ -1,12 +1,12 @@
-"""Quantiles as numpy.quantile takes them: between which ranks each method looks, and how numpy mixes two.
+"""The quantiles of numpy.quantile: the two ranks that each method uses, and the weight of each.
 
-All is done in the floating point arithmetic of numpy, step by step (`numpy/lib/_function_base_impl.py`): a quantile q of n
-sorted values v_0 .. v_(n - 1) has the virtual index i, and the answer is
+The arithmetic follows numpy step by step (`numpy/lib/_function_base_impl.py`). A quantile q of n sorted values
+v_0 .. v_(n - 1) has a virtual index i, and the answer is
 
     v_j + g (v_(j+1) - v_j)    with j = floor(i), g = i - j, or v_(j+1) - (1 - g) (v_(j+1) - v_j) from g = 1/2 on
 
-Some methods change g, some round i to a whole number. numpy keeps q, i and g in float64; for float32 data and a single q it
-does so since version 2.4.
+Some methods change g, others round i to a whole number. numpy keeps q, i and g in float64 (for float32 data and a single q
+only since version 2.4).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from math import ceil, floor
 import numpy as np
 
 Method = Callable[[int, float], tuple[int, float]]
-# which of two equally near ones `closest_observation` takes: numpy changed its mind after 2.0
+# the rank that `closest_observation` takes if two are equally near: numpy changed this rule after 2.0
 _NEAR = int(np.quantile([0, 1], 0.75, method="closest_observation"))
 
 
 def _between(n: int, index: float, gamma: float | None = None) -> tuple[int, float]:
-    """The lower neighbour of a virtual index and the weight of the upper one; an index beyond the ends is the end."""
+    """The lower neighbour of a virtual index and the weight of the upper neighbour. Indices are clamped to the ends."""
     if index >= n - 1:
         return n - 1, 0.0
     if index < 0:

@@ -1,4 +1,4 @@
-"""`Spec`: everything that is asked of one file."""
+"""`Spec`: the complete request for one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task
 
-Inputs = Literal["any", "grid"]  # whether data is rounded to the grid and clamped first, or must be there already
+Inputs = Literal["any", "grid"]  # any: the first layers round and clamp the data; grid: the data is on the grid already
 OptimizeFor = Literal["throughput", "latency", "depth", "width"]
 Layout = Literal["files", "triton", "tflite", "huggingface"]
 Border = Literal["edge", "reflect", "zero", "valid"]
@@ -58,12 +58,12 @@ class Spec:
 
     @cached_property
     def grid(self) -> Grid:
-        """The grid of a network for vectors; without a domain, [0, 1]."""
+        """The grid of a network for vectors. The default domain is [0, 1]."""
         lo, hi = self.domain or (Grid.lo, Grid.hi)
         return Grid(lo, hi, Grid.bits if self.bits is None else self.bits)
 
     def on(self, grid: Grid) -> Spec:
-        """The same on another grid."""
+        """The same request on another grid."""
         return replace(self, domain=(grid.lo, grid.hi), bits=grid.bits)
 
     @property
@@ -73,11 +73,11 @@ class Spec:
 
     @property
     def delta(self) -> Fraction:
-        """The least distance of entries that are told apart, in [0, 1]: a grid step, or the theorem's ε/(12 d^4)."""
+        """The smallest difference that the network resolves, scaled to [0, 1]: a grid step, or the theorem's ε/(12 d^4)."""
         return 1 / Fraction(12 * self.task.d**4 / self.epsilon) if self.epsilon else Fraction(1, 2**self.grid.bits)
 
     def given(self) -> dict[str, Any]:
-        """The options that change the file, by name: those that say what is the default anyway are left out."""
+        """The options that differ from their defaults, by name."""
         said = {} if self.images else {"bits": Grid.bits, "domain": (Grid.lo, Grid.hi)}
         options = {f.name: (getattr(self, f.name), f.default) for f in fields(self)[2:]}
         usual = {"inputs": "any"} | said

@@ -1,6 +1,6 @@
-"""What a network is asked for: weighted order statistics of d numbers.
+"""The task of a network: weighted order statistics of d numbers.
 
-Every question the exporter takes (median, maximum, quartiles, sorting) is a list of outputs, each a weighted sum of ranks.
+Every task (median, maximum, quartiles, sorting) is a list of outputs. Each output is a weighted sum of order statistics.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MOST = 1 << 24
 
 @dataclass(frozen=True)
 class Output:
-    """One column: the sum of weights[i] times the entry of rank ranks[i], ranks counted from 1, ascending.
+    """One output: the sum of weights[i] times the entry of rank ranks[i]. Ranks count from 1 and ascend.
 
-    `between` is what numpy computes a quantile from: the place of the lower neighbour, counted from 0, and the weight of the
-    upper one, as floats have it.
+    `between` holds numpy's two numbers for a quantile: the index of the lower neighbour, counted from 0, and the weight of
+    the upper neighbour as a float.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Task:
-    """The outputs of one model; `label` names it in file names, `even` says how a median of even d is meant.
+    """The outputs of one model. `label` is the task's name in file names; `even` selects the median of an even number.
 
-    `interpolation` says how two ranks are mixed: by a weighted sum, or as numpy.quantile does it, operation by operation, in
-    the type of the data or, as for a list of quantiles, in float64.
+    `interpolation` selects how two ranks are mixed: by a weighted sum, or by the operations of numpy.quantile. These use the
+    type of the data for one quantile, and float64 for a list of quantiles.
     """
 
     op: str
@@ -64,7 +64,7 @@ class Task:
 
     @property
     def may_round(self) -> bool:
-        """Whether a weight is neither 1 nor 1/2: its product may round, not the last sum alone."""
+        """Whether a weight is neither 1 nor 1/2. Then products may round, and not only the last sum."""
         return any(w not in (1, Fraction(1, 2)) for out in self.outputs for w in out.weights)
 
     def answers(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
@@ -78,7 +78,7 @@ class Task:
                 with np.errstate(over="ignore", invalid="ignore"):
                     columns.append(self._interpolated(out, part))
             elif out.weights == (Fraction(1, 2), Fraction(1, 2)):
-                with np.errstate(over="ignore", invalid="ignore"):  # of the largest numbers and of infinities
+                with np.errstate(over="ignore", invalid="ignore"):  # the largest numbers and infinities cause both
                     columns.append(np.mean(part[:, [r - 1 for r in out.ranks]], axis=1))
             else:
                 terms = [part[:, r - 1] * x.dtype.type(float(w)) for r, w in zip(out.ranks, out.weights, strict=True)]
@@ -86,13 +86,13 @@ class Task:
         return np.stack(columns, axis=1)
 
     def _interpolated(self, out: Output, part: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        """numpy's `_lerp`: a Python float leaves the type of the data as it is, one of numpy's does not."""
+        """numpy's `_lerp`. A weight that is a Python float keeps the type of the data; a numpy float64 does not."""
         low, high, t = part[:, out.ranks[0] - 1], part[:, out.ranks[1] - 1], float(out.weights[1])
         number = np.float64 if self.interpolation == "float64" else float
         return high - (high - low) * number(1 - t) if t >= 0.5 else low + (high - low) * number(t)
 
     def as_numpy(self, float64: bool = False) -> Task:
-        """The same quantiles by the ranks and weights that numpy's floats have; `float64`: mixed in float64."""
+        """The same quantiles with the ranks and weights of numpy's float arithmetic. `float64`: interpolate in float64."""
         if self.op != "quantile" or self.interpolation != "sum":
             return self
         outputs = tuple(_placed(out.name, out.between) for out in self.outputs if out.between)
@@ -100,7 +100,7 @@ class Task:
 
 
 def median(d: int, even: Even = "mean") -> Task:
-    """The median as numpy.median defines it, or for even d the lower (the paper's rank d/2) or upper middle entry."""
+    """The median as in numpy.median. For even d, `even` may select the lower (rank d/2, the paper's) or upper middle."""
     _check_d(d)
     low, high = (d + 1) // 2, d // 2 + 1
     if low == high or even == "lower":
@@ -132,15 +132,15 @@ def rank(d: int, ranks: Sequence[int]) -> Task:
 
 
 def quantile(d: int, quantiles: Sequence[float], method: Method = "linear") -> Task:
-    """Quantiles by numpy's methods: the position (d - 1) q between two ranks, and what is taken there."""
+    """Quantiles by numpy's methods, which differ in the place between two ranks and in the weights of the two."""
     _check_d(d)
     outputs = []
     for q in quantiles:
         if not 0 <= q <= 1:
             raise UserError(f"quantile {shown(q)} is out of range: it must be between 0 and 1")
         name, between = f"q{shown(q)}", METHODS[method](d, q)
-        if method == "linear":  # the same in rational numbers: what a network with a grid is built for
-            near = Fraction(q).limit_denominator(10**12)  # 1/3 is meant by the float 0.333...
+        if method == "linear":  # networks with a grid use rational numbers
+            near = Fraction(q).limit_denominator(10**12)  # the float 0.333... means 1/3
             at = (near if float(near) == q else Fraction(q)) * (d - 1)
             outputs.append(replace(_placed(name, (floor(at), at - floor(at))), between=between))
         else:
@@ -158,7 +158,7 @@ def _placed(name: str, between: tuple[int, float | Fraction]) -> Output:
 
 
 def _joined(numbers: Sequence[float]) -> str:
-    """Numbers in a file name: different ones in every name, and no name too long for a file system."""
+    """Numbers as a part of a file name: unique for each list, and short enough for a file system."""
     texts = [shown(n) for n in numbers]
     if len(texts) <= 4:
         return "-".join(texts)
