@@ -1,1 +1,1 @@
-"""What is known of a network: accounting, exactness, promises."""
+"""Facts about a network: its costs, its exactness and its promises."""

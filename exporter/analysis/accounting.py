@@ -1,7 +1,7 @@
-"""What a network costs, counted on its merged affine maps.
+"""The costs of a network, counted on its merged affine maps.
 
-Every row of a map is merged, over as few columns as the map can tell apart (`_atoms`). Terms that share no neurons and axes
-along which all rows are alike are counted without merging.
+The rows of a map are merged over as few columns as possible: neurons that always occur together share a column (`_atoms`).
+Terms without common neurons, and axes along which all rows are equal, are counted without merging.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, app
 from exporter.ir.network import CHUNK, Network, Neurons, merged_rows
 from exporter.ir.trace import Apply, Node, Stack, Sum, topological
 
-ENTRIES_AT_ONCE = 1 << 30  # rows times columns of a map that are merged at once, as long as their weights are not known
+ENTRIES_AT_ONCE = 1 << 30  # rows times columns that are merged at a time, while the number of weights is unknown
 WEIGHTS_AT_ONCE = 1 << 22
 
 
@@ -32,11 +32,11 @@ class Accounting:
 
 
 def accounting(net: Network) -> Accounting:
-    """Depth, width, size, non-zeros and largest weight of the network that was built."""
+    """Depth, width, size, non-zeros and largest weight of a network."""
     nnz, largest = 0, 0.0
     for level in range(len(net.layers) + 1):
         groups = net.state(level).by_node
-        counted: dict[Node, tuple[int, float]] = {}  # neurons that differ in scale and bias only are merged once
+        counted: dict[Node, tuple[int, float]] = {}  # neurons that differ only in scale and bias are merged once
         for root, _ in net.roots(level):
             node, scale = _bare(root, groups)
             if node not in counted:
@@ -52,7 +52,7 @@ def accounting(net: Network) -> Accounting:
 
 
 def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
-    """The node without factor and bias, and the factor's magnitude."""
+    """The node without its factor and bias, and the magnitude of the factor."""
     scale = 1.0
     while isinstance(node, Sum) and node not in groups:
         varying = [(c, arg) for c, arg in node.terms if not arg.is_constant]
@@ -66,7 +66,7 @@ def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
 def _count(node: Node, groups: dict[Node, Neurons]) -> tuple[int, float]:
     """(non-zeros, largest weight) of all rows of a node over the neurons of a layer.
 
-    Terms that share no neurons are counted one by one; what is left is merged.
+    Terms without common neurons are counted one by one. All other terms are merged.
     """
     if node.is_constant:
         return 0, 0.0
@@ -104,7 +104,7 @@ def _merge_and_count(node: Node, groups: dict[Node, Neurons]) -> tuple[int, floa
     while start < node.size:
         some = np.arange(start, min(start + chunk, node.size), dtype=np.int64)
         matrix, _ = merged_rows(node, some, leaves, width)
-        start += chunk  # and where rows have few weights, more of them are merged at a time
+        start += chunk  # if the rows have few weights, the next chunk is larger
         chunk = max(chunk, min(CHUNK, WEIGHTS_AT_ONCE * len(some) // max(1, matrix.nnz)))
         matrix.eliminate_zeros()
         nnz += int(columns.number[matrix.indices].sum())
@@ -114,9 +114,9 @@ def _merge_and_count(node: Node, groups: dict[Node, Neurons]) -> tuple[int, floa
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """For every entry of a node, whose neurons no other entry reads: how many they are, and the largest weight of one.
+    """For a node whose entries read disjoint sets of neurons: the number of neurons and the largest weight of each entry.
 
-    Arrays of length 1 along the axes where all entries are alike.
+    The arrays have length 1 along axes where all entries are equal.
     """
 
     number: npt.NDArray[np.int64]
@@ -124,10 +124,11 @@ class Columns:
 
 
 def _atoms(root: Node, groups: dict[Node, Neurons]) -> tuple[dict[Node, Neurons], Columns]:
-    """Nodes that stand for the neurons below them in the map of `root`, as groups, and the neurons of their entries.
+    """The atoms of the map of `root`: nodes that replace the neurons below them as columns. Also the neurons of each entry.
 
-    An atom's entries read disjoint sets of neurons, and nothing else in the map reads these: a sum over a block, say. All
-    weights of such a set are then one number times the weights within the atom, so the map is merged over atoms.
+    The entries of an atom read disjoint sets of neurons, and no other node of the map reads these neurons. A sum over a
+    block is an example. All weights of such a set are one factor times the weights within the atom, so the map can be
+    merged over atoms.
     """
     apart: dict[Node, Columns | None] = {}
     inside: dict[Node, frozenset[Node]] = {}
@@ -163,17 +164,17 @@ def _atoms(root: Node, groups: dict[Node, Neurons]) -> tuple[dict[Node, Neurons]
 
 
 def _region(root: Node, groups: dict[Node, Neurons]) -> list[Node]:
-    """The nodes between the groups and the root, each after its arguments; constants left out."""
+    """The nodes between the groups and the root, each after its arguments, without constants."""
     return topological(root, args=lambda node: _moving(node, groups))
 
 
 def _moving(node: Node, groups: dict[Node, Neurons]) -> list[Node]:
-    """The arguments of a node between the groups that are no constants."""
+    """The arguments of a node, without constants. A group has none."""
     return [] if node in groups else [arg for arg in node.args if not arg.is_constant]
 
 
 def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns | None]) -> Columns | None:
-    """The neurons of every entry, where no two entries read the same one; the arguments read different groups."""
+    """The neurons of each entry, or None if two entries read the same neuron. The arguments read different groups."""
     flat = (1,) * len(node.shape)
     if node in groups:
         return Columns(np.full(flat, len(groups[node].signs)), np.ones(flat))

@@ -1,15 +1,16 @@
 """The numeric contract: is every number in the network exact in a given floating-point type?
 
-All values of our networks on a grid are integer multiples of powers of two. If at every operation the largest partial
-sum, in units of that power, fits the mantissa (2^24 for float32, 2^53 for float64), and none overflows, no operation
-rounds, in any order of summation: the file computes the same rational function on every runtime that honours its dtype.
-This module proves that by walking the network with a bound and a quantum per node. What it cannot prove it does not claim.
+All values of our networks on a grid are integer multiples of a power of two, the quantum. An operation does not round if
+its largest partial sum, in units of the quantum, fits the mantissa (2^24 for float32, 2^53 for float64) and does not
+overflow. This holds for any order of summation. If no operation rounds, the file computes the same rational function on
+every runtime that honours its dtype. This module proves the condition with a bound and a quantum for each node. It makes no
+claim without a proof.
 
-Two roundings are allowed. The last sum of two terms (the mean of two middle values), because a correctly rounded
-a/2 + b/2 is what numpy.median returns too; where a weight is no dyadic number it rounds in any case, and the file states
-by how much. And that of the guard, the first layers, which take any finite data: `ir.input_rounding` proves that they
-return grid values within the range, so that what follows is exact whatever the data was; `_rounds_to_grid` checks on the
-formula at hand what that proof needs.
+Two roundings are allowed:
+- The last sum of two terms, which is the mean of two middle values: numpy.median returns the same correctly rounded
+  a/2 + b/2. A weight that is not dyadic rounds in any case, and the file states the error.
+- The guard, the first layers, which take any finite data. `ir.input_rounding` proves that the guard returns grid values
+  within the range, so all later operations are exact. `_rounds_to_grid` checks the conditions of this proof.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Su
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
 LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
-CELLS = 1 << 17  # numbers of a block, where a form has blocks; tests hold that those of files need no more bits
-EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0: a multiple of everything
+CELLS = 1 << 17  # numbers per block in the fused formula; tests check that the blocks of files need no more bits
+EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0, which is a multiple of every number
 
 
 @dataclass(frozen=True)
 class Step:
-    """The operation that needs most mantissa bits, and how many; `bits` is infinite when a weight is no dyadic number.
+    """The operation that needs most mantissa bits. `bits` is infinite if a weight is not a dyadic number.
 
-    `where` is a clause for the user: which layer, and what it does to how many numbers.
+    `where` is a clause for messages, such as "layer 3 adds up 25 numbers".
     """
 
     bits: float
@@ -60,15 +61,15 @@ def structured_bits(net: Network, quantum: float) -> Step:
 
 
 def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
-    """The same of the formula that the fused profile computes, where Clip forgives what rounds outside its bounds."""
+    """The mantissa bits that the fused formula needs. Values outside the bounds of a Clip may round."""
     return _factored_bits(net.for_files(cells), quantum, _Fused())
 
 
 class _Reading:
-    """What the nodes of a form are computed from; a structured one has nothing but ReLUs."""
+    """How a file computes a node from other nodes. This is the structured form, whose only non-linear operator is Relu."""
 
     def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
-        """`trimmed`, in a form that has Clip."""
+        """The parts of a Clip (see `trimmed`), or None: this form has no Clip."""
         return None
 
     def args(self, node: Node) -> tuple[Node, ...]:
@@ -76,7 +77,7 @@ class _Reading:
 
 
 class _Fused(_Reading):
-    """Clip for a pair of ReLUs, and the largest entry of a vector by an operation of its own."""
+    """The fused form: a pair of ReLUs is a Clip, and the largest entry of a vector is one operation."""
 
     def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
         return trimmed(node)
@@ -108,7 +109,7 @@ def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
             worst = replace(worst, largest=max(worst.largest, largest))
             continue
         if node in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
-            # where this sum of two is negative it may round, for it stays negative
+            # a negative sum of two may round, because it stays negative
             largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
         bits = _bits(largest, quanta[node])
         worst = replace(worst, largest=max(worst.largest, largest))
@@ -122,11 +123,11 @@ def _product(c: Scalar, a: Node, quanta: dict[Node, float]) -> tuple[float, floa
 
 
 def _read_inside(nodes: list[Node], form: _Reading) -> dict[Node, float]:
-    """For the nodes that only Clips read, directly or with a number added: the magnitude up to which they must be exact.
+    """For each node that only Clips read, directly or plus a small term: the magnitude up to which it must be exact.
 
-    Such a node is one rounded sum of two, so that it keeps its side of every number that its type has. With Clip(v, 0, h)
-    the numbers are 0 and h; where v = c a + t with t from lo to hi they are -hi/c and (h - lo)/c for a: what lies beyond
-    puts v beyond. A sum over many entries is not one operation.
+    Such a node is a sum of two, rounded once. Rounding never moves it past a number of its type. For Clip(v, 0, h) these
+    numbers are 0 and h. If v = c a + t with t in [lo, hi], the numbers for a are -hi/c and (h - lo)/c: a value of a beyond
+    them puts v outside [0, h]. A sum over many entries does not qualify, because it rounds more than once.
     """
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
@@ -149,7 +150,7 @@ def _read_inside(nodes: list[Node], form: _Reading) -> dict[Node, float]:
 
 
 def _lighter(node: Sum, heavy: Node) -> tuple[float, float, float] | None:
-    """(c, lo, hi) when the sum of at most two is c heavy + t with t from lo to hi, c a power of two and t the smaller."""
+    """(c, lo, hi) when the node is c heavy + t with t in [lo, hi], c a power of two and t the smaller term; else None."""
     rest = [(float(c), a) for c, a in node.terms if a is not heavy]
     (c, *others) = [float(c) for c, a in node.terms if a is heavy]
     if others or c < 0 or frexp(c)[0] != 0.5 or any(abs(k) * a.magnitude > c * heavy.magnitude for k, a in rest):
@@ -159,7 +160,7 @@ def _lighter(node: Sum, heavy: Node) -> tuple[float, float, float] | None:
 
 
 def _told(node: Node) -> str:
-    """What a node does, for people."""
+    """A clause for messages that says what a node does."""
     layer = f"layer {max(node.level, 0) + 1}"
     match node:
         case Input():
@@ -176,15 +177,18 @@ def _told(node: Node) -> str:
 
 
 def _guard_step(net: Network, guard: Guard | None, quantum: float) -> Step:
-    """The input itself, and the guard's claim to round it."""
+    """The bits that the input needs, and the mantissa in which the guard is proven to round."""
     bits = _bits(net.input.magnitude, quantum)
     rounds = None if guard is None else _rounds_to_grid(guard, quantum)
     return Step(bits, "the data has values of that size and step", net.input.magnitude, rounds)
 
 
 def _rounds_to_grid(guard: Guard, quantum: float) -> int:
-    """The mantissa m for which the proof in `ir.input_rounding` holds, 0 for none: with s the step inside, c = 2^m s is
-    not below the top, the factor is a power of two, and shift and top are multiples of s that m bits hold."""
+    """The mantissa m for which the proof in `ir.input_rounding` holds, or 0 if there is none.
+
+    Let s be the step after scaling. The proof needs c = 2^m s >= top, a factor that is a power of two, and a shift and a
+    top that are multiples of s with at most m bits.
+    """
     step = guard.scale * quantum
     for m in MANTISSA.values():
         fits = guard.c == 2.0**m * step and guard.top <= guard.c and abs(guard.shift) <= guard.c
@@ -194,9 +198,9 @@ def _rounds_to_grid(guard: Guard, quantum: float) -> int:
 
 
 def _cut_at_zero(nodes: list[Node], form: _Reading) -> set[Node]:
-    """The nodes of which only the positive part is read: by ReLUs, or first lowered by a constant and then by ReLUs.
+    """The nodes of which only the positive part is used.
 
-    And by an operation for the largest entry, where that is not negative.
+    A ReLU reads such a node, directly or after a constant is subtracted. A maximum that is not negative may read it too.
     """
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
@@ -218,11 +222,11 @@ def _lowers(node: Node) -> bool:
 
 
 def dense_bits(net: Network, quantum: float) -> Step:
-    """The mantissa bits that the merged Gemm chain needs, whatever the order of summation inside a Gemm.
+    """The mantissa bits that the merged Gemm chain needs, for any order of summation inside a Gemm.
 
-    A merged row adds up all terms of its formula at once, so what counts is the largest sum of any part of them. Terms of
-    one sign whose sum is bounded (relu(v) - relu(v - 1) is not such, a sum of masked values is) cannot exceed that bound
-    in part either.
+    A merged row adds all terms of its formula in one sum, so the largest sum of any subset of the terms counts. If all
+    terms have one sign, the bound of their sum also bounds every subset. A sum of masked values is an example;
+    relu(v) - relu(v - 1) is not, because its terms differ in sign.
     """
     quanta = node_quanta(net, quantum)
     guard = guard_of(net.output)
@@ -242,7 +246,7 @@ def dense_bits(net: Network, quantum: float) -> Step:
 
 @dataclass(frozen=True)
 class _Partial:
-    """Bounds of the partial sums of a merged row: of one entry, and of a whole last axis of entries."""
+    """Bounds of the partial sums of a merged row: for one entry, and for all entries along the last axis."""
 
     plus: float
     minus: float
@@ -257,7 +261,7 @@ class _Partial:
 
 
 class _Partials:
-    """Partial sums of the nodes of one affine map from the neurons it reads, the leaves, to its roots."""
+    """The partial sums of the nodes of one affine map, from the neurons that it reads (`leaves`) to its `roots`."""
 
     def __init__(self, leaves: dict[Node, Neurons], roots: list[Node], quanta: dict[Node, float]) -> None:
         self.leaves, self.quanta = leaves, quanta
@@ -266,7 +270,7 @@ class _Partials:
             self.known[node] = self._one(node)
 
     def of_output(self, output: Node) -> float:
-        """As `of`, column by column: a sum of two terms is rounded once, as it may be; of an interpolation, of three."""
+        """As `of`, for each output. A sum of two terms may round once, and so may an interpolation of three terms."""
         match output:
             case Stack(parts=parts) if output not in self.leaves:
                 return max(self.of_output(p) for p in parts)
@@ -304,7 +308,7 @@ class _Partials:
             case Apply(linear=linear, arg=arg):
                 out, quantum = self.known[arg], self.quanta[node]
                 if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
-                    # the last axis is another one now, or holds an entry twice
+                    # the last axis is now a different axis, or has repeated entries
                     out = replace(out, all_plus=n * out.plus, all_minus=n * out.minus)
             case Input() | Relu() | Constant() | Max():
                 raise AssertionError(f"{node} is not carried to its use")
@@ -357,7 +361,7 @@ class _Partials:
 
 
 def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
-    """For every node of a network a power of two that divides all its values, 0 where there is none."""
+    """For each node of a network a power of two that divides all its values, or 0 if there is none."""
     quanta: dict[Node, float] = {}
     for node in topological(net.output):
         match kind(node):
@@ -384,14 +388,14 @@ def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
 
 
 def _largest_partial(node: Node) -> float:
-    """The largest partial sum that computing the node can hold: all positive or all negative terms at once."""
+    """The largest partial sum in the computation of a node: the sum of all its positive, or of all its negative terms."""
     match node:
         case Sum(terms=terms, offset=offset):
             ends = [sorted((float(c) * a.lo, float(c) * a.hi)) for c, a in terms] + [[float(offset)] * 2]
-            if len(terms) + (offset != 0) <= 2:  # no partial sum but the result itself
+            if len(terms) + (offset != 0) <= 2:  # the result is the only partial sum
                 return max(node.magnitude, *(abs(v) for e in ends for v in e))
             plus, minus = sum(max(e[1], 0.0) for e in ends), sum(max(-e[0], 0.0) for e in ends)
-            if minus == 0:  # terms of one sign: no part of them exceeds the bound of the whole
+            if minus == 0:  # terms of one sign: the bound of the whole sum also bounds every part
                 return min(plus, max(node.hi, 0.0))
             return max(plus, minus)
         case Apply(linear=Along(_, matrix), arg=arg):
@@ -408,9 +412,9 @@ def _largest_partial(node: Node) -> float:
 
 
 def _rounded_once(output: Node) -> set[Node]:
-    """The nodes that may round because they only hand the mean of two exact terms to the output.
+    """The nodes that may round: means of two exact terms that go directly to the output.
 
-    And an interpolation between two, which rounds in any case, and a shift: the file states the error.
+    An interpolation between two and its shift may round too, because the file states their error.
     """
     allowed: set[Node] = set()
     node = output
@@ -432,7 +436,7 @@ def _rounded_once(output: Node) -> set[Node]:
 
 
 def _bits(magnitude: float, quantum: float) -> float:
-    """The whole bits of a mantissa that holds all multiples of the quantum up to the magnitude."""
+    """The number of mantissa bits that holds all multiples of the quantum up to the magnitude."""
     if magnitude == 0:
         return 0.0
     if quantum == 0 or isinf(magnitude / quantum):
@@ -442,7 +446,7 @@ def _bits(magnitude: float, quantum: float) -> float:
 
 
 def low_bit(value: float | int | Fraction) -> float:
-    """The largest power of two that divides a dyadic number; 0 for any other number."""
+    """The largest power of two that divides a dyadic number, or 0 for any other number."""
     f = Fraction(value)
     if f == 0:
         return EXACT_ZERO

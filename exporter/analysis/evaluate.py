@@ -1,4 +1,4 @@
-"""Numbers through a network: the trace in numpy, in exact rational arithmetic, and the weight list in numpy."""
+"""The outputs of a network: from its formula in numpy or in exact rational arithmetic, or from its weight list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def evaluate(net: Network, x: Array) -> Array:
 
 
 def evaluate_exact(net: Network, x: Array) -> Array:
-    """The same in exact rational arithmetic: every float is taken as the rational number it is."""
+    """The network's formula on a batch (n, d), in exact rational arithmetic. Every float is converted exactly."""
     return evaluate(net, np.vectorize(Fraction, otypes=[object])(np.asarray(x)))
 
 
@@ -34,7 +34,7 @@ def evaluate_weights(layers: list[Weights], x: Array) -> npt.NDArray[np.float64]
 
 
 def trace_values(output: Node, x: Array, keep: bool = False) -> dict[Node, Array]:
-    """The value of every node; without `keep`, a value is dropped after its last use."""
+    """The values of the nodes. Unless `keep` is set, a value is dropped after its last use."""
     nodes = topological(output)
     last: dict[Node, Node] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The promises of a file in words. Every sentence follows from the fields of the file's description."""
+"""The promises of a file as sentences, which are made from the fields of the file's description."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIES = {
     "distinct": "Entries must be distinct.",
 }
 
-INTEGERS = ("int8", "uint8")  # every value of these types is compared exactly
+INTEGERS = ("int8", "uint8")  # files of these types compare every value exactly
 STATISTICS = {"median": "median", "max": "maximum", "min": "minimum", "sort": "all ranks"}
 
 
@@ -36,17 +36,17 @@ def kind_of_promise(d: dict[str, Any]) -> Literal["mse", "rate", "exact", "error
 
 
 def uniform_only(d: dict[str, Any]) -> bool:
-    """Whether a file is made for uniform inputs and promises nothing for other inputs."""
+    """Whether a file is made for uniform inputs, without a promise for other inputs."""
     return d.get("failure_law") in ("uniform", "uniform-seeds")
 
 
 def interpolates(d: dict[str, Any]) -> bool:
-    """Whether answers lie between two ranks, with weights whose products round."""
+    """Whether answers lie between two ranks and have weights whose products round."""
     return bool(d.get("grid_error")) and any(w not in (0.5, 1) for o in d["outputs"] for w in o["weights"])
 
 
 def without_grid(d: dict[str, Any]) -> bool:
-    """Whether numbers are compared as they are: the promise then holds for every float."""
+    """Whether the file compares numbers without a grid. The promise then holds for every float."""
     return d.get("inputs") == "floats"
 
 
@@ -89,10 +89,10 @@ def promise_sentence(d: dict[str, Any]) -> str:
 
 
 def mean_square(d: dict[str, Any]) -> str:
-    """The proven mean squared error of a network that may fail, for uniform data on the grid; empty where none is proven.
+    """The proven mean squared error of a network that may fail, for uniform data on the grid. Empty if none is proven.
 
-    Every answer lies in the domain, so a wrong one is off by the range at most, and the failure bound p is a bound. A file
-    for uniform inputs has a smaller one. Rounding adds at most its own error to the root of the mean square.
+    Every answer lies in the domain, so the error is at most the range, and the failure bound p bounds the mean squared
+    error. A file for uniform inputs states a smaller bound. Rounding adds at most its own error to the root mean square.
     """
     if kind_of_promise(d) != "rate" or not (uniform_only(d) or d.get("ties") == "exact"):
         return ""
@@ -104,7 +104,7 @@ def mean_square(d: dict[str, Any]) -> str:
 
 
 def _right(d: dict[str, Any]) -> str:
-    """What a right answer on the grid is."""
+    """The accuracy of a right answer on the grid, as a phrase."""
     if without_grid(d):
         if d["dtype"] not in INTEGERS:
             return "exact on every float"
@@ -135,14 +135,14 @@ def beyond_the_grid(d: dict[str, Any]) -> str:
 
 
 def domain_of(d: dict[str, Any]) -> str:
-    """The range of data that a file answers: `[0, 1]`, or every value of a type."""
+    """The range of data that a file takes: `[0, 1]`, or every value of a type."""
     if d["dtype"] in INTEGERS:
         return str(d["dtype"])
     return "any float" if without_grid(d) else f"[{', '.join(map(shown, d['domain']))}]"
 
 
 def depth(d: dict[str, Any]) -> str:
-    """The depth: `3 + 3 (rounding and clamping)` where the first layers prepare the data, else one number."""
+    """The depth as text. It is `3 + 3 (rounding and clamping)` if the first layers prepare the data, else one number."""
     guard = d.get("guard_layers") or 0
     return f"{d['depth'] - guard} + {guard} (rounding and clamping)" if guard else f"{d['depth']}"
 

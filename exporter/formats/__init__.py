@@ -1,1 +1,1 @@
-"""Files: ONNX, TFLite, Triton, manifests and descriptions."""
+"""The files that are written: ONNX, TFLite, Triton folders, manifests and descriptions."""

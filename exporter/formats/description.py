@@ -1,7 +1,7 @@
 """The description of a file: its fields, how a description is written, and which descriptions can be read.
 
-A file may come from anywhere, and anybody can edit metadata. A damaged description is rejected here, by one check, so that
-no reader has to mistrust a field.
+A file may come from anywhere, and anybody can edit its metadata. One check here rejects a damaged description, so all other
+code can trust the fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Test = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a description: what must be true of its value, and which files must have it."""
+    """A field of a description: the test of its value, and the files that must have the field."""
 
     holds: Test = lambda value: True
     needed: Literal["", "all", "vectors", "images"] = ""
@@ -70,7 +70,7 @@ def _origin(v: Any) -> bool:
     return isinstance(v, dict) and {"file", "d", "rank", "mode"} <= set(v)
 
 
-# in the order of the metadata of a file
+# in the order in which a file's metadata lists them
 FIELDS: dict[str, Field] = {
     "construction": Field(_text, "all"),
     "theorem": Field(_text, "all"),
@@ -122,7 +122,7 @@ FIELDS: dict[str, Field] = {
 
 
 def written(task: Task, grid: Grid, **values: Any) -> dict[str, Any]:
-    """The description of a file for a task on a grid, in the order of the table; the other fields are `values`."""
+    """The description of a file for a task on a grid, in the order of the table. `values` are the other fields."""
     about = {
         "op": task.op, "d": task.d, "even": task.even, "ranks": list(task.ranks),
         "outputs": [
@@ -135,7 +135,7 @@ def written(task: Task, grid: Grid, **values: Any) -> dict[str, Any]:
 
 
 def task_of(about: dict[str, Any], d: int) -> Task:
-    """The task in a description; a file without a description is treated as a median."""
+    """The task in a description. A file without a description is treated as a median."""
     if not about:
         return median(d)
     outputs = tuple(
@@ -145,12 +145,12 @@ def task_of(about: dict[str, Any], d: int) -> Task:
 
 
 def grid_of(about: dict[str, Any]) -> Grid:
-    """The grid in a description; without one, that of [0, 1] in 24 bits."""
+    """The grid in a description. The default is [0, 1] in 24 bits."""
     return Grid(about["domain"][0], about["domain"][1], about["bits"]) if about else Grid()
 
 
 def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None:
-    """What is wrong with the description of a graph whose input has these sizes (0: any) and type; None: nothing."""
+    """The first error in the description of a graph, or None. `dims` (0: any size) and `dtype` are those of the input."""
     images = len(dims) == 4
     for name, value in about.items():
         if isinstance(value, bytes):
@@ -182,7 +182,7 @@ def damage(about: dict[str, Any], dims: Sequence[int], dtype: str) -> str | None
 
 
 def _contradiction(about: dict[str, Any], batch: int) -> str | None:
-    """What two fields say of the same thing, and differ in."""
+    """The first contradiction between two fields, or None."""
     if about["batch"] != (batch or None):
         return f"batch = {about['batch']}, and the graph takes {batch or 'any number of'} vectors"
     try:

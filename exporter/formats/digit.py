@@ -1,20 +1,21 @@
-"""One digit of radix as a model of its own: entries and thresholds in, counts out.
+"""One digit of the radix search as a model of its own: entries and thresholds in, counts out.
 
-A search that is spread over many parts cannot be one network, but its only work on the entries can: a digit of
-`exporter.constructions.radix` counts entries against the thresholds t_i = low + i s, and counts of parts add up. So the
-digit is exported, every part runs it, and who asked climbs on the sums (service/tables/search.py).
+A search over data in many parts cannot be one network. But the work on the entries can be one: a digit of
+`exporter.constructions.radix` counts the entries below the thresholds t_i = low + i s, and the counts of all parts add up.
+So the digit is exported, every part runs it, and the caller chooses the next interval from the sums
+(service/tables/search.py).
 
-A search on a grid needs the grid; here a float is its own grid: its bits, read as an unsigned integer x. Among numbers of
-one sign these integers are in order, upwards where it is plus and downwards where it is minus; so thresholds among them are
-thresholds among the numbers, for every float, subnormals and infinities too, and -0.0 and 0.0 are neighbours.
+This search needs no grid. It reads the bits of a float as an unsigned integer x. For numbers of one sign the integers have
+the order of the numbers (reversed for negative numbers). So thresholds of integers are thresholds of numbers, for every
+float, also subnormals and infinities. -0.0 and 0.0 are neighbours.
 
-s = 2^shift, so that all thresholds of the digit are tested at once by dividing, one scatter instead of T comparisons:
+s = 2^shift, so a shift finds the bin of an entry. One scatter then replaces T comparisons:
 
-    the first digit     bin = x >> shift                              of all integers there are
-    any other           bin = (x - low) >> shift                      of those in [low, low + span); what is below wraps
+    the first digit     bin = x >> shift                              of all integers
+    any other digit     bin = (x - low) >> shift                      of integers in [low, low + span); below low they wrap
     counts_i = #{bin = i}                                             = c_(i+1) - c_i  for  c_i = #{x < low + i s}
 
-Everything is counted in integers: nothing rounds, however many entries there are.
+All counts are integers, so they are exact for any number of entries.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from onnx import TensorProto, helper, numpy_helper
 from exporter.formats.model_file import assemble
 from exporter.ir.graph import Graph
 
-MOST_BITS = 16  # of a digit: 2^16 counters are what stays in a processor's cache
+MOST_BITS = 16  # per digit: 2^16 counters fit into a processor's cache
 WORDS = {"float32": np.uint32, "float64": np.uint64}
 
 
 def digit(dtype: str, bits: int = MOST_BITS, *, first: bool) -> onnx.ModelProto:
-    """The counts of one digit of `bits` bits over entries of a dtype, given as the integers that their bits are.
+    """A model that counts one digit of `bits` bits. The entries of `dtype` are given as the integers of their bits.
 
-    The first digit is one of all integers; another takes `low` and `span` too, and leaves out what is not between them.
+    The first digit counts all integers. Any other digit has the inputs `low` and `span`, and counts integers in
+    [low, low + span).
     """
     if dtype not in WORDS or not 1 <= bits <= MOST_BITS:
         raise ValueError(f"a digit has 1 to {MOST_BITS} bits and counts float32 or float64, not {bits} of {dtype}")

@@ -1,4 +1,4 @@
-"""A TensorFlow Lite file under construction: tensors, constants and operators, and the flatbuffer of them.
+"""A TensorFlow Lite file under construction: its tensors, constants and operators, and the flatbuffer that holds them.
 
 The flatbuffer is written with the schema of the package `tflite` (extra `tflite`), without TensorFlow.
 """
@@ -16,7 +16,7 @@ from exporter.errors import UserError, install, spelled
 from exporter.passes.int8 import Quantisation
 
 METADATA = "onnx_median"
-SCHEMA = 3  # of TensorFlow Lite files
+SCHEMA = 3  # version of the TensorFlow Lite schema
 KINDS = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int8": 9}
 Shape = tuple[int, ...]
 
@@ -30,7 +30,7 @@ class FileTensor:
 
 
 class File:
-    """Tensors are known by their place. Those of the type of `quantised` share its scale and zero point."""
+    """Tensors are identified by their index. Tensors of the type of `quantised` share its scale and zero point."""
 
     def __init__(self, quantised: Quantisation | None) -> None:
         try:
@@ -39,7 +39,7 @@ class File:
             raise UserError(f"{spelled('layout', 'tflite')} needs {error.name}: {install('tflite')}") from None
         self.schema: Any = tflite
         self.quantised = quantised
-        self.buffers: list[bytes] = [b""]  # the first one is empty by the rules of the format
+        self.buffers: list[bytes] = [b""]  # the format requires an empty first buffer
         self.tensors: list[FileTensor] = []
         self.operators: list[tuple[int, list[int], int, tuple[str, dict[str, Any]] | None]] = []
         self.constants: dict[tuple[str, Shape, bytes], int] = {}
@@ -49,7 +49,7 @@ class File:
         return len(self.tensors) - 1
 
     def constant(self, values: Any, kind: str = "int32") -> int:
-        """A constant; equal ones are written once."""
+        """The index of a constant tensor. Equal constants are written once."""
         array = np.ascontiguousarray(values, kind)
         key = (kind, array.shape, array.tobytes())
         if key not in self.constants:
@@ -61,14 +61,14 @@ class File:
     def operator(
         self, name: str, inputs: Sequence[int], shape: Shape, kind: str, table: str = "", **options: Any
     ) -> int:
-        """An operator, with the options of a table of the schema; returns its output."""
+        """Add an operator, whose `options` belong to `table` of the schema, and return the index of its output."""
         out = self.tensor(shape, kind)
         code = getattr(self.schema.BuiltinOperator, name)
         self.operators.append((code, list(inputs), out, (table, options) if table else None))
         return out
 
     def written(self, inputs: Mapping[str, int], outputs: Mapping[str, int], about: dict[str, Any]) -> bytes:
-        """The file; `about` is its description."""
+        """The bytes of the file. `about` is its description."""
         import flatbuffers  # type: ignore[import-untyped] # noqa: PLC0415, comes with the schema
 
         s, builder = self.schema, flatbuffers.Builder(1024)
@@ -151,7 +151,7 @@ class File:
         return int(s.TensorEnd(builder))
 
     def _code(self, builder: Any, code: int) -> int:
-        """An operator and its version: 2 is the first that takes int8, but for RESHAPE."""
+        """An operator code with its version. Version 2 is the first with int8; RESHAPE has int8 in version 1."""
         s = self.schema
         whole = self.quantised is not None and self.quantised.dtype == "int8"
         second = whole and code != s.BuiltinOperator.RESHAPE
@@ -178,7 +178,7 @@ def _tables(builder: Any, tables: Sequence[int]) -> int:
 
 
 def _data(builder: Any, data: bytes) -> int:
-    """Bytes at a multiple of 16, as the schema asks of buffers."""
+    """A vector of bytes, aligned to 16 as the schema requires."""
     builder.StartVector(1, len(data), 16)
     builder.head -= len(data)
     builder.Bytes[builder.head : builder.head + len(data)] = data

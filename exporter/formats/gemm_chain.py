@@ -1,4 +1,7 @@
-"""ONNX files as networks, ours or not: one chain of affine maps and ReLUs as weight lists, any other graph as counts."""
+"""ONNX files of any origin, read as ReLU networks.
+
+A chain of affine maps and ReLUs is read as a weight list. For any other graph only the neurons are counted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from exporter.ir.graph import TRIMS
 from exporter.passes.profiles import prove_profile
 
 Matrix = npt.NDArray[np.float64]
-NONLINEAR = {"Relu", "ReduceMax", "Max", "Min"} | TRIMS  # of all profiles for vectors
+NONLINEAR = {"Relu", "ReduceMax", "Max", "Min"} | TRIMS  # the non-linear operators of all profiles for vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +31,12 @@ class Affine:
 
 
 def is_chain(proto: onnx.ModelProto) -> bool:
-    """Whether every node is one that `chain_of` can merge."""
+    """Whether `chain_of` can merge every node."""
     return {n.op_type for n in proto.graph.node} <= {"Gemm", "MatMul", "Add", "Relu", "Identity", "Constant"}
 
 
 def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
-    """The affine maps between the ReLUs of a Gemm/Relu or MatMul/Add/Relu chain, merged where several follow."""
+    """The affine maps between the ReLUs of a Gemm/Relu or MatMul/Add/Relu chain. Consecutive affine maps are merged."""
     fixed = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in proto.graph.initializer}
     at = data_input(proto, path).name
     maps: list[Affine] = []
@@ -74,7 +77,7 @@ def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
 
 
 def data_input(proto: onnx.ModelProto, path: Path) -> onnx.ValueInfoProto:
-    """The one input that is not stored in the file."""
+    """The only input whose value is not stored in the file."""
     stored = {t.name for t in proto.graph.initializer}
     inputs: list[onnx.ValueInfoProto] = [i for i in proto.graph.input if i.name not in stored]
     if len(inputs) != 1:
@@ -116,10 +119,10 @@ def _then(first: Affine | None, second: Affine) -> Affine:
 
 
 def run_chain(maps: list[Affine], x: Matrix) -> tuple[Matrix, Matrix]:
-    """The chain on a batch in float64, and a bound of how far that is from exact arithmetic.
+    """The outputs of the chain for a batch in float64, and an upper bound of their rounding errors.
 
-    A sum of n products is off by at most n u/(1 - n u) times the sum of the magnitudes, u = 2^-53, in any order; doubled, it
-    covers the rounding of the bound itself.
+    The error of a sum of n products, in any order, is at most n u/(1 - n u) times the sum of the magnitudes, u = 2^-53. The
+    bound is doubled to cover its own rounding.
     """
     h, error = x, np.zeros_like(x)
     for i, step in enumerate(maps):
@@ -132,11 +135,11 @@ def run_chain(maps: list[Affine], x: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
-    """Neurons a hidden layer of a layered ReLU network that computes the graph: an upper bound, counted on the graph.
+    """The widths of the hidden layers of a layered ReLU network for the graph: upper bounds, counted on the graph.
 
-    Every Relu stands in the layer after the last Relu below it. What a later layer reads is carried by one neuron for every
-    entry: on a bounded domain relu(v + c) - c is v. A Clip is two ReLUs an entry in one layer, and a maximum or minimum of n
-    numbers takes ceil(log2 n) layers of n, n/2, ... neurons, relu(a - b) and b for each pair.
+    Each Relu stands in the layer after the last Relu below it. One neuron per entry carries a value to a later layer,
+    because relu(v + c) - c = v on a bounded domain. A Clip counts two ReLUs per entry in one layer. A maximum or minimum
+    of n numbers takes ceil(log2 n) layers of n, n/2, ... neurons: relu(a - b) and b for each pair.
     """
     report = prove_profile(proto)
     if report.profile is None:
@@ -144,7 +147,7 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
     source = data_input(proto, path).name
     sizes = _sizes(proto, path)
     fixed = {t.name for t in proto.graph.initializer} | {""}
-    born = {source: 0}  # what is carried: the input and what leaves the ReLUs, and the layer it stands in
+    born = {source: 0}  # the layer of each tensor that may be carried: the input and the outputs of ReLUs
     level, reads = {source: 0}, {source: frozenset({source})}
     last: dict[str, int] = {}
     widths: dict[int, int] = {}
@@ -179,7 +182,7 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
 
 
 def _sizes(proto: onnx.ModelProto, path: Path) -> dict[str, int]:
-    """The entries of every tensor for one vector."""
+    """The number of entries of each tensor, for one vector."""
     one = onnx.ModelProto()
     one.CopyFrom(proto)
     for value in (data_input(one, path), *one.graph.output):

@@ -1,4 +1,4 @@
-"""A model as a folder of the kind that model hubs take: onnx/model.onnx and its smaller variants, a model card, config.json.
+"""A model as a folder for a model hub: onnx/model.onnx and its smaller variants, a model card, config.json.
 
 NAME/onnx/model.onnx         the file
 NAME/onnx/model_fp16.onnx    the same in float16, where the network only compares and moves numbers
@@ -24,7 +24,7 @@ ONLY_COMPARED = {"Min", "Max", "Slice", "Gather", "Concat", "Reshape", "Transpos
 
 
 def folder(variants: Mapping[str, onnx.ModelProto], path: Path, about: dict[str, Any]) -> dict[Path, bytes]:
-    """The files of a folder: the variants by file name, the first of them at `path`, with card and configuration."""
+    """The files of the folder: the variants by file name, the model card and config.json. `path` is the first variant."""
     home = path.parents[1]
     files = {path.parent / file: proto.SerializeToString(deterministic=True) for file, proto in variants.items()}
     files[home / "README.md"] = card(home.name, list(variants), about).encode()
@@ -38,7 +38,7 @@ def only_compares(proto: onnx.ModelProto) -> bool:
 
 
 def in_float16(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A graph that only compares, in float16: the same nodes, other types."""
+    """A graph that only compares, in float16: the same nodes with other types."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.metadata_props[:]  # they describe the float32 file

@@ -1,4 +1,4 @@
-"""The manifest beside the files, and the writing of files: each is replaced whole or not at all."""
+"""The manifest of a folder, and the writing of files. A file is replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from exporter.version import __version__
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there two exports into one folder at the same time may lose a manifest entry
+except ImportError:  # Windows has no fcntl: two simultaneous exports into one folder may lose a manifest entry there
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
@@ -30,7 +30,7 @@ FORMAT = 1
 
 
 def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> dict[str, Any]:
-    """Write the file and enter it into the manifest of its directory; returns the manifest's entry."""
+    """Write the file, add it to the manifest of its directory, and return the manifest's entry."""
     data = proto.SerializeToString(deterministic=True)
     entry = entry_of(path.name, data, description)
     with writable(path.parent), _locked(path.parent):
@@ -60,7 +60,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
 def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
     """The manifest's entry for a file: name, checksum, size, a line for people, and the description.
 
-    `rounding` is the verdict of `exporter.check` on the bytes of an .onnx file: "proven", or where and why it is not.
+    `rounding` is the result of `exporter.check` for the bytes of an .onnx file: "proven", or the place and the reason.
     """
     rounding = {"rounding": str(check(data))} if file.endswith(".onnx") else {}
     return {
@@ -74,7 +74,7 @@ def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, A
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a directory; a new one when there is none."""
+    """The manifest of a directory, or a new one if there is none."""
     path = directory / MANIFEST
     producer = f"onnx-median {__version__}"
     if not path.exists():
@@ -87,7 +87,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def models_in(text: bytes, **numbers: Any) -> list[Any]:
-    """The entries of a manifest, unchecked; ValueError, KeyError or TypeError for other JSON.
+    """The entries of a manifest, unchecked. Other JSON raises ValueError, KeyError or TypeError.
 
     `numbers` are arguments of json.loads for reading numbers.
     """
@@ -100,12 +100,12 @@ def models_in(text: bytes, **numbers: Any) -> list[Any]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write one file whole or not at all."""
+    """Write one file completely or not at all."""
     replace_files({path: data})
 
 
 def replace_files(files: Mapping[Path, bytes | Path]) -> None:
-    """Write temporary files beside all targets, then rename them: readers see a whole old file or a whole new one.
+    """Write temporary files beside all targets, then rename them. A reader sees the old or the new file, never a part.
 
     `files` maps each target to its bytes, or to a file to copy. A target that is a device or a pipe is refused, because the
     rename would remove it.
@@ -137,7 +137,7 @@ def replace_files(files: Mapping[Path, bytes | Path]) -> None:
 
 @contextlib.contextmanager
 def writable(directory: Path) -> Iterator[None]:
-    """Make the directory if it does not exist, and turn errors of the file system into WriteError."""
+    """Create the directory if needed, and turn errors of the file system into WriteError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
@@ -149,7 +149,7 @@ def writable(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Lock a directory, so that two exports at the same time keep each other's manifest entries."""
+    """Lock a directory, so that simultaneous exports do not lose each other's manifest entries."""
     if fcntl is None:
         yield
         return

@@ -17,7 +17,7 @@ from exporter.formats.description import damage
 from exporter.ir.graph import Graph
 from exporter.version import __version__
 
-OPSET, IR_VERSION = 17, 8  # old enough for every runtime we know, new enough for all we need
+OPSET, IR_VERSION = 17, 8  # old enough for all runtimes in docs/runtimes.md, new enough for all operators that we write
 ELEMENT = {
     "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "uint8": TensorProto.UINT8,
     "int8": TensorProto.INT8, "int32": TensorProto.INT32, "uint32": TensorProto.UINT32, "uint64": TensorProto.UINT64,
@@ -50,12 +50,12 @@ def assemble(
 
 
 def encode(description: dict[str, Any]) -> dict[str, str]:
-    """A description as metadata_props: strings as they are, all else as JSON."""
+    """A description as metadata_props: strings unchanged, all other values as JSON."""
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in description.items()}
 
 
 def decode(proto: onnx.ModelProto) -> dict[str, Any]:
-    """The description in a file's metadata_props, {} when there is none of ours; UserError when it is damaged."""
+    """The description in a file's metadata_props, or {} for a file of another program. UserError if it is damaged."""
     out: dict[str, Any] = {}
     for prop in proto.metadata_props:
         try:
@@ -91,12 +91,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def load(path: Path) -> onnx.ModelProto:
-    """The model in a file, or UserError with what is wrong with the file."""
+    """The model in a file. UserError says what is wrong with the file."""
     with reading(path):
         proto = onnx.load(path)
         onnx.checker.check_model(proto)
         for t in proto.graph.initializer:
-            if 0 in t.dims:  # a shape that holds nothing is not compared with what the tensor holds
+            if 0 in t.dims:  # for an empty shape ONNX's check does not compare the shape with the data
                 numpy_helper.to_array(t)
     stored = {t.name for t in proto.graph.initializer}
     if all(i.name in stored for i in proto.graph.input) or len(proto.graph.output) == 0:

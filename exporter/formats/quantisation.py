@@ -1,4 +1,4 @@
-"""Which nodes a quantiser must leave alone: ours are exact in the precision of the file, and wrong in 8 bits.
+"""The nodes that a quantiser must not change: our nodes are exact in the precision of the file, but wrong in 8 bits.
 
 onnxruntime.quantization.quantize_static(..., nodes_to_exclude=nodes_to_exclude("model.onnx"))
 """
@@ -19,7 +19,7 @@ EXCLUDE = (
 
 
 def listed(text: str) -> list[str]:
-    """The names of a list in metadata_props; UserError when it is damaged."""
+    """The names in a list of metadata_props. UserError if the list is damaged."""
     try:
         names = json.loads(text)
     except ValueError:
@@ -30,7 +30,7 @@ def listed(text: str) -> list[str]:
 
 
 def nodes_to_exclude(model: onnx.ModelProto | Path | str) -> list[str]:
-    """The names of our nodes: those that a rewritten model lists, and every node of a file of ours."""
+    """The names of our nodes: the list in a rewritten model, or all nodes of a file that this package exported."""
     proto, called = model, "the model"
     if not isinstance(proto, onnx.ModelProto):
         called = str(model)

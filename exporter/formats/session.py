@@ -1,4 +1,4 @@
-"""A model that runs: onnxruntime on a file or on a model in memory."""
+"""Sessions of onnxruntime for a file or for a model in memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def running(what: Path | str) -> Iterator[None]:
 
 
 def open_session(source: Path | onnx.ModelProto, *, threads: int = 1, name: str = "the model") -> ort.InferenceSession:
-    """A model in onnxruntime on so many threads (0: one for each core); errors call a model in memory `name`."""
+    """A model in onnxruntime. `threads`: 0 means one per core. `name` stands for a model in memory in error messages."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = threads
     options.log_severity_level = 4
@@ -49,7 +49,7 @@ def open_session(source: Path | onnx.ModelProto, *, threads: int = 1, name: str 
 
 
 class Session:
-    """A model in onnxruntime, a file or one in memory: batches are cut to what fits, short ones padded where N is fixed."""
+    """A model in onnxruntime. Large batches are split to fit into memory; short batches are padded if the file fixes N."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
-"""Graphs as TensorFlow Lite files: `--layout tflite`, and `rewrite` of a model whose nodes all have an operator here.
+"""Graphs as TensorFlow Lite files, for `--layout tflite` and for `rewrite`, if every node has an operator below.
 
     MINIMUM, MAXIMUM         comparators
-    SLICE, CONCATENATION     a Gather is the runs of its index, cut out and joined: compilers for NPUs have no Gather
+    SLICE, CONCATENATION     a Gather: the runs of its index are cut out and joined, as compilers for NPUs have no Gather
     RESHAPE                  also a Transpose of one vector
     the others               means of two, and the indices of a TopK, in float32
 
-Tensors are float32, or int8 or uint8 with one scale and one zero point, as in exporter.passes.int8. The QDQ pattern of an
-ONNX graph is left out: an 8-bit tensor of a TensorFlow Lite file has its scale beside it.
+Tensors are float32, or int8 or uint8 with one scale and one zero point, as in exporter.passes.int8. The file has no QDQ
+nodes, because each 8-bit tensor of a TensorFlow Lite file stores its scale.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from exporter.ir.graph import Graph
 from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 __all__ = ["METADATA", "model_bytes", "tflite_bytes"]
-NHWC = (0, 3, 1, 2)  # where the axes of an image [n, c, h, w] stand in one [n, h, w, c]
-# operator of TensorFlow Lite, and its table of options
+NHWC = (0, 3, 1, 2)  # positions of the axes n, c, h, w in an image [n, h, w, c]
+# the operator of TensorFlow Lite, and its table of options
 BROADCAST = {
     "Min": ("MINIMUM", "MaximumMinimumOptions"), "Max": ("MAXIMUM", "MaximumMinimumOptions"), "Add": ("ADD", "AddOptions"),
     "Sub": ("SUB", "SubOptions"), "Mul": ("MUL", "MulOptions"), "Greater": ("GREATER", "GreaterOptions"),
@@ -41,7 +41,7 @@ REDUCED = {"ReduceSum": "SUM", "ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_M
 def tflite_bytes(
     graph: Graph, shape: Shape, quantised: Quantisation | None, about: dict[str, Any], *, image: bool = False
 ) -> bytes:
-    """The bytes of a .tflite file for x of a shape, from a graph of profile minmax; images have their channels last."""
+    """The bytes of a .tflite file for an input x of a shape, from a graph of profile minmax. Images are channels-last."""
     file = _Converted(quantised, graph.initializers.values(), NHWC if image else None)
     file.at["x"] = file.tensor(shape, quantised.dtype if quantised else "float32", "x")
     file.convert(graph.nodes)
@@ -49,7 +49,7 @@ def tflite_bytes(
 
 
 def model_bytes(proto: onnx.ModelProto, about: dict[str, Any]) -> bytes:
-    """The same of a whole model, or UserError with the first node that has no operator here."""
+    """The bytes of a .tflite file for a whole model, or UserError with the first node that has no operator here."""
     graph = proto.graph
     file = _Converted(_one_scale(proto), graph.initializer, None)
     stored = {t.name for t in graph.initializer}
@@ -69,7 +69,7 @@ def model_bytes(proto: onnx.ModelProto, about: dict[str, Any]) -> bytes:
 
 
 def _one_scale(proto: onnx.ModelProto) -> Quantisation | None:
-    """What the 8-bit integers of a QDQ model stand for, all of them the same."""
+    """The quantisation of a QDQ model, which must be the same for all its 8-bit integers; None without integers."""
     stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     found = set()
     for node in proto.graph.node:
@@ -84,7 +84,7 @@ def _one_scale(proto: onnx.ModelProto) -> Quantisation | None:
 
 
 class _Converted(File):
-    """Nodes of ONNX, one after the other. `axes`: where the axes of a tensor stand in the file."""
+    """Converts ONNX nodes one by one. `axes`: the positions of the axes of a tensor in the file."""
 
     def __init__(
         self, quantised: Quantisation | None, stored: Iterable[onnx.TensorProto], axes: Sequence[int] | None
@@ -109,7 +109,7 @@ class _Converted(File):
         return self.axes[axis] if self.axes else axis % rank
 
     def _read(self, name: str) -> int:
-        """A tensor, or a constant as one."""
+        """The index of a tensor or of a constant."""
         if name not in self.at and name in self.stored:
             array = self.stored[name]
             return self.constant(array, array.dtype.name)
@@ -122,7 +122,7 @@ class _Converted(File):
             out = read[0]
             if op == "Where":
                 return self._broadcast(op, read)
-            for other in read[1:]:  # Max and Min of ONNX take any number of tensors
+            for other in read[1:]:  # Max and Min of ONNX have any number of inputs
                 out = self._broadcast(op, [out, other])
             return out
         x = self._read(node.input[0])

@@ -1,6 +1,6 @@
-"""A model in the layout of a Triton model repository: NAME/1/model.onnx, and NAME/config.pbtxt that says how to serve it.
+"""A model in the layout of a Triton model repository: NAME/1/model.onnx, and the configuration NAME/config.pbtxt.
 
-The configuration is Triton's protobuf message ModelConfig in text. What it says of tensors is read from the model.
+The configuration is Triton's protobuf message ModelConfig as text. Its tensors are read from the model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-MOST_ROWS = 64  # in one run of the model
-CACHE_BYTES = 1 << 20  # two layers of a run should stay in it: one is read while the next is written
+MOST_ROWS = 64  # vectors in one run of the model
+CACHE_BYTES = 1 << 20  # two layers of a run should fit: one is read while the next is written
 TYPES: dict[int, tuple[str, int]] = {
     TensorProto.FLOAT: ("TYPE_FP32", 4), TensorProto.DOUBLE: ("TYPE_FP64", 8), TensorProto.INT8: ("TYPE_INT8", 1),
     TensorProto.UINT8: ("TYPE_UINT8", 1),
@@ -21,9 +21,9 @@ TYPES: dict[int, tuple[str, int]] = {
 
 
 def repository(proto: onnx.ModelProto, path: Path, about: dict[str, Any]) -> dict[Path, bytes]:
-    """The files of the model NAME, whose graph is at `path`, NAME/1/model.onnx.
+    """The files of one model. `path` is NAME/1/model.onnx.
 
-    A repository has no manifest: the metadata of the graph holds the description.
+    A repository has no manifest, so the description is in the metadata of the graph.
     """
     folder = path.parents[1]
     text = config(proto, folder.name, about)
@@ -31,7 +31,7 @@ def repository(proto: onnx.ModelProto, path: Path, about: dict[str, Any]) -> dic
 
 
 def config(proto: onnx.ModelProto, name: str, about: dict[str, Any]) -> str:
-    """The text of config.pbtxt. A model of any batch is batched; one of a fixed batch takes it as a part of its shape."""
+    """The text of config.pbtxt. Triton batches a model of any batch size. A fixed batch is a part of the model's shape."""
     (source,), (target,) = proto.graph.input, proto.graph.output
     fixed = source.type.tensor_type.shape.dim[0].HasField("dim_value")
     lines = [
@@ -45,7 +45,7 @@ def config(proto: onnx.ModelProto, name: str, about: dict[str, Any]) -> str:
         row = 2 * max(about["d"], about["run_width"]) * TYPES[source.type.tensor_type.elem_type][1]
         rows = max(1, min(MOST_ROWS, CACHE_BYTES // row))
         lines.append(f"dynamic_batching {{ preferred_batch_size: [ {1 << rows.bit_length() - 1} ] }}")
-    # a GPU's matrix products may round more than the proof of exactness allows (TF32)
+    # matrix products on a GPU may round more than the proof of exactness allows (TF32)
     lines.append("instance_group [ { kind: KIND_CPU } ]")
     return "\n".join(lines) + "\n"
 

@@ -150,7 +150,7 @@ class Lowering:
         return self._shift(self._scale(clipped, c), offset)
 
     def guard(self, g: Guard) -> Value:
-        """Clip to the range, then the subtractions of the guard's layers without the ReLUs: the result has the same bits."""
+        """Clip to the range, then the subtractions of the guard's layers without ReLUs: the result has the same bits."""
         source, c = self.values[g.source], (self.graph.constant(g.c),)
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
         shifted = self._shift(self._scale(self._each(source, "Clip", *ends), g.scale), -g.shift)

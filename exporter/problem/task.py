@@ -47,8 +47,8 @@ class Output:
 class Task:
     """The outputs of one model. `label` is the task's name in file names; `even` selects the median of an even number.
 
-    `interpolation` selects how two ranks are mixed: by a weighted sum, or by the operations of numpy.quantile. These use the
-    type of the data for one quantile, and float64 for a list of quantiles.
+    `interpolation` selects how two ranks are mixed: by a weighted sum, or by the operations of numpy.quantile. These use
+    the type of the data for one quantile, and float64 for a list of quantiles.
     """
 
     op: str
