@@ -24,8 +24,13 @@ def test_atlas_is_table_page_and_pictures(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(float(r["failure_rate"]) == 0 for r in rows)
     assert 1.9 < float(rows[0]["exponent"]) < 2.1
-    assert {p.name for p in tmp_path.glob("*.png")} == {"depth-width.png", "size.png", "error.png"}
     assert (tmp_path / "atlas.md").exists()
+    drawn = {p.name: p.read_bytes() for p in tmp_path.glob("*.png")}
+    assert set(drawn) == {"depth-width.png", "size.png", "error.png"}
+    for name in drawn:
+        (tmp_path / name).unlink()
+    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 0
+    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.png")} == drawn, "drawn again from the table"
 
 
 def test_a_refusal_is_a_row(tmp_path: Path) -> None:
@@ -71,13 +76,6 @@ def test_rows_that_are_not_asked_for_stay(tmp_path: Path) -> None:
     assert [(row["construction"], row["d"]) for row in rows] == [("depth3", 8), ("depth3", 9), ("depth3", 16)]
 
 
-def test_a_table_that_is_none_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "atlas.csv").write_text("a,b\n1,2\n")
-    assert main(["atlas", "--d", "8", "--construction", "depth3", "--out", str(tmp_path)]) == 2
-    assert "is not a table of the atlas" in capsys.readouterr().err
-    assert (tmp_path / "atlas.csv").read_text() == "a,b\n1,2\n"
-
-
 def test_exact_networks_never_fail(tmp_path: Path) -> None:
     """Also where the mean of two float32 values rounds, as numpy's does."""
     args = ["atlas", "--d", "32", "--construction", "batcher", "--construction", "radix", "--trials", "60"]
@@ -87,21 +85,13 @@ def test_exact_networks_never_fail(tmp_path: Path) -> None:
     assert [(r["failure_rate"], r["mse"]) for r in rows] == [("0.0", "0.0")] * 2
 
 
-def test_pictures_are_drawn_again_from_the_table(tmp_path: Path) -> None:
-    args = ["atlas", "--d", "16", "32", "--construction", "depth3", "--construction", "tree-max", "--trials", "20"]
-    assert main([*args, "--out", str(tmp_path)]) == 0
-    before = {p.name: p.read_bytes() for p in tmp_path.glob("*.png")}
-    for name in before:
-        (tmp_path / name).unlink()
-    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 0
-    assert {p.name: p.read_bytes() for p in tmp_path.glob("*.png")} == before
-
-
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "construction,op,d\nradix,median,many\n", "\x00"])
 def test_a_table_that_is_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "atlas.csv").write_text(text)
-    assert main(["atlas", "--plots-only", "--out", str(tmp_path)]) == 2
-    assert "is not a table of the atlas" in capsys.readouterr().err
+    for asked in (["--plots-only"], ["--d", "8", "--construction", "depth3"]):
+        assert main(["atlas", *asked, "--out", str(tmp_path)]) == 2
+        assert "is not a table of the atlas" in capsys.readouterr().err
+        assert (tmp_path / "atlas.csv").read_text() == text
 
 
 def test_without_matplotlib_it_says_that_there_are_no_pictures(

@@ -45,9 +45,8 @@ def test_the_command(inputs: str, capsys: pytest.CaptureFixture[str]) -> None:
     for row in rows:
         if row["construction"] in ("window5", "batcher"):  # counts are those of the file
             about = build(Spec(median(24), row["construction"], inputs="grid", **row["options"])).description()
-            assert {k: row[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")} == {
-                k: about[k] for k in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law")
-            }
+            for counted in ("depth", "width", "size", "max_weight", "failure_bound", "failure_law"):
+                assert row[counted] == about[counted], counted
 
 
 def test_the_star_is_explained_and_long_work_is_announced(

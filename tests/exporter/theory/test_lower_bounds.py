@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -26,12 +25,12 @@ from exporter.theory.audit import audit, audit_lines
 from exporter.theory.reduce import error_bound, reduce_file, to_max
 from exporter.tools.describe import describe, describe_lines
 from exporter.tools.verify import verify
+from tests import running
+from tests.running import parsed
 
 
 def run(path: Path, x: np.ndarray) -> np.ndarray:
-    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    dtype = np.float64 if "double" in session.get_inputs()[0].type else np.float32
-    return np.asarray(session.run(None, {session.get_inputs()[0].name: x.astype(dtype)})[0])
+    return running.run(load(path), x)
 
 
 def exported(out: Path, *args: str) -> Path:
@@ -186,13 +185,8 @@ def test_nothing_exact_that_we_build_is_called_impossible(tmp_path: Path, constr
             path = exported(out, "--d", str(d), *what, "--construction", name, *options, "--profile", "dense")
             found = audit(path)
             assert found["can_be_exact"], audit_lines(found)
+            assert "So nothing in the paper rules it out." in "\n".join(audit_lines(found))
             assert found["exact_on_reals"] or name == "radix", audit_lines(found)  # radix is exact on its grid only
-
-
-def test_tree_max_of_two_is_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = exported(tmp_path, "--d", "2", "--op", "max", "--construction", "tree-max", "--profile", "dense")
-    assert main(["audit", str(path)]) == 0
-    assert "So nothing in the paper rules it out." in capsys.readouterr().out
 
 
 def test_what_is_exact_on_a_grid_may_be_ruled_out_on_reals(tmp_path: Path) -> None:
@@ -292,16 +286,15 @@ def test_comparisons_are_counted_as_the_neurons_they_stand_for(tmp_path: Path) -
 
 def test_the_neurons_of_a_graph_by_hand(tmp_path: Path) -> None:
     """relu(a) and a clip of four, then the maximum of both parts' eight entries beside the input that is read at the end."""
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 4), ("y", 4)))
-    stored = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("zero", 0.0), ("one", 1.0))]
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Clip", ["x", "zero", "one"], ["b"]),
-        helper.make_node("Concat", ["a", "b"], ["c"], axis=1), helper.make_node("ReduceMax", ["c"], ["m"], axes=[1]),
-        helper.make_node("Add", ["m", "x"], ["y"]),
-    ]  # fmt: skip
-    graph = helper.make_graph(nodes, "g", [x], [y], stored)
     path = tmp_path / "by-hand.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    proto = parsed("""(float[n, 4] x) => (float[n, 4] y) <float zero = {0}, float one = {1}> {
+        a = Relu(x)
+        b = Clip(x, zero, one)
+        c = Concat<axis = 1>(a, b)
+        m = ReduceMax<axes = [1]>(c)
+        y = Add(m, x)
+    }""")
+    onnx.save(proto, path)
     # 4 ReLUs, 8 for the clip, 4 carried; then 8, 4 and 2 for the maximum and 4 carried each
     assert layer_widths(load(path), path) == [16, 12, 8, 6]
 
@@ -439,8 +432,6 @@ def test_refusals(tmp_path: Path) -> None:
     endless = chain(tmp_path / "inf.onnx", np.full((2, 1), np.inf), np.zeros(1), np.ones((1, 1)), np.zeros(1))
     with pytest.raises(UserError, match="infinite"):
         audit(endless)
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 3), ("y", 3)))
-    graph = helper.make_graph([helper.make_node("Sigmoid", ["x"], ["y"])], "g", [x], [y])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "s.onnx")
+    onnx.save(parsed("(float[n, 3] x) => (float[n, 3] y) { y = Sigmoid(x) }"), tmp_path / "s.onnx")
     with pytest.raises(UserError, match="Sigmoid"):
         audit(tmp_path / "s.onnx")
