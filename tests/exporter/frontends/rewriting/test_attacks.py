@@ -19,6 +19,7 @@ from exporter.formats.quantisation import EXCLUDE, nodes_to_exclude
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import model, saved
 from tests.exporter.frontends.rewriting.test_rewrite import run
+from tests.running import parsed
 
 T = TensorProto
 
@@ -148,10 +149,9 @@ def overridable(folder: Path) -> Path:
 
 
 def idle(folder: Path) -> Path:
-    node = helper.make_node("ReduceMax", ["x"], ["v"], name="node", noop_with_empty_axes=1)
-    x, v = (helper.make_tensor_value_info(name, 1, [5]) for name in "xv")
-    graph = helper.make_graph([node], "g", [x], [v])
-    return saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), folder)
+    return saved(
+        parsed("(float[5] x) => (float[5] v) { [node] v = ReduceMax<noop_with_empty_axes = 1>(x) }", 18), folder
+    )
 
 
 def in_a_function(folder: Path) -> Path:
@@ -167,27 +167,28 @@ def in_a_function(folder: Path) -> Path:
 
 def in_an_if(folder: Path) -> Path:
     return saved(
-        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[n, 5] x) => (float[n, m] y) {
-        y = If(c) <
-            then_branch = t () => (float[n, 1] a) { a = ReduceMax<axes: ints = [1]>(x) },
-            else_branch = e () => (float[n, 5] b) { b = Identity(x) }
-        >
-    }"""),
+        parsed("""(bool c, float[n, 5] x) => (float[n, m] y) {
+            y = If(c) <
+                then_branch = t () => (float[n, 1] a) { a = ReduceMax<axes: ints = [1]>(x) },
+                else_branch = e () => (float[n, 5] b) { b = Identity(x) }
+            >
+        }"""),
         folder,
     )
 
 
 def in_a_loop(folder: Path) -> Path:
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["more"]), helper.make_node("ReduceMax", ["x"], ["m"], name="node", axes=[1])],
-        "body", [helper.make_tensor_value_info("i", T.INT64, []), helper.make_tensor_value_info("c", T.BOOL, [])],
-        [helper.make_tensor_value_info("more", T.BOOL, []), helper.make_tensor_value_info("m", 1, None)],
-    )  # fmt: skip
-    proto = model("Relu", ["n", 9])
-    proto.graph.initializer.append(numpy_helper.from_array(np.array(2), "times"))
-    proto.graph.node.append(helper.make_node("Loop", ["times", ""], ["t"], body=body))
-    proto.graph.output.append(helper.make_tensor_value_info("t", 1, None))
-    return saved(proto, folder)
+    return saved(
+        parsed("""(float[n, 9] x) => (float[r, n, 1] t) <int64 times = {2}> {
+            t = Loop(times, ) <
+                body = b (int64 i, bool c) => (bool more, float[n, 1] m) {
+                    more = Identity(c)
+                    [node] m = ReduceMax<axes: ints = [1]>(x)
+                }
+            >
+        }"""),
+        folder,
+    )
 
 
 def wide(kind: int) -> Callable[[Path], Path]:
@@ -205,23 +206,18 @@ def counts(*ks: int) -> Callable[[Path], Path]:
 
 def picked(folder: Path) -> Path:
     """The entries above a threshold, as in torchvision's SSD and RetinaNet."""
-    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]> g (float[9] x) => (float[n] v, int64[n] i)
-    <int64[1] three = {3}, float zero = {0}> {
+    proto = parsed("""(float[9] x) => (float[n] v, int64[n] i) <int64[1] three = {3}, float zero = {0}> {
         above = Greater(x, zero)
         some = Compress<axis=0>(x, above)
         n = Shape(some)
         k = Min(n, three)
-        v, i = TopK(some, k)
+        [node] v, i = TopK(some, k)
     }""")
-    proto.graph.node[-1].name = "node"
     return saved(proto, folder)
 
 
 def one_number(folder: Path) -> Path:
-    node = helper.make_node("ReduceMax", ["x"], ["v"], name="node")
-    x, v = (helper.make_tensor_value_info(name, 1, []) for name in "xv")
-    graph = helper.make_graph([node], "g", [x], [v])
-    return saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder)
+    return saved(parsed("(float x) => (float v) { [node] v = ReduceMax(x) }"), folder)
 
 
 @pytest.mark.parametrize(
@@ -363,17 +359,12 @@ def nonsense(folder: Path) -> Path:
 
 
 def without(folder: Path) -> Path:
-    return saved(helper.make_model(helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [3])],
-        [helper.make_tensor_value_info("y", 1, [3])])), folder)  # fmt: skip
+    return saved(parsed("(float[3] x) => (float[3] y) { y = Relu(x) }"), folder)
 
 
 def old(folder: Path) -> Path:
     """A model of an opset below 13 with a node that onnx cannot convert."""
-    text = (
-        '<ir_version: 3, opset_import: ["" : 9]> g (float[9] x) => (float[3] v) { w = Unknown(x) v, i = TopK<k=3>(w) }'
-    )
-    return saved(onnx.parser.parse_model(text), folder)
+    return saved(parsed("(float[9] x) => (float[3] v) { w = Unknown(x) v, i = TopK<k=3>(w) }", 9), folder)
 
 
 def huge(folder: Path) -> Path:

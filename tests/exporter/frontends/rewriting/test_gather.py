@@ -12,6 +12,7 @@ import pytest
 
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import operators, saved
+from tests.running import parsed
 
 # name: the nodes after v, i = TopK(s, k), and the shape of the data x; s is float[2, D]
 USES = {
@@ -30,8 +31,7 @@ def proto(nodes: str, shape: str, d: int, kind: str) -> onnx.ModelProto:
     """TopK of s chooses entries of x."""
     stored = f"int64[1] k = {{{K}}}, int64[1] two = {{2}}, int64[3] wide = {{1, 1, 3}}, int64[1] past = {{{d}}}"
     first = ", ".join(["0"] * K + ["1"] * K)
-    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
-    g (float[2, {d}] s, {kind}[{shape.replace("D", str(d))}] x) => ({kind} y)
+    return parsed(f"""(float[2, {d}] s, {kind}[{shape.replace("D", str(d))}] x) => ({kind} y)
     <{stored}, int64[2, {K}, 1] first = {{{first}}}> {{ v, i = TopK(s, k) {nodes} }}""")
 
 
@@ -97,8 +97,7 @@ def test_a_gather_whose_topk_stays_is_left_alone(tmp_path: Path) -> None:
 
 def test_quantised_data_stays_in_the_pattern(tmp_path: Path) -> None:
     """Scores and boxes in int8: the scores' TopK chooses boxes, and no float is among the new nodes but in the pattern."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-    g (int8[1, 1100] s, int8[1, 1100, 4] x) => (int8[1, 7, 4] y)
+    model = parsed("""(int8[1, 1100] s, int8[1, 1100, 4] x) => (int8[1, 7, 4] y)
     <int64[1] k = {7}, int64[1] two = {2}, int64[3] wide = {1, 1, 4}, float scale = {0.037}, int8 zero = {-7}> {
         f = DequantizeLinear(s, scale, zero)
         b = DequantizeLinear(x, scale, zero)

@@ -21,6 +21,7 @@ from exporter.formats.quantisation import EXCLUDE
 from exporter.frontends.rewriting import OPERATORS
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import model, operators, patterns, saved
+from tests.running import parsed
 
 PATTERNS = patterns()
 RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Relu-only form does without
@@ -70,21 +71,6 @@ def test_every_pattern_by_relu_networks(name: str, profile: str, tmp_path: Path)
                 assert np.array_equal(np.sort(a, axis=axis), np.sort(b, axis=axis)), name
                 continue
             assert np.array_equal(a, b), name
-
-
-@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE])
-def test_infinities_subnormals_and_ties(dtype: int, tmp_path: Path) -> None:
-    kind = helper.tensor_dtype_to_np_dtype(dtype)
-    info = np.finfo(kind)
-    values = np.array([np.inf, -np.inf, info.max, -info.max, info.smallest_subnormal, 0, 1, -1], dtype=kind)
-    x = values[np.random.default_rng(0).integers(0, len(values), (200, 9))]
-    for largest in (0, 1):
-        before = model("TopK", ["n", 9], dtype, k=9, largest=largest)
-        after = rewrite(saved(before, tmp_path)).model
-        order = np.argsort(-x if largest else x, axis=1, kind="stable")
-        v, i = run(after, x)
-        assert np.array_equal(i, order)
-        assert np.array_equal(v, np.take_along_axis(x, order, axis=1))
 
 
 @pytest.mark.parametrize(("k", "d"), [(3, 9), (9, 131), (20, 300)])
@@ -144,7 +130,7 @@ def test_nothing_else_changes_and_what_is_left_is_named(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("k", "d"), [(1, 200), (9, 131), (16, 300), (7, 7), (40, 256), (17, 257), (300, 1301), (613, 613)]
+    ("k", "d"), [(1, 200), (9, 131), (16, 300), (9, 9), (40, 256), (17, 257), (300, 1301), (613, 613)]
 )
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
 def test_topk_with_indices_is_numpys_stable_order(k: int, d: int, kind: Any, tmp_path: Path) -> None:
@@ -153,17 +139,17 @@ def test_topk_with_indices_is_numpys_stable_order(k: int, d: int, kind: Any, tmp
     x: Any
     if kind is np.int64:
         ends = np.iinfo(kind)
-        x = rng.integers(ends.min, ends.max, (8, d), endpoint=True)
-        x[:4] = np.array([ends.min, ends.max, 0, 1])[rng.integers(0, 4, (4, d))]
-        x[4] = ends.min
+        x = rng.integers(ends.min, ends.max, (44, d), endpoint=True)
+        x[:40] = np.array([ends.min, ends.max, 0, 1])[rng.integers(0, 4, (40, d))]
+        x[40] = ends.min
     else:
         info = np.finfo(kind)
-        odd = np.array([np.inf, -np.inf, info.max, info.min, info.smallest_subnormal, 0, -0.0, 1], kind)
-        x = rng.normal(size=(8, d)).astype(kind)
-        x[:3] = odd[rng.integers(0, len(odd), (3, d))]
-        x[3], x[4] = -np.inf, np.inf
-        x[5] = np.where(rng.random(d) < 0.95, -np.inf, info.min)
-        x[6] = np.where(rng.random(d) < 0.5, np.inf, info.max)
+        odd = np.array([np.inf, -np.inf, info.max, info.min, info.smallest_subnormal, 0, -0.0, 1, -1], kind)
+        x = rng.normal(size=(48, d)).astype(kind)
+        x[:40] = odd[rng.integers(0, len(odd), (40, d))]
+        x[40], x[41] = -np.inf, np.inf
+        x[42] = np.where(rng.random(d) < 0.95, -np.inf, info.min)
+        x[43] = np.where(rng.random(d) < 0.5, np.inf, info.max)
     for largest in (0, 1):
         kind_of = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         found = rewrite(saved(model("TopK", ["n", d], kind_of, k=k, largest=largest), tmp_path), check=False)
@@ -263,8 +249,7 @@ def test_a_message_of_the_library_is_python(tmp_path: Path) -> None:
         rewrite(saved(model("TopK", ["n", 9], k=3), tmp_path), bits=8, profile="minmax")
 
 
-COMPUTED = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[{batch}, 25] x) => (float[{batch}, k] v, int64[{batch}, k] i, int64[1] twice)
+COMPUTED = """(float[{batch}, 25] x) => (float[{batch}, k] v, int64[{batch}, k] i, int64[1] twice)
 <int64[1] seven = {{7}}, int64[1] axis = {{{axis}}}> {{
     shape = Shape(x)
     d = Gather(shape, axis)
@@ -275,7 +260,7 @@ g (float[{batch}, 25] x) => (float[{batch}, k] v, int64[{batch}, k] i, int64[1] 
 
 
 def computed(batch: Any, axis: int) -> onnx.ModelProto:
-    return onnx.parser.parse_model(COMPUTED.format(batch=batch, axis=axis))
+    return parsed(COMPUTED.format(batch=batch, axis=axis))
 
 
 @pytest.mark.parametrize("batch", [1, "n"])
