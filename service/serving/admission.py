@@ -1,4 +1,4 @@
-"""Which requests are let in: by the vectors that wait, by the bytes of memory, or by their turn."""
+"""Admission of requests: limits for waiting vectors, for memory, and for work done one request at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAITING = 16  # requests that may wait for their turn
 
 
 class Gate:
-    """Counts the vectors of all requests under way, and refuses a request that would make them too many."""
+    """Counts the vectors of all requests under way. A request that would exceed the limit is refused."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -35,14 +35,15 @@ class Gate:
 
 
 class Memory:
-    """`used` bytes of `limit`, over all requests of a worker: bodies, numbers, rows for the models and answers."""
+    """Memory of all requests of a worker: `used` of `limit` bytes for bodies, numbers, rows for the models and answers."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
 
     def take(self, size: int) -> None:
-        """Count `size` bytes more, or refuse: 413 where one request needs more than there is, 503 while others have it."""
+        """Reserve `size` bytes, or refuse: 413 if the request alone exceeds the limit, 503 if other requests hold the
+        memory."""
         if size > self.limit:
             mib = 1 << 20
             said = f"The request needs about {-(-size // mib)} MiB of memory; at most {self.limit // mib} are given."
@@ -65,7 +66,7 @@ class Memory:
 
 
 class Turns:
-    """Work that is done for one request at a time, beside the medians: a few may wait for their turn, more are refused."""
+    """A queue for work that runs for one request at a time. A few requests may wait; more are refused."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Semaphore(1)

@@ -1,12 +1,11 @@
-"""Calls of models, and small requests that share them.
+"""Calls of models, which small requests share.
 
-Small requests for the same statistics that arrive together are solved together, as one request with all their vectors. If a
-shared solution fails, or counting refutes an answer in it, every request is solved again alone: only the request that is
-the cause fails.
+Small requests for the same statistics that arrive together are solved as one request with all their vectors. If a shared
+solution fails, or counting refutes an answer, every request is solved again alone, so that only the faulty request fails.
 
-A solution is a series of steps; a step prepares one call of a model and makes the call. What is expected to be short is
-solved in the event loop, where a thread would cost more than it saves. Everything else is solved in a pool, where a request
-queues up again after each step, so that a request of a thousand vectors cannot hold back a request of ten.
+A solution is a series of steps. A step prepares one call of a model and makes the call. Short solutions run in the event
+loop, where a thread would cost more than it saves. Other solutions run in a pool. There a request queues up again after
+each step, so a request of a thousand vectors does not delay a request of ten.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ STEP = 1 << 18  # numbers of a request that one step takes
 
 
 class Wanted(NamedTuple):
-    """What is asked of vectors. Requests that ask for the same may share a call."""
+    """The statistics and model that a request asks for. Requests that ask for the same may share a call."""
 
     statistics: tuple[Statistic, ...]
     models: Models
@@ -64,7 +63,7 @@ class Batch(list[Waiting]):
 
 
 class Calls:
-    """The calls of models: cut to what the cache holds, timed, and shared by small requests."""
+    """The calls of models: small enough for the cache, timed, and shared by small requests."""
 
     def __init__(self, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.settings, self.gate, self.pool = settings, gate, pool
@@ -76,7 +75,7 @@ class Calls:
         self.meters: dict[str, ModelMetrics] = {}
 
     def keep(self, models: set[LoadedModel]) -> None:
-        """Forget everything about other models."""
+        """Keep the figures of these models only."""
         for known in (self.row_seconds, self.failing):
             for model in known.keys() - models:
                 del known[model]
@@ -88,11 +87,11 @@ class Calls:
         return meter
 
     def is_short(self, model: LoadedModel, rows: int) -> bool:
-        """Whether a model is expected to take rows in less time than a call in the event loop may take."""
+        """True if the call is expected to be short enough for the event loop."""
         return rows * self.row_seconds.get(model, model.row_seconds) < self.settings.inline_ms / 1000
 
     def run(self, model: LoadedModel, rows: Floats, made: list[tuple[LoadedModel, int, float]]) -> Counted:
-        """What a model and its counting say of rows, in calls that fit into the cache. In any thread."""
+        """The model's values and counts for rows, in calls that fit into the cache. Runs in any thread."""
         limit = max(1, min(self.settings.max_batch, self.settings.cache_kib * 1024 // (model.row_bytes * LIVE_LAYERS)))
         parts = []
         for at in range(0, len(rows), limit):
@@ -115,19 +114,19 @@ class Calls:
         return self._noted(solution, answers)
 
     async def in_turns(self, wanted: Wanted, vectors: Vectors) -> Answers:
-        """The answers by steps in the pool, between which others have their turn."""
+        """The answers, by steps in the pool. Other requests run between the steps."""
         solution, loop = Solution(self, wanted.solving(vectors)), asyncio.get_running_loop()
         while (answers := await loop.run_in_executor(self.pool, solution.step, time.perf_counter())) is None:
             pass
         return self._noted(solution, answers)
 
     async def shared(self, wanted: Wanted, vectors: Vectors, model: LoadedModel) -> Answers:
-        """The answers to a small request, in calls that others take part in."""
+        """The answers to a small request, in calls shared with other requests."""
         key = wanted, vectors.flat.dtype
         batch = self.open.get(key)
         if batch is None:
             batch = self.open[key] = Batch()
-            task = asyncio.create_task(self._share(key, batch, model))  # begins when all that came with it are here
+            task = asyncio.create_task(self._share(key, batch, model))  # begins when all its requests are here
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         one = Waiting(vectors, time.perf_counter(), asyncio.get_running_loop().create_future())
@@ -138,14 +137,14 @@ class Calls:
         return await one.future
 
     def _close(self, key: Any, batch: Batch) -> None:
-        """Nobody joins any more."""
+        """From now on no request joins the batch."""
         if self.open.get(key) is batch:
             del self.open[key]
 
     async def _share(self, key: tuple[Wanted, Any], batch: Batch, model: LoadedModel) -> None:
-        """Answer the requests of a batch, whatever goes wrong."""
+        """Answer the requests of a batch. An error becomes their answer."""
         wanted, short = key[0], self.is_short(model, batch.rows)
-        async with contextlib.nullcontext() if short else self.free:  # others join until a thread is free
+        async with contextlib.nullcontext() if short else self.free:  # other requests join until a thread is free
             self._close(key, batch)
             asked = [each for each in batch if not each.future.done()]
             if asked and not await self._tell(wanted, asked, short):
@@ -153,7 +152,7 @@ class Calls:
                     await self._tell(wanted, [each], short)
 
     async def _tell(self, wanted: Wanted, batch: list[Waiting], short: bool) -> bool:
-        """Answer requests together; False where each has to be answered alone."""
+        """Answer requests together. Returns False if each has to be answered alone."""
         began, alone = time.perf_counter(), len(batch) == 1
         try:
             together = batch[0].vectors if alone else Vectors.joined([each.vectors for each in batch])
@@ -175,7 +174,7 @@ class Calls:
         return True
 
     def _part(self, wanted: Wanted, vectors: Vectors, answers: Answers, which: slice) -> Answers:
-        """The answers to one request of several that were solved together."""
+        """The answers to one of several requests that were solved together."""
         if len(answers.answered) == 1:
             answered = dict.fromkeys(answers.answered, len(vectors))
         else:
@@ -188,7 +187,7 @@ class Calls:
         return part
 
     def _noted(self, solution: Solution, answers: Answers) -> Answers:
-        """The answers with the figures of their calls, which the metrics are told as well."""
+        """The answers with the figures of their calls, which also go to the metrics."""
         answers.queue_s = solution.queue_s
         for model, rows, seconds in solution.made:
             self.failing.pop(model, None)
@@ -213,7 +212,7 @@ class Solution:
         self.made: list[tuple[LoadedModel, int, float]] = []
 
     def step(self, asked: float = inf) -> Answers | None:
-        """Make the next call, which was `asked` for at a moment; the answers, once none is left. In any thread."""
+        """Make the next call, requested at the time `asked`. Returns the answers after the last call. Runs in any thread."""
         self.queue_s = max(self.queue_s, time.perf_counter() - asked)
         try:
             call: ModelCall = self.solving.send(self.counted)

@@ -1,4 +1,4 @@
-"""Request bodies into vectors, without touching single numbers in Python: JSON by simdjson, npy and raw in place."""
+"""Request bodies as vectors: JSON by simdjson, npy and raw in place. No single number is handled in Python."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ NPY_MEMBER = re.compile(_MEMBER)
 NPY_LITERAL = re.compile(rf"\{{\s*+(?:{_MEMBER}(?:,\s*+|(?=\}})))++\}}")
 NPY_DTYPE = re.compile(r"[<>|=]?(?:f[48]|[iu][1248])")
 NPY_SHAPE = re.compile(r"\(\s*+([0-9]{1,15}+)\s*+,\s*+(?:([0-9]{1,15}+)\s*+(?:,\s*+)?+)?+\)")
-ANSWERS = 16  # times as many answers as vectors may be asked for in one request
+ANSWERS = 16  # most answers of one request, in multiples of the limit of vectors
 
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A body, read. `count` vectors were given. `vectors` are those that a network has to look at, None for none; `places`
-    are their places among all, None for all. `dtype` is the type of the numbers. A table has column names and a shape."""
+    """The content of a body. `count` is the number of vectors in the body. `vectors` are the vectors for a network, or
+    None; `places` are their places among all vectors, or None for all. `dtype` is the type of the numbers. A table has
+    column names and a shape."""
 
     vectors: Vectors | None
     options: MedianOptions
@@ -45,14 +46,14 @@ class Question:
 
     @property
     def answer_dtype(self) -> np.dtype[Any]:
-        """That of the numbers, as for numpy.median, or float64, as for numpy.quantile of a list."""
+        """The type of the numbers for medians, as in numpy.median; float64 for quantiles, as in numpy.quantile of a list."""
         return self.dtype if self.options.told == "medians" and self.dtype.kind == "f" else np.dtype(np.float64)
 
 
 @dataclass(eq=False, slots=True)
 class Answer:
-    """`values` has an entry for each vector, or a row of them for several quantiles or ranks. NaN is the answer to a vector
-    with numbers missing. `bounds` are those of the networks' own numbers, None for numpy's answers."""
+    """`values` has an entry for each vector, or a row for several quantiles or ranks. A vector with missing numbers has the
+    answer NaN. `bounds` are the error bounds of the networks' own numbers, None for numpy's answers."""
 
     values: Numbers
     bounds: Floats | None
@@ -61,7 +62,7 @@ class Answer:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The members beside the answers: bounds where they exist, and details where they were asked for."""
+        """The members beside the answers: bounds if they exist, details if the caller asked for them."""
         members: dict[str, Any] = {} if self.bounds is None else {"error_bound": self.bounds.tolist()}
         if self.question.options.details:
             found = self.found
@@ -79,7 +80,7 @@ class Answer:
 
 
 def settled(question: Question, limits: BodyLimits) -> Question:
-    """A question that lacks nothing, asks for no more than can be answered, and has no numbers missing any more."""
+    """The question after all checks, with missing numbers removed."""
     options = question.options.checked()
     if question.count * options.per_vector > ANSWERS * limits.vectors:
         most = ANSWERS * limits.vectors
@@ -88,8 +89,8 @@ def settled(question: Question, limits: BodyLimits) -> Question:
 
 
 def _without_missing(question: Question) -> Question:
-    """The question without NaN. `omit` leaves NaN out; `propagate` leaves every vector with NaN out. The answer to a vector
-    that is left out, or of which nothing is left, is NaN."""
+    """The question without NaN. `omit` leaves NaN out; `propagate` leaves every vector with NaN out. A vector that is left
+    out or empty has the answer NaN."""
     vectors = question.vectors
     assert vectors is not None
     if vectors.flat.dtype.kind != "f" or not (missing := np.isnan(vectors.flat)).any():
@@ -129,7 +130,7 @@ def read_json(body: Body, options: MedianOptions, limits: BodyLimits) -> Questio
 
 
 def read_raw(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
-    """Little-endian numbers, `d` a vector, nothing else."""
+    """Little-endian numbers, `d` for each vector."""
     d, dtype = options.d, options.dtype
     if d is None:
         raise BadInputError("A raw body needs ?d=..., the length of its vectors.")

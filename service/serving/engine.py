@@ -1,7 +1,7 @@
-"""The way of a request: choose a model, run it alone or with other requests, prove the answer by counting.
+"""The path of a request: choose a model, run it alone or with other requests, prove the answer by counting.
 
-`service.statistics` has the arithmetic, `registry` the models, `batching` the calls. The engine joins them and owns the
-snapshot of models, the threads and the limits of memory and of waiting vectors.
+`service.statistics` has the arithmetic, `registry` the models, `batching` the calls. The engine connects them. It owns the
+snapshot of models, the threads, and the limits of memory and waiting vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 SMALL = 1 << 16
 VECTOR = 64  # numbers that take the time of one row beside its numbers
 PREPARED = 48  # bytes of a number while it becomes an ordered integer
-ROW = 24  # bytes of a number of a row, which is there as an integer, as a float, and in the batch
+ROW = 24  # bytes of a number of a row: as an integer, as a float, and in the batch
 ANSWER = 96  # bytes of an answer, as a number and as text
 TRIAL_S = 1.0  # how long readiness waits for a model that failed before
 
@@ -52,8 +52,8 @@ MOST_PLANS = 1 << 12  # that are remembered
 
 @dataclass(frozen=True, eq=False)
 class Choice(Models):
-    """How models are chosen for a request: by name, by construction, or freely. Up to the length `reach` a model that is
-    missing can be built."""
+    """The choice of models for a request: by name, by construction, or free. Missing models are built up to the length
+    `reach`."""
 
     registry: Registry
     reach: int = 0
@@ -80,7 +80,7 @@ class Choice(Models):
             raise MissingModelError(n, least_d(n, target)) from None
 
     def instead(self, n: int, target: Target, failed: LoadedModel) -> Use | None:
-        """Another model, an exact one."""
+        """Another model, which is exact."""
         others = {name: model for name, model in self.registry.models.items() if model is not failed}
         try:
             return Registry(others).choose(n, target, exact=True)
@@ -95,10 +95,10 @@ class Engine:
     settings: Settings
     registry: Registry
     draining: bool = False
-    record: Callable[[], None] = settle  # counts and logs what was answered
+    record: Callable[[], None] = settle  # counts and logs answers
     peers: Peers = field(default_factory=Peers)
-    reach: int = 0  # up to this length, models that are missing can be built
-    loading: str = ""  # what is being loaded, as long as not all models are
+    reach: int = 0  # missing models can be built up to this length
+    loading: str = ""  # the model being loaded, until all models are loaded
 
     def __post_init__(self) -> None:
         self.gate = Gate(self.settings.queue)
@@ -115,7 +115,7 @@ class Engine:
         self.use(self.registry)
 
     def use(self, registry: Registry) -> None:
-        """Serve this snapshot from now on; requests under way keep the models that they hold."""
+        """Serve this snapshot from now on. Requests under way keep their models."""
         self.calls.keep(set(registry.models.values()))
         self.choices: dict[tuple[str | None, ...], Choice] = {}
         self.registry = registry
@@ -127,7 +127,7 @@ class Engine:
         self.background.shutdown()
 
     async def answer(self, question: Question, until: float = inf) -> Answer:
-        """The answer to a request; a model that is missing is built meanwhile, until a moment of `time.perf_counter`."""
+        """The answer to a request. A missing model is built first, until the deadline (a time of `time.perf_counter`)."""
         while True:
             try:
                 return await self._answer(question)
@@ -139,7 +139,7 @@ class Engine:
                 raise _placed_error(error, question) from None
 
     async def _answer(self, question: Question) -> Answer:
-        """The answer by the models that are loaded.
+        """The answer by the loaded models.
 
         In each turn of the event loop, one small request is answered at once. The small requests that follow in the same
         turn share calls. A large request is answered step by step in a pool.
@@ -165,7 +165,7 @@ class Engine:
         return self._placed(question, found, started)
 
     def _choice(self, name: str | None, construction: str | None) -> Choice:
-        """How models are chosen, with the plans made so far. Names that do not exist are not remembered."""
+        """The choice of models, with the plans made so far. Unknown names are not kept."""
         choice = self.choices.get((name, construction))
         if choice is None:
             choice = Choice(self.registry, self.reach, name, construction)
@@ -177,7 +177,7 @@ class Engine:
         self.turn_taken = False
 
     def _placed(self, question: Question, found: Answers, started: float) -> Answer:
-        """What was found, at the places of the request; the metrics are told which models answered."""
+        """The answers at the places of the request. The metrics count which models answered."""
         options, count = question.options, question.count
         for model, answered in found.answered.items():
             note(self.calls.meter(model).vectors, answered)
@@ -202,13 +202,13 @@ class Engine:
 
     @property
     def limits(self) -> BodyLimits:
-        """What a body may hold; without a model there is nothing to read it for."""
+        """The limits of a body. Without a model the request fails here."""
         if not self.registry.models:
             raise ProblemError(503, self.unready, headers={"Retry-After": "1"})
         return BodyLimits(self.settings.max_vectors, max(self.registry.largest, self.reach))
 
     async def loaded(self) -> None:
-        """Wait for the models to be loaded, as long as a request may take."""
+        """Wait until the models are loaded, at most the time limit of a request."""
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 await self.ready.wait()
@@ -217,14 +217,14 @@ class Engine:
 
     @property
     def unready(self) -> str:
-        """Why there is no model."""
+        """The reason why there is no model."""
         return f"The service is loading its models: {self.loading}." if self.loading else "No model is loaded."
 
     async def read(
         self, body: Body, memory: Callable[[Body], int], read: Callable[[], Result], apart: bool = False
     ) -> Result:
-        """The result of reading a body. A large one, or one to be read `apart`, is read in a thread once there is memory for
-        it, and few at a time."""
+        """Read a body. A large body, or a body with `apart`, is read in a thread once there is memory for it, few at a
+        time."""
         if len(body) <= SMALL_BODY and not apart:
             return read()
         async with self.readers:
@@ -232,15 +232,15 @@ class Engine:
                 return await self.in_thread(read)
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run work that may take its time away from the event loop."""
+        """Run slow work outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.helpers, function, *arguments)
 
     async def in_background(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run slow work that no request for an answer depends on, in a thread of its own."""
+        """Run slow work that no answer waits for, in a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self.background, function, *arguments)
 
     async def trouble(self, only: LoadedModel | None = None) -> str | None:
-        """Why requests should go elsewhere, or None. A model whose last call failed is tried again: it may work now."""
+        """The reason why requests should go elsewhere, or None. A model whose last call failed is tried again."""
         if self.draining:
             return "The service is shutting down."
         if self.loading or not self.registry.everything:
@@ -262,7 +262,7 @@ class Engine:
 
 
 def _pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool whose threads all exist from the start: a number that the machine refuses is a start-up error."""
+    """A pool that starts all threads at once, so that too many threads are a start-up error."""
     pool = ThreadPoolExecutor(threads, name)
     together = Barrier(threads + 1)
     try:
@@ -277,10 +277,10 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 def _size(vectors: Vectors, wanted: Wanted) -> tuple[LoadedModel | None, int, int]:
-    """The model of the longest vector, the work of a request in numbers, and about the bytes that a request holds at a time:
-    its own numbers, a part of them as ordered integers, rows for the model, and answers.
+    """The model of the longest vector, the work of a request in numbers, and a request's memory in bytes: its numbers, a
+    part of them as ordered integers, rows for the model, and answers.
 
-    Where there is no model, the error is told later, with its place.
+    If there is no model, the error is raised later, with the place of the vector.
     """
     count, longest = len(vectors), vectors.fixed or int(vectors.lengths.max())
     model: LoadedModel | None = None
@@ -306,7 +306,7 @@ def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any
 
 
 def _placed_error(error: ProblemError, question: Question) -> ProblemError:
-    """The same problem, with the vector named by its place in the request."""
+    """The same problem, with the vector's place in the request."""
     vector = error.members.get("vector")
     if question.places is not None and isinstance(vector, int):
         error.members = {**error.members, "vector": int(question.places[vector])}

@@ -26,13 +26,13 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 SOON = 0.02  # seconds
 LOOK_S = 0.25  # between two looks for requests that take too long
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/", "/docs"})
-OPEN_FILES = "/page/"  # what the page is made of; what it shows is asked for with the key
+OPEN_FILES = "/page/"  # files of the page; its data needs the key
 NOSNIFF = (b"x-content-type-options", b"nosniff")
-UNKNOWN = "unknown"  # the route of what no route takes
+UNKNOWN = "unknown"  # the label of paths without a route
 
 
 class Exchanges:
-    """What the exchanges of one worker share: the key, the bytes of their bodies, and the book of those that ended."""
+    """State shared by the exchanges of one worker: the key, the bytes of bodies, and the exchanges that ended."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -48,7 +48,7 @@ class Exchanges:
         engine.record = self.record
 
     def look(self) -> None:
-        """Cancel the requests whose time is over. One timer for all of them costs less than one each."""
+        """Cancel the requests whose time is over. One timer for all requests costs less than one for each."""
         limit = time.perf_counter() - self.settings.timeout_s
         for exchange in self.under_way:
             if exchange.started < limit and not exchange.late:
@@ -101,7 +101,7 @@ class Exchange:
             self.id = b"%b-%x" % (shared.prefix, next(shared.numbers))
 
     def authorise(self) -> None:
-        """Ask for the API key, as the bytes came, unless the path is open."""
+        """Check the API key, as bytes, unless the path is open."""
         if not self.shared.key or self.path in OPEN_PATHS or self.path.startswith(OPEN_FILES):
             return
         given = self.headers.get(b"x-api-key")
@@ -112,7 +112,7 @@ class Exchange:
             raise ProblemError(401, "An API key is needed.", headers={"WWW-Authenticate": "Bearer"})
 
     def hold(self, more: int) -> None:
-        """Count bytes of the body, or refuse them: too many for one body, or for the memory of all requests."""
+        """Reserve memory for bytes of the body, or refuse: too many for one body, or for all requests."""
         if self.held + more > self.shared.settings.max_body:
             raise self.too_large()
         try:
@@ -123,7 +123,7 @@ class Exchange:
         self.held += more
 
     def begin(self) -> None:
-        """The time of the request is limited from now on, until it is finished."""
+        """Start the time limit of the request."""
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.shared.under_way.add(self)
         if not self.shared.looks:
@@ -135,7 +135,7 @@ class Exchange:
             self.task.uncancel()
 
     def release(self) -> None:
-        """The body is not needed any more."""
+        """Give back the memory of the body."""
         self.shared.engine.memory.give_back(self.held)
         self.held = 0
 
@@ -156,7 +156,7 @@ class Exchange:
         return [(b"x-request-id", self.id), NOSNIFF, *closing]
 
     def end(self) -> None:
-        """The answer is on its way, or will never be. It is counted and logged soon, and together with others."""
+        """The exchange is over. It is counted and logged soon, together with others."""
         if self.held:
             self.release()
         self.seconds = time.perf_counter() - self.started
@@ -166,14 +166,14 @@ class Exchange:
 
 
 def protocol_response(problem: ProblemError) -> Response:
-    """The error as the Open Inference Protocol wants it: wrong numbers are 400, and the place is part of the sentence."""
+    """The error in the form of the Open Inference Protocol: wrong numbers are 400, and the sentence names the place."""
     place = "".join(f" ({name} {problem.members[name]})" for name in ("vector", "index") if name in problem.members)
     status = 400 if problem.status == 422 else problem.status
     return Response(json_text.short({"error": problem.detail + place}), status, problem.headers, "application/json")
 
 
 def problem_response(problem: ProblemError, instance: str) -> Response:
-    """The error as `application/problem+json`. The type stays "about:blank": the status says which kind it is."""
+    """The error as `application/problem+json`. The type stays "about:blank": the status tells the kind."""
     content = {
         "type": "about:blank",
         "title": HTTPStatus(problem.status).phrase,

@@ -58,7 +58,7 @@ def router(engine: Engine) -> APIRouter:
         """A picture filtered, pixel by pixel: the median, or another rank, of the window around each.
 
         Pixels come as a .npy file or as raw numbers, [h, w] or [h, w, channels]; for a filter of frames [frames, h, w] or
-        [frames, h, w, channels]. The answer is in the same format, in the type of the filter. uint8 goes into every filter.
+        [frames, h, w, channels]. The answer has the same format and the type of the filter. Every filter takes uint8.
         """
         chosen, answer, seconds, kind = await with_body(request, filtered)
         metrics.note(metrics.PIXELS.labels(chosen.name).inc, answer.size)
@@ -149,7 +149,7 @@ def _read_npy(body: Body) -> Pixels:
 
 
 def _sides(text: str) -> list[int]:
-    """Two to four whole numbers with commas between them and perhaps behind them, or nothing."""
+    """Two to four whole numbers separated by commas, or nothing."""
     sides = [side.strip() for side in text.split(",", 5)]
     sides = sides[:-1] if len(sides) > 1 and not sides[-1] else sides
     return list(map(int, sides)) if 2 <= len(sides) <= 4 and all(map(SIDE.fullmatch, sides)) else []
@@ -158,7 +158,7 @@ def _sides(text: str) -> list[int]:
 def _pixels(body: Body, start: int, dtype: np.dtype[Any], shape: list[int]) -> Pixels:
     size = dtype.itemsize
     for side in shape:
-        size *= side  # Python's numbers have no end
+        size *= side  # Python's integers have no limit
     if size != len(body) - start or not size:
         raise BadInputError(f"{shape} pixels of {dtype.name} are {size} bytes, and the body has {len(body) - start}.")
     picture: npt.NDArray[Any] = np.frombuffer(body, dtype, offset=start).reshape(shape)

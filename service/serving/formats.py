@@ -1,9 +1,8 @@
-"""The formats of POST /median and POST /quantile, one entry each: how a body is read, how it is answered, and what is said
-of it.
+"""The formats of POST /median and POST /quantile, one entry each: how to read a body, how to write an answer, and a
+description.
 
-A request is answered in the format it came in, unless its `Accept` asks for another. Everything that knows of formats
-finds them in `FORMATS`: the service, its refusals, the OpenAPI document, the client and its command line,
-and the table of docs/service.md.
+An answer has the format of its request, unless `Accept` asks for another. `FORMATS` serves the routes, their errors, the
+OpenAPI document, the client, its command line, and the table of docs/service.md.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from service.statistics.fed_grid import Floats
 from service.statistics.layout import EVEN
 
 Sent = tuple[bytes, dict[str, str]]
-UNSAID = frozenset({"", "application/x-www-form-urlencoded"})  # no Content-Type, and what curl -d says by itself
+UNSAID = frozenset({"", "application/x-www-form-urlencoded"})  # no Content-Type, and the default of curl -d
 LONGEST = 1024  # bytes of Accept
 WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3}+)?+")
 TEXT: dict[str, Any] = {"schema": {}}  # any text: "218" is a table too
@@ -40,10 +39,10 @@ BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 class Format:
     """One format of bodies and answers.
 
-    `memory` says how many bytes `read` may take beside the body. The content that `write` makes is all there is to say of an
-    answer, or, if it is `bare`, the medians alone: the rest is in the headers then. A `table` is always read in a thread.
-    `pack` and `unpack` are the client's side: vectors and options to a body and a query, and an answer to what it says.
-    `schema` and `answer` describe body and answer of a route in the OpenAPI document, `text` in tables.
+    `memory` is the number of bytes that `read` may take beside the body. `write` makes the content of an answer. A `bare`
+    format holds only the numbers, and the rest is in the headers. A `table` is always read in a thread. `pack` and `unpack`
+    are the client's side: from vectors and options to a body and a query, and from an answer to its members. `schema` and
+    `answer` describe body and answer of a route in the OpenAPI document, `text` in tables.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Format:
 
 @lru_cache(maxsize=64)
 def format_of(content_type: bytes) -> Format:
-    """The format a request is in: JSON, unless it says otherwise."""
+    """The format of a request: JSON by default."""
     given = content_type.decode("latin-1").partition(";")[0].strip().lower()
     if given in UNSAID:
         return FORMATS["json"]
@@ -78,7 +77,7 @@ def format_of(content_type: bytes) -> Format:
 
 
 def answer_format(accept: bytes, asked: Format) -> Format:
-    """The format that a header `Accept` prefers (RFC 9110): of several that of the request, then the first."""
+    """The format that a header `Accept` prefers (RFC 9110). Among equals the request's format wins, then the first."""
     if accept in (b"", b"*/*"):
         return asked
     if len(accept) > LONGEST:
@@ -147,7 +146,7 @@ def _matrix(vectors: Iterable[npt.ArrayLike]) -> Floats:
 
 
 def _doubles(values: npt.ArrayLike) -> Floats:
-    """Numbers in float64. An integer that float64 does not have is refused, never rounded."""
+    """Numbers in float64. An integer that float64 cannot hold is refused, never rounded."""
     given = np.asarray(values)
     floats = np.ascontiguousarray(given, "<f8")
     if given.dtype.kind in "iu" and given.size and not (given.min() >= -(2**53) and given.max() <= 2**53):
@@ -156,7 +155,7 @@ def _doubles(values: npt.ArrayLike) -> Floats:
 
 
 def query(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as they stand in a query."""
+    """Options in the form of a query."""
     return {name: _text(value) for name, value in options.items()}
 
 

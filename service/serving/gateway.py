@@ -1,7 +1,7 @@
 """The ASGI application around the routes: every request passes here.
 
-POST /median and POST /quantile are answered here, because the framework's own way to a route costs more than the median.
-FastAPI has the same routes, for the documentation, and serves everything else.
+POST /median and POST /quantile are answered here, because the framework's routing costs more than the median. FastAPI
+documents these routes and serves all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.serving.options import ROUTES, read_query
 
 log = logging.getLogger("service")
 Result = TypeVar("Result")
-LARGE = 1 << 16  # bytes of an answer that a client may not read at once
+LARGE = 1 << 16  # answers of more bytes are sent with their memory counted
 OF_MODELS = (*ROUTES, "/filter", "/models", "/v2/models")
 
 
@@ -38,7 +38,7 @@ class Gateway:
     def __init__(self, app: FastAPI, engine: Engine, paths: Collection[str]) -> None:
         self.app = app
         self.engine = engine
-        self.paths = frozenset(paths)  # POST to one of them is answered here
+        self.paths = frozenset(paths)  # a POST to these paths is answered here
         self.exchanges = Exchanges(engine)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +73,7 @@ class Gateway:
             if not isinstance(error, ProblemError):
                 said = {"request_id": exchange.id.decode(), "path": path}
                 log.exception("request failed", extra={"fields": said})
-                if exchange.status:  # the answer has begun, and cannot be taken back
+                if exchange.status:  # the answer has begun and cannot be replaced
                     return
             if not isinstance(failure, ProblemError):
                 failure = ProblemError(500, "The service failed; the log has the details under this request id.")
@@ -83,7 +83,7 @@ class Gateway:
             exchange.end()
 
     async def _send_large(self, fields: Fields, content: bytes, send: Send) -> None:
-        """Send an answer, whose memory is counted until the client has read it."""
+        """Send an answer. Its memory stays counted until the client has read the answer."""
         with self.engine.memory.hold(len(content)):
             await send({"type": "http.response.start", "status": 200, "headers": fields})
             await send({"type": "http.response.body", "body": content, "more_body": True})
@@ -91,9 +91,9 @@ class Gateway:
             await send({"type": "http.response.body", "body": content})  # waits until the client has read the first
 
     async def _ask(self, exchange: Exchange, body: Body) -> tuple[Fields, bytes]:
-        """The answer to a body of POST /median or POST /quantile, and the headers that go with it."""
+        """The answer to a body of POST /median or POST /quantile, and its headers."""
         engine, headers, limits = self.engine, exchange.headers, self.engine.limits
-        options = read_query(exchange.query, exchange.path)  # mistakes are told in this order
+        options = read_query(exchange.query, exchange.path)  # mistakes are reported in this order
         form = format_of(headers.get(b"content-type", b""))
         wanted = answer_format(headers.get(b"accept", b""), form)
 
@@ -111,7 +111,7 @@ class Gateway:
         return fields + _beside(answer) if wanted.bare else fields, content
 
     def refuse(self, problem: ProblemError) -> Response:
-        """The answer to what is no request yet: its head is too large, too late or not HTTP."""
+        """The answer to a connection without a valid request: its head is too large, too late or not HTTP."""
         exchange = Exchange(self.exchanges)
         response = exchange.refuse(problem)
         response.raw_headers += exchange.answered(problem.status)[:2]  # the connection is closed in any case
@@ -120,19 +120,19 @@ class Gateway:
 
 
 class PlainRoute(APIRoute):
-    """A route that hands the request to its function as it is: no dependencies to solve, no body model to validate."""
+    """A route that passes the request to its function: no dependencies to solve, no body model to validate."""
 
     def get_route_handler(self) -> Any:
         return self.endpoint
 
 
 def header_text(name: str) -> str:
-    """A name as a header can carry it: what is not printable ASCII, commas and percent signs are percent-encoded."""
+    """A name as text for a header. Commas, percent signs and characters beyond printable ASCII are percent-encoded."""
     return quote(name, safe="!#$&'()*+-./:;=?@[]^_`{|}~ ")
 
 
 def _beside(answer: Answer) -> Fields:
-    """Headers for what a body of numbers alone has no room for."""
+    """Headers for the results that a body of bare numbers cannot hold."""
     fields: Fields = []
     if answer.bounds is not None:
         fields.append((b"x-median-error-bound", repr(float(answer.bounds.max())).encode()))
@@ -151,7 +151,7 @@ def _beside(answer: Answer) -> Fields:
 async def within_time(
     exchange: Exchange, receive: Receive, answer: Callable[[Exchange, Body], Awaitable[Result]]
 ) -> Result:
-    """Read a body and answer it, both within the request's time; which of them took too long decides the status."""
+    """Read a body and answer it within the request's time limit. A late body is 408, a late answer 504."""
     body: Body | None = None
     exchange.begin()
     try:
@@ -174,7 +174,8 @@ async def with_body(request: Request, answer: Callable[[Request, Body], Awaitabl
 
 
 async def _read_body(exchange: Exchange, receive: Receive) -> Body:
-    """The body, refused before it is read when it says it is too large, or as soon as it turns out to be."""
+    """The body. Too large a body is refused before it is read if its length is stated, else as soon as it exceeds the
+    limit."""
     headers, limit = exchange.headers, exchange.shared.settings.max_body
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise ProblemError(415, "Compressed bodies are not accepted.", headers={"Accept-Encoding": "identity"})
@@ -193,6 +194,6 @@ async def _read_body(exchange: Exchange, receive: Receive) -> Body:
         elif chunk:
             if isinstance(body, bytes):
                 body = bytearray(body)
-            body += chunk  # in place: joining pieces in the end would need the memory twice, and everybody's time
+            body += chunk  # in place: joining pieces at the end would need the memory twice and block other requests
         if not message.get("more_body"):
             return body

@@ -1,4 +1,4 @@
-"""JSON bodies, read whole by simdjson: arrays of numbers into float64 arrays, everything beside them into plain Python.
+"""JSON bodies, read by simdjson: arrays of numbers become float64 arrays, everything else plain Python.
 
     {"model": "...", "vectors": [[1, 2, ...], [3, ...], ...], "nan": "omit"}
 
@@ -26,7 +26,7 @@ MemberPath = tuple[str | int, ...]
 SMALL = 1 << 16  # bytes: parsed in the event loop, by a parser that keeps its memory
 DIAGNOSED = 1 << 20  # bytes
 DEEP = 32  # levels of nesting beside the numbers
-MOST_VALUES = 1 << 13  # beside the numbers; 8 characters count as a value
+MOST_VALUES = 1 << 13  # values beside the numbers; 8 characters count as a value
 # a byte of text takes an index of 4 bytes and a copy; a number has two words of tape, and a float64
 TEXT_BYTES, NUMBER_BYTES = 6, 28
 LONG = re.compile(rb"(?<=[\[, \t\n\r-])[0-9]{19,}+(?=[\], \t\n\r])")
@@ -51,7 +51,7 @@ class Numbers:
 
     def __init__(self, array: Any, brackets: int) -> None:
         self.array = array
-        self.brackets = brackets  # opening ones in this array, those in strings elsewhere included
+        self.brackets = brackets  # opening brackets, including brackets in strings elsewhere
         self.nested = len(array) > 0 and isinstance(array[0], simdjson.Array)
 
     def flat(self, limits: BodyLimits, missing: bool = False, vector: int = 0) -> Floats:
@@ -64,11 +64,11 @@ class Numbers:
         return np.array([_number(value, missing, vector, index) for index, value in enumerate(self.array)], float)
 
     def rows(self, limits: BodyLimits, missing: bool = False) -> tuple[Floats, list[int]]:
-        """Several vectors, one behind the other, and their lengths."""
+        """Several vectors in one array, and their lengths."""
         if len(self.array) > limits.vectors:
             raise too_many(limits.vectors)
         lengths = [len(row) if isinstance(row, simdjson.Array) else 0 for row in self.array]
-        # as_buffer flattens what is nested more deeply; one bracket for each array proves that nothing is
+        # as_buffer flattens deeper arrays; one bracket for each array proves that there are none
         if lengths and min(lengths) > 0 and max(lengths) <= limits.length and self.brackets == len(lengths) + 1:
             with suppress(*REFUSED):
                 return np.frombuffer(self.array.as_buffer(of_type="d")), lengths
@@ -144,7 +144,7 @@ class _Conversion:
 
 
 def _parse(text: bytes) -> Any:
-    """The document. A small one is parsed by the parser of the thread, which refuses while parts of another are alive."""
+    """The document. Small documents use the parser of the thread, which refuses while parts of another are alive."""
     if len(text) <= SMALL:
         with suppress(*REFUSED, AttributeError):
             return _local.parser.parse(text)
@@ -162,7 +162,7 @@ def _parse(text: bytes) -> Any:
 
 
 def _mistake(text: bytes, said: str) -> BadInputError:
-    """What is wrong with a body that simdjson refuses, and where."""
+    """The mistake in a body that simdjson refuses, and its place."""
     if len(text) > DIAGNOSED:
         return _malformed(said.partition(": ")[2].partition(".")[0] or said)
     try:
@@ -179,7 +179,7 @@ def _mistake(text: bytes, said: str) -> BadInputError:
 
 
 def _infinite(value: Any) -> list[int] | None:
-    """The indices of the first number that is not finite, below its member."""
+    """The indices of the first number that is not finite, inside its member."""
     if isinstance(value, dict):
         return next((place for each in value.values() if (place := _infinite(each)) is not None), None)
     if not isinstance(value, list):

@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with limits, of which uvicorn itself has none: bytes, fields and time of a head; time without a
-request; connections; unread requests; unread answers. Bodies are limited where they are read.
+"""uvicorn's HTTP protocol with limits that uvicorn lacks: bytes, fields and time of a head; time without a request;
+connections; unread requests; unread answers. `gateway` limits bodies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINGER = 1.0  # seconds between refusing a client and closing its connection
 
 
 class Flow(FlowControl):
-    """uvicorn's flow control, which does not read on while something that came is still unread."""
+    """uvicorn's flow control, which also stops reading while received bytes are unread."""
 
     held = False
 
@@ -44,8 +44,8 @@ class Stage(Enum):
 class LimitedProtocol(HttpToolsProtocol):
     """One connection.
 
-    uvicorn's parser is given no more than it takes to answer one request: what came behind waits unread, and the client
-    with it. A connection has a deadline (`due`) whenever it is the client's turn.
+    uvicorn's parser gets the bytes of one request at a time. Later bytes wait unread, and so does the client. A connection
+    has a deadline (`due`) while the client has to send or read.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -60,15 +60,15 @@ class LimitedProtocol(HttpToolsProtocol):
         self.head_size = 0  # bytes of an unfinished head, or between parts of a body
         self.brought = False  # some of a body came with the bytes just read
         self.offered = False  # the head offers another protocol
-        self.left: int | None = None  # bytes of the body to come, if that is known
-        self.behind = b""  # bytes that came after the request that is being answered
+        self.left: int | None = None  # bytes of the body to come, if known
+        self.behind = b""  # bytes behind the request under way
         self.due = inf
         self.stuck = inf  # since when the client does not read
         self.timer: asyncio.TimerHandle | None = None
         self.beyond = False  # a connection too many
         self.refused = False
         self.ending = False  # the service ends: the next answer is the last
-        self.lingers = False  # nothing more is written: what still comes is let by until `due`
+        self.lingers = False  # nothing more is written; received bytes are dropped until `due`
 
     @property
     def _answering(self) -> bool:
@@ -97,7 +97,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        """Have uvicorn's parser read on, up to the end of a request that has to be answered before the next."""
+        """Let uvicorn's parser read up to the end of one request."""
         at = 0
         while at < len(data) and not (self.refused or self.transport.is_closing()):
             if self.pipeline or (self._answering and self.stage is not Stage.BODY):
@@ -108,7 +108,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.brought = False
             self._parse(part)
             at += size
-            # extensions and trailers of chunks are a head as well: bytes that are no body
+            # extensions and trailers of chunks count as a head: they are not part of the body
             self.head_size = 0 if self.brought or self.stage is Stage.IDLE else self.head_size + len(part)
             if self.head_size > self.max_head:
                 self._refuse_head()
@@ -122,8 +122,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
 
     def _decline(self, behind: bytes) -> None:
-        """Go on in HTTP/1.1 with a client that offers another protocol. The parser, which takes all that is behind the
-        head for that protocol, makes room for one that is shown the head without the offer."""
+        """Stay with HTTP/1.1 if a client offers another protocol. The parser would take the rest of the connection for that
+        protocol, so a new parser reads the head without the offer."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(ProblemError(400, "CONNECT asks for a proxy, which this is not."))
@@ -137,13 +137,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._parse(b"\r\n".join(lines))
 
     def _keep(self, data: bytes) -> None:
-        """Read this later."""
+        """Keep bytes to read later."""
         self.behind += data
         self.flow.held = True
         self.flow.pause_reading()
 
     def _go_on(self) -> None:
-        """Read what was kept."""
+        """Read the kept bytes."""
         if self.behind and not self.transport.is_closing():
             data, self.behind = self.behind, b""
             self.flow.held = False
@@ -193,18 +193,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # there is a timer for all
+        self._unset_keepalive_if_required()  # one timer serves all connections
         self._answered()
 
     def _answered(self) -> None:
-        """It is the client's turn."""
+        """The request is answered; the client may send the next."""
         times = {Stage.HEAD: self.settings.head_timeout_s, Stage.BODY: self.settings.timeout_s}
         self._due_in(times.get(self.stage, self.settings.idle_s))
         if self.behind:
             self.loop.call_soon(self._go_on)
 
     def shutdown(self) -> None:
-        """The service ends. A client that has not asked yet may be about to, and has a moment for one request."""
+        """The service ends. A client without a request under way has a moment left for one request."""
         self.ending = True
         if self.cycle is None and not (self.refused or self.beyond):
             self._due_in(LINGER)
@@ -212,29 +212,29 @@ class LimitedProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def _write(self, response: Response) -> None:
-        """Write an answer, the last one of the connection."""
+        """Write the last answer of the connection."""
         lines = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
         status, body = STATUS_LINE[response.status_code], bytes(response.body)
         content = [status, *(b"%b: %b\r\n" % line for line in lines), b"\r\n", body]
         self.transport.write(b"".join(content))
 
     def _refuse(self, problem: ProblemError) -> None:
-        """Answer what is no request. What still comes is let by for a moment: closing at once could cost the client
-        the answer."""
+        """Answer bytes that are not a request. Further bytes are dropped for a moment: if the connection closed at once,
+        the client could lose the answer."""
         if self.refused or self.transport.is_closing():
             return
         self.refused = True
         self.behind, self.flow.held = b"", False
         if self.stage is Stage.BODY and self._answering and not self.cycle.response_started:
-            self.cycle.disconnected = True  # what is waited for does not come any more
-            self.cycle.waiting_for_100_continue = False  # the refusal below is the last that is written
+            self.cycle.disconnected = True  # the rest of the request never comes
+            self.cycle.waiting_for_100_continue = False  # the refusal below is the last answer
             self.cycle.message_event.set()
-        elif self._answering:  # the answer under way is the last then
+        elif self._answering:  # the answer under way is the last one
             super().shutdown()
             return
         self._write(self.gateway.refuse(problem))
         self.transport.write_eof()
-        self.flow.resume_reading()  # a client that cannot write on may not read the answer
+        self.flow.resume_reading()  # a client that is still writing may not read the answer
         self.lingers = True
         self._due_in(LINGER)
 
@@ -249,7 +249,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.due = time.monotonic() + seconds
 
     def _tick(self) -> None:
-        """Look several times within the shortest limit whether the client is late."""
+        """Check several times within the shortest limit whether the client is late."""
         times = self.settings.timeout_s, self.settings.head_timeout_s, self.settings.idle_s, LINGER
         self.timer = self.loop.call_later(min(times) / 4, self._tick)
         now = time.monotonic()
@@ -264,7 +264,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that has said all still gets the answer to it, as the last."""
+        """A client that stopped sending still gets its last answer."""
         if self.stage is not Stage.IDLE or not self._answering:
             return False
         self.behind = b""

@@ -1,4 +1,4 @@
-"""What a caller may choose beside the numbers, in the query or in JSON, checked: the two routes differ in nothing else."""
+"""Options of a request, from the query or from JSON, checked. The two routes differ only in their options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAN: tuple[Nan, ...] = get_args(Nan)
 BY: tuple[By, ...] = get_args(By)
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LENGTH = re.compile(r"[0-9]{1,9}+")
-# possessive, as every pattern for a caller's text: a repetition that could give characters back would take quadratic time
+# possessive, as every pattern for a caller's text: backtracking would take quadratic time
 NUMBER = re.compile(r"[-+]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][-+]?+[0-9]{1,4}+)?+")
 LONGEST = 64  # characters of a number in a query
 MOST = 1024  # quantiles or ranks of one request
@@ -36,7 +36,7 @@ Word = TypeVar("Word", bound=str)
 
 @dataclass(frozen=True)
 class MedianOptions:
-    """The choices for medians; type and length of raw numbers, which say neither themselves; what of a table is meant."""
+    """The options for medians, for raw numbers (type and length), and for tables."""
 
     model: str | None = None
     construction: str | None = None
@@ -48,20 +48,20 @@ class MedianOptions:
     nan: Nan = "error"
     columns: tuple[str, ...] | None = None
     by: By = "columns"
-    header: bool | None = None  # of a CSV file; None: its first line tells
+    header: bool | None = None  # of a CSV file; None: decided by its first line
 
-    told: ClassVar[str] = "medians"  # what the answers are called
+    told: ClassVar[str] = "medians"  # the name of the answers
     # of a JSON object; `exact` has no effect any more
     members: ClassVar[frozenset[str]] = VECTORS | {"model", "construction", "details", "exact", "grid", "nan", "even"}
     per_vector: ClassVar[int] = 1
 
     @cached_property
     def statistics(self) -> tuple[Statistic, ...]:
-        """What is wanted of every vector."""
+        """The statistics of every vector."""
         return (Statistic(even=self.even),)
 
     def shaped(self, columns: list[Numbers], dtype: np.dtype[Any]) -> Numbers:
-        """The answers as one array; medians of floats have the type of the floats."""
+        """The answers as one array. Medians of floats keep their type."""
         return columns[0].astype(dtype, copy=False) if columns[0].dtype.kind == "f" else columns[0]
 
     def labels(self) -> list[str]:
@@ -69,7 +69,7 @@ class MedianOptions:
         return ["median"]
 
     def checked(self) -> MedianOptions:
-        """These, or what they lack."""
+        """These options after a check, or an error."""
         return self
 
     @property
@@ -80,7 +80,7 @@ class MedianOptions:
 
 @dataclass(frozen=True)
 class QuantileOptions(MedianOptions):
-    """The choices for quantiles or ranks."""
+    """The options for quantiles or ranks."""
 
     quantiles: tuple[float, ...] | None = None
     ranks: tuple[int, ...] | None = None
@@ -103,7 +103,7 @@ class QuantileOptions(MedianOptions):
         return tuple(Statistic("rank", rank=rank) for rank in self.ranks or ())
 
     def shaped(self, columns: list[Numbers], dtype: np.dtype[Any]) -> Numbers:
-        """A row for each vector; floats are float64, as numpy.quantile of a list of quantiles gives them."""
+        """A row for each vector. Floats are float64, as from numpy.quantile with a list of quantiles."""
         table = np.stack(columns, 1)
         return table.astype(np.float64, copy=False) if table.dtype.kind == "f" else table
 
@@ -119,7 +119,7 @@ class QuantileOptions(MedianOptions):
 
 
 ROUTES: dict[str, type[MedianOptions]] = {"/median": MedianOptions, "/quantile": QuantileOptions}
-STABLE = "/v1"  # before a route: the name that later versions keep; the short one is an alias
+STABLE = "/v1"  # before a route: the stable name; the short name is an alias
 ROUTES |= {STABLE + path: kind for path, kind in ROUTES.items()}
 FLAGS = ("details", "exact", "grid")
 _ONLY_QUERY = frozenset({"dtype", "d", "columns", "by", "header"})
@@ -127,7 +127,7 @@ _ONLY_QUERY = frozenset({"dtype", "d", "columns", "by", "header"})
 
 @lru_cache(maxsize=256)
 def read_query(text: bytes, path: str = "/median") -> MedianOptions:
-    """The query string; clients repeat theirs, so it is read once. A name that does not exist is a mistake worth telling."""
+    """The options of a query string, cached because clients repeat theirs. An unknown name is an error."""
     pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
     query: dict[str, Any] = dict(pairs)
     if len(query) < len(pairs):
@@ -158,7 +158,7 @@ def read_query(text: bytes, path: str = "/median") -> MedianOptions:
 
 
 def merged(given: Mapping[str, Any], defaults: MedianOptions) -> MedianOptions:
-    """The members of a JSON object over the choices of the query."""
+    """The options of the query, replaced by the members of a JSON object."""
     if not given:
         return defaults
     for name in ("model", "construction", "method"):
@@ -187,7 +187,7 @@ def merged(given: Mapping[str, Any], defaults: MedianOptions) -> MedianOptions:
 
 
 def one_of(name: str, value: Any, words: tuple[Word, ...]) -> Word:
-    """A word out of a few."""
+    """One of a few words."""
     for word in words:
         if isinstance(value, str) and value == word:
             return word
@@ -202,7 +202,7 @@ def _flag(name: str, value: str) -> bool:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names of columns with commas between them; one that has a comma itself is quoted, as in a CSV file."""
+    """Names of columns, separated by commas. A name with a comma is quoted, as in a CSV file."""
     try:
         names = next(csv.reader([text], strict=True), [])
     except csv.Error:
@@ -213,7 +213,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def numbers_of(name: str, text: str) -> list[Any]:
-    """Numbers with commas between them, whole ones as such."""
+    """Numbers separated by commas. Whole numbers become int."""
     if text.count(",") >= MOST:
         raise BadInputError(f"{name} must be 1 to {MOST} numbers.")
     items = [item.strip() for item in text.split(",")]
@@ -223,7 +223,7 @@ def numbers_of(name: str, text: str) -> list[Any]:
 
 
 def _listed(name: str, value: Any) -> list[Any]:
-    """The items of an array, also of one that simdjson holds."""
+    """The items of an array, which may be simdjson's."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise BadInputError(f"{name} must be an array of numbers.")
     items = list(value)

@@ -1,7 +1,7 @@
 """The page at /, and /docs: static files of the package, served from memory, with nothing from any other host.
 
-Everything the page shows it asks from the API, with the API key where one is set; the files themselves are open. The
-policy allows no inline script or style, no frame around the page, and no other host.
+The page gets its data from the API, with the API key if one is set. The files themselves need no key. The policy allows no
+inline script or style, no frame around the page, and no other host.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
-    "Cache-Control": "no-cache",  # asked for again each time, and answered 304
+    "Cache-Control": "no-cache",  # browsers ask every time, and get 304
 }
 
 
 class PageFile:
-    """A file of the page as it is sent."""
+    """A file of the page, ready to send."""
 
     def __init__(self, path: Path) -> None:
         self.content = path.read_bytes()
@@ -62,13 +62,13 @@ class PageFile:
 
 
 def files(folder: Path = PAGE) -> dict[str, PageFile]:
-    """All that a browser may ask for, by the path below the folder."""
+    """All files of the page, by their path below the folder."""
     found = (path for path in sorted(folder.rglob("*")) if path.suffix in TYPES and path.is_file())
     return {path.relative_to(folder).as_posix(): PageFile(path) for path in found}
 
 
 def add_page(app: FastAPI, engine: Engine) -> None:
-    """The page, whose files are found by name in a dictionary, and the routes that were made for it."""
+    """Add the page and its routes. Files are looked up in a dictionary."""
     app.include_router(watch_routes.router(engine))
     served = files()
 

@@ -1,10 +1,9 @@
 """Open Inference Protocol v2 over REST, with the binary tensor extension, for the same models.
 
-A tensor of shape [k, d] goes in, [k, columns] comes out. The numbers take the same way as in /median, so that a client
-written for another server gets numpy's answers. Errors have the protocol's own form, {"error": "..."}.
+The input is a tensor [k, d], the output a tensor [k, columns]. The answers are those of /median. Errors have the protocol's
+own form, {"error": "..."}.
 
-Beside the models there is one called `quantile`, for vectors of any length: the options of POST /quantile are its
-parameters.
+A further model, `quantile`, takes vectors of any length. Its parameters are the options of POST /quantile.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ NAMES = {"float32": "FP32", "float64": "FP64"}
 
 
 class Part(BaseModel):
-    """Anything in a request that may have parameters; an empty list stands for none."""
+    """A part of a request that may have parameters. An empty list means no parameters."""
 
     model_config = ConfigDict(strict=True)
     parameters: Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given == [] else given)] = {}
@@ -65,7 +64,7 @@ class InputTensor(Part):
 
 
 class OutputTensor(Part):
-    """The answer that a request asks for."""
+    """An output that a request asks for."""
 
     name: str
 
@@ -80,7 +79,7 @@ class InferenceRequest(Part):
 
 @dataclass(frozen=True)
 class ColumnOptions(MedianOptions):
-    """All columns of a model are wanted."""
+    """A request for all columns of a model."""
 
     wanted: tuple[Statistic, ...] = ()
 
@@ -231,7 +230,7 @@ def _checked(document: dict[str, Any], model: LoadedModel | None, limits: BodyLi
 
 
 def _options(asked: InferenceRequest, model: LoadedModel | None) -> MedianOptions:
-    """All columns of a model, or the options of `quantile` among the parameters: lists, or text with commas."""
+    """All columns of a model, or the options of `quantile` from the parameters: lists, or text with commas."""
     if model is not None:
         return ColumnOptions(model=model.name, wanted=tuple(Statistic.of(column, model.d) for column in model.columns))
     chosen = {name: value for name, value in asked.parameters.items() if name in CHOICES}
@@ -244,7 +243,7 @@ def _options(asked: InferenceRequest, model: LoadedModel | None) -> MedianOption
 
 
 def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
-    """The JSON, and the bytes behind it; where there are such bytes, the JSON holds no numbers and is short."""
+    """The JSON and the bytes behind it. If there are such bytes, the JSON is short and holds no numbers."""
     length = header_length or str(len(body))
     if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= len(body)):
         raise BadInputError(f"{HEADER_LENGTH} does not match the body.")
@@ -257,7 +256,7 @@ def _split(body: Body, header_length: str | None) -> tuple[Body, memoryview]:
 
 
 def _values(tensor: InputTensor, data: Numbers | None, binary: memoryview, limits: BodyLimits, missing: bool) -> Floats:
-    """The numbers of a tensor: those behind the header, or those in it, flat or in rows."""
+    """The numbers of a tensor: from the bytes behind the JSON, or from the JSON, flat or in rows."""
     (rows, d), dtype = tensor.shape, DATATYPES[tensor.datatype]
     size = tensor.parameters.get("binary_data_size")
     values: Floats
@@ -278,7 +277,7 @@ def _values(tensor: InputTensor, data: Numbers | None, binary: memoryview, limit
                 raise BadInputError(f"A row has {lengths[row]} numbers, the shape says {d}.", vector=row)
         else:
             numbers = data.flat(BodyLimits(1, limits.vectors * d), missing)
-        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite and is refused
             values = numbers.astype(dtype)
     if values.size != rows * d:
         raise BadInputError(f"The shape asks for {rows * d} numbers, the data has {values.size}.")

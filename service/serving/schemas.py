@@ -1,5 +1,5 @@
-"""What the HTTP interface looks like, for the OpenAPI document. Requests are not validated by these classes: vectors go
-from the parser to the model as arrays. Answers are built to match them, and the tests hold them to it."""
+"""The HTTP interface for the OpenAPI document. These classes do not validate requests: vectors go from the parser to the
+model as arrays. Tests check that answers match these classes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ OF_A_ROUTE: dict[str, list[dict[str, Any]]] = {
 
 
 def parameters(path: str) -> list[dict[str, Any]]:
-    """Those of POST /median or POST /quantile."""
+    """The query parameters of POST /median or POST /quantile."""
     return PARAMETERS + OF_A_ROUTE[path.removeprefix(STABLE)]
 
 
@@ -153,6 +153,6 @@ FILTER_HEADERS = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documentation of the errors an operation may answer with."""
+    """Documentation of the errors of an operation."""
     content = {"application/problem+json": {"schema": Problem.model_json_schema()}}
     return {status: {"description": "Problem details", "content": content} for status in statuses}

@@ -2,9 +2,9 @@
 
 A vector is a column, or a row.
 
-Tables are read in a thread, into one matrix of floats. Some limits are checked before pyarrow reads: the number of columns
-of a CSV file; in Arrow the length of the schema, compressed or dictionary-encoded columns, which may be larger than they
-look, and the number of batches. Everything else, line ends and byte orders included, is pyarrow's to read.
+A thread reads a table into one matrix of floats. Some limits are checked before pyarrow reads: the number of columns of a
+CSV file; in Arrow the length of the schema, the number of batches, and compressed or dictionary-encoded columns, which may
+be larger than they look. pyarrow handles everything else, including line ends and byte orders.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def arrow() -> Any:
 
 
 def _question(names: list[str], batches: list[Any], options: MedianOptions, dtype: np.dtype[Any]) -> Question:
-    """What is asked of a table whose batches have these columns, in this order."""
+    """The question about a table with these columns, in this order."""
     rows, by_rows = sum(batch.num_rows for batch in batches), options.by == "rows"
     if not rows or not names:
         raise BadInputError("The table has no rows." if names else "The table has no columns.")
@@ -66,7 +66,7 @@ def _question(names: list[str], batches: list[Any], options: MedianOptions, dtyp
     table = values if by_rows else values.T
     start = 0
     while batches:
-        batch = batches.pop(0)  # its memory is free again once it is copied
+        batch = batches.pop(0)  # a batch is freed once it is copied
         for number, column in enumerate(batch.columns):
             table[start : start + batch.num_rows, number] = column.to_numpy(zero_copy_only=False)
         start += batch.num_rows
@@ -83,7 +83,7 @@ def _check(columns: int, rows: int, by_rows: bool, limits: BodyLimits) -> None:
 
 
 def _wanted(names: list[str], options: MedianOptions) -> list[str]:
-    """The columns asked for, or all."""
+    """The requested columns, or all."""
     (most, times), known_names = Counter(names).most_common(1)[0] if names else ("", 0), set(names)
     if times > 1:
         raise BadInputError(f"The column {most[:40]!r} is there twice.")
@@ -124,7 +124,7 @@ def read_csv(body: Body, options: MedianOptions, limits: BodyLimits) -> Question
 
 
 def _first_line(body: Body, most: int) -> list[str]:
-    """The cells of the first line, at most so many."""
+    """The cells of the first line, at most this many."""
     first = bytes(body[: FIRST_LINE + 1])
     ends = [end for end in (first.find(b"\n"), first.find(b"\r")) if end >= 0]
     if not ends and len(first) > FIRST_LINE:
@@ -142,7 +142,7 @@ def _first_line(body: Body, most: int) -> list[str]:
 
 
 def _are_numbers(cells: list[str]) -> bool:
-    """Whether a line is one of numbers, some of which may be missing."""
+    """True if all cells of a line are numbers or empty."""
     return all(cell in MISSING or NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
@@ -184,7 +184,7 @@ def read_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Questi
 
 
 def _as_floats(pa: Any, batch: Any, floats: Any) -> Any:
-    """The same numbers as floats; an integer that is no float64 is refused, never rounded."""
+    """The numbers as floats. An integer that float64 cannot hold is refused, never rounded."""
     for column, field in zip(batch.columns, batch.schema, strict=True):
         if pa.types.is_integer(field.type) and field.type.bit_width == 64:
             try:
@@ -198,7 +198,7 @@ def _as_floats(pa: Any, batch: Any, floats: Any) -> Any:
 
 
 def _refuse_hidden_sizes(messages: Any) -> None:
-    """Refuse a stream of more batches than are read, or of columns that may be larger than they look."""
+    """Refuse a stream with too many batches, or with columns that may be larger than they look."""
     for message in islice(iter(partial(next, messages, None), None), BATCHES):
         if message.type != RECORDS:
             raise BadInputError(
@@ -229,7 +229,7 @@ def _is_compressed(metadata: Any) -> bool:
 
 
 def write_csv(answer: Answer) -> bytes:
-    """A line for each vector, the name of its column first if it has one; nothing stands for NaN."""
+    """A line for each vector, with the name of its column first if it has one. An empty cell means NaN."""
     rows = answer.values.reshape(len(answer.values), -1).tolist()
     lines = [",".join("" if isnan(number) else repr(number) for number in row) for row in rows]
     if answer.question.names is None:
@@ -246,7 +246,7 @@ def _cell(name: str) -> str:
 
 
 def write_arrow(file: bool, answer: Answer) -> bytes:
-    """The same as a table."""
+    """The answers as an Arrow table."""
     pa = arrow()
     values = answer.values.reshape(len(answer.values), -1)
     columns = [] if answer.question.names is None else [pa.array(answer.question.names, pa.string())]

@@ -1,4 +1,4 @@
-"""Routes of the page, which the API document leaves out: the layers of a network, a formula, and the time of numpy."""
+"""Routes of the page, not in the API document: the layers of a network, a formula, and the time of numpy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def router(engine: Engine) -> APIRouter:
     watcher = Watcher(engine)
 
     async def catalogue(request: Request) -> Response:
-        """The networks that can be watched."""
+        """The networks that the page can show."""
         return _json({"models": [_entry(each) for each in carried().values()]})
 
     async def watch(request: Request) -> Response:
@@ -50,7 +50,7 @@ def router(engine: Engine) -> APIRouter:
         return _json(told)
 
     async def neuron(request: Request) -> Response:
-        """The formula of a neuron: its weights over the neurons and inputs (layer 0) it reads, the largest first."""
+        """The formula of a neuron: its weights for neurons and inputs (layer 0), the largest first."""
         name, layer, index = (request.path_params[key] for key in ("name", "layer", "index"))
         try:
             async with asyncio.timeout(engine.settings.timeout_s):
@@ -60,7 +60,7 @@ def router(engine: Engine) -> APIRouter:
         return _json(told)
 
     async def numpy_median(request: Request) -> Response:
-        """numpy.median of a vector on this machine, and the least time that it took: for comparison."""
+        """numpy.median of a vector on this machine, and its shortest time, for comparison."""
         return await with_body(request, compared)
 
     async def compared(request: Request, body: Body) -> Response:
@@ -120,6 +120,6 @@ def _time_numpy(vector: Floats) -> tuple[float, float, int]:
             started = time.perf_counter()
             median = np.median(vector)
             times.append(time.perf_counter() - started)
-    if not np.isfinite(median):  # the sum of the two in the middle is beyond float64
+    if not np.isfinite(median):  # the sum of the two middle values is beyond float64
         raise BadInputError("numpy's median of these numbers overflows.", vector=0)
     return float(median), min(times), len(times)

@@ -1,4 +1,4 @@
-"""One vector through one network, told layer by layer. What is asked for often stays open; one is worked on at a time."""
+"""One vector through one network, layer by layer. Sessions in frequent use stay open. Requests are handled one at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Watcher:
-    """What can be watched in one worker."""
+    """The networks that one worker can show."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -45,14 +45,14 @@ class Watcher:
         return await self._alone(self._watch, specimen, place, vector)
 
     async def formula(self, name: str, layer: int, index: int) -> dict[str, Any]:
-        """What one neuron computes."""
+        """The formula of one neuron."""
         specimen = named(name)
         return await self._alone(
             lambda: {"layer": layer, "index": index, **formula(self._open(specimen), layer, index)}
         )
 
     async def _alone(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """In a thread, one at a time: the other thread is for those who want medians."""
+        """Run work in a thread, one request at a time, so that medians keep the other threads."""
         async with self.turns.mine():
             return await self.engine.in_thread(function, *arguments)
 
@@ -85,7 +85,7 @@ class Watcher:
 
 
 def _answer(specimen: Specimen, place: Placement, scaled: Scaled, y: float, n: int) -> dict[str, Any]:
-    """What the network says, and whether counting proves it."""
+    """The network's answer, and whether counting proves the answer."""
     grid, column, row = specimen.grid, specimen.columns[place.column], scaled.row
     under, over = row[row < y], row[row > y]
     up = float(under.max() - grid.low) if under.size else 0.0
@@ -97,7 +97,7 @@ def _answer(specimen: Specimen, place: Placement, scaled: Scaled, y: float, n: i
 
 
 def _entries(place: Placement, n: int, d: int) -> list[int]:
-    """Which value of the vector stands at each place of the row; -1 and -2 are the padding below and above."""
+    """The index in the vector for each place of the row; -1 and -2 are the padding below and above."""
     places = np.full(d, -2)
     places[: place.lowest] = -1
     places[place.lowest : place.lowest + place.repeat * n] = np.tile(np.arange(n), place.repeat)
@@ -121,13 +121,13 @@ class Scaled:
         return self.step / 2 + max(-self.low, self.high) * 2.0**-51 if self.step else 0.0
 
     def back(self, value: float) -> float:
-        """The number behind a value of the network."""
+        """The number that a value of the network stands for."""
         found = ((value - self.grid.low) / self.grid.unit - self.shift) * self.step
         return min(max(found, self.low), self.high)
 
     @property
     def way_back(self) -> dict[str, float]:
-        """4 (slope v + offset) is the number behind a value v of the network; a quarter never overflows."""
+        """A value v of the network stands for the number 4 (slope v + offset). A quarter never overflows."""
         grid = self.grid
         if not self.step:  # all values are one
             return {"slope": 0.0, "offset": self.low / 4}
@@ -141,7 +141,7 @@ def scale(vector: Floats, lowest: int, d: int, grid: FedGrid) -> Scaled:
         at = int(np.argmin(finite))
         raise BadInputError(f"{vector[at]} is not a finite number.", vector=0, index=at)
     low, high = float(vector.min()), float(vector.max())
-    factor = 2.0**-100 if max(-low, high) > 2.0**1000 else 1.0  # differences that overflow are taken of smaller numbers
+    factor = 2.0**-100 if max(-low, high) > 2.0**1000 else 1.0  # scaled down so that differences do not overflow
     apart = high * factor - low * factor
     if 0 < apart < SMALLEST:
         raise BadInputError(f"The numbers are closer together than {SMALLEST:g}, which cannot be drawn.", vector=0)
@@ -161,7 +161,7 @@ def scale(vector: Floats, lowest: int, d: int, grid: FedGrid) -> Scaled:
 
 
 def _told(layers: Sequence[LayerOfNeurons], values: Values) -> Iterator[dict[str, Any]]:
-    """Every layer with its tensors; values as long as there is room for them, small tensors first."""
+    """Every layer with its tensors. Values are included while there is room, small tensors first."""
     names = sorted((name for layer in layers for name in layer.tensors), key=lambda name: values[name].size)
     room = accumulate(values[name].size for name in names)
     whole = {name for name, used in zip(names, room, strict=True) if values[name].size <= EACH and used <= ALL}
