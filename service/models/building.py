@@ -1,10 +1,10 @@
-"""Models that are missing, built while the service goes on serving.
+"""Missing models are built while the service keeps serving.
 
     python -m service.models.building FOLDER D     builds the model of D entries into FOLDER, unless it is there already
 
-A worker that is asked for something no loaded model has starts this program, waits for it as long as the request may take,
-loads what it wrote, and tells the other workers. A lock in the folder lets one program build at a time, so that several
-workers that are asked for the same build it once; files and manifest are replaced whole.
+If no loaded model can answer a request, the worker starts this program, waits within the time limit of the request, loads
+the new model, and tells the other workers. A lock in the folder lets one program build at a time, so that several workers
+build the same model once. Files and manifest are replaced whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPTIMIZE_FOR = "latency"  # the fewest operations for a lone vector; batches are
 LOCK = ".building"
 AGAIN_S = 3.0  # when to ask again for a model that is being built
 FAILED_S = 10.0  # how long a build that failed is not tried again
-MARGIN_S = 0.1  # of a request's time, for saying that it is over
+MARGIN_S = 0.1  # of a request's time, reserved for the answer 503
 
 
 def place(folders: list[Path]) -> Path | None:
@@ -52,7 +52,7 @@ def _writable(folder: Path) -> bool:
 
 
 def build(folder: Path, d: int) -> Path | None:
-    """Build a model, or find that another process just did: then None. Raises UserError or OSError."""
+    """Build a model. Returns None if another process has just built the model. Raises UserError or OSError."""
     from exporter import library, specs  # noqa: PLC0415, the builder is loaded only when it is needed
     from exporter.constructions import default  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def build(folder: Path, d: int) -> Path | None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One at a time; the lock goes with its process, and its file with the last who held it."""
+    """Hold the lock of the folder. The lock ends with its process; the last holder removes the file."""
     path = folder / LOCK
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -84,10 +84,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def ensure_models(settings: Settings) -> bool:
-    """Build the default model when there is no model of a median; others are built when a request needs them.
+    """Build the default model if there is no median model. Other models are built when a request needs them.
 
-    One that can be used is looked for here, and the workers load them all. Nothing to serve, not even a filter for images,
-    because the default model cannot or must not be built, is a reason not to start.
+    This function looks for one usable model; the workers load all models. The service does not start without any model or
+    image filter, if the default model cannot or must not be built.
     """
     log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
     found = registry.load(settings.folders, enough=lambda model: model.is_median or not settings.build)
@@ -114,7 +114,7 @@ def ensure_models(settings: Settings) -> bool:
 
 
 class Builder:
-    """What one worker builds."""
+    """The builds of one worker."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -124,7 +124,7 @@ class Builder:
         engine.reach, engine.provide = engine.settings.max_length, self.provide
 
     async def provide(self, d: int, until: float) -> None:
-        """Wait for a model of d entries, at most until a moment of `time.perf_counter`; then say when to come back."""
+        """Wait for a model of d entries until a time of `time.perf_counter`, then say when to come back."""
         when, problem = self.failed.get(d, (0.0, None))
         if problem is not None and time.monotonic() - when < FAILED_S:
             raise problem
@@ -143,7 +143,7 @@ class Builder:
             async with self.turn:
                 await self._build(d)
             await lifecycle.reload_models(self.engine)
-            with contextlib.suppress(ProblemError):  # the others find out when they are asked
+            with contextlib.suppress(ProblemError):  # the others notice at their next request
                 await self.engine.peers.tell()
             found = self.engine.registry
             if not any(model.d == d and model.exact and model.is_median for model in found.models.values()):
@@ -189,7 +189,7 @@ class Builder:
         log.warning("model built", extra={"fields": {"d": d, "folder": str(folder), "seconds": seconds}})
 
     async def close(self) -> None:
-        """Give up what is being built."""
+        """Stop the builds under way."""
         for task in (tasks := list(self.tasks.values())):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""What a models folder says of its models, checked in one place: nothing behind it has to doubt a description.
+"""The manifest of a models folder, checked in one place, so that the rest of the service can trust a description.
 
-A folder may hold anything: a manifest of other types than ours, numbers out of range, files that were damaged, replaced,
-linked elsewhere, or are no files at all. Whatever is wrong with one entry is said of that entry, and costs only it.
+A folder may hold anything: wrong types in a manifest, numbers out of range, damaged or replaced files, links, or devices. A
+faulty entry is reported and left out; the other entries are served.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class UnusableModelError(Exception):
 
 
 class CheckedFile:
-    """A file whose bytes were once found to be the ones of the manifest."""
+    """A file whose bytes matched the manifest when the file was loaded."""
 
     def __init__(self, path: Path, sha256: str) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class CheckedFile:
         self._shared: weakref.ref[memoryview] | None = None
 
     def content(self) -> memoryview:
-        """Those very bytes, read and checked again; who asks at the same time gets the same."""
+        """The same bytes, read and checked again. Simultaneous callers share one copy."""
         with self._lock:
             content = self._shared() if self._shared is not None else None
             if content is None:
@@ -76,7 +76,7 @@ async def pieces(content: memoryview) -> AsyncIterator[memoryview]:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file; never waits, as a pipe or a device would make it."""
+    """The bytes of a regular file. Pipes and devices are refused, because reading them could block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         about = os.fstat(descriptor)
@@ -91,14 +91,14 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 class FilterTerms(NamedTuple):
-    """What a filter for images takes and promises. Of frames the window is one pixel."""
+    """The input and the promise of an image filter. A filter of frames has a window of one pixel."""
 
     window: tuple[int, int]
     valid: bool
     border: str
     frames: int | None
     dtype: np.dtype[Any]
-    domain: tuple[float, float] | None  # None: every finite number is compared as it is
+    domain: tuple[float, float] | None  # None: every finite number is compared without rounding
     step: float
     error: float
     target: Target
@@ -107,8 +107,8 @@ class FilterTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of a manifest: its file, which exists and is as it was exported, and its contract: the grid and columns of
-    a model for vectors, or the terms of a filter for images."""
+    """One model of a manifest: its unchanged file, and its contract: the grid and columns of a model for vectors, or the
+    terms of a filter for images."""
 
     file: CheckedFile
     data: bytes
@@ -117,7 +117,7 @@ class Entry:
 
 
 def raw_entries(folder: Path) -> list[Any]:
-    """The entries of a folder's manifest as they stand there; none where there is no manifest."""
+    """The unchecked entries of a folder's manifest. The list is empty without a manifest."""
     try:
         text = read_regular(folder / MANIFEST, LONGEST_MANIFEST)
         return models_in(text, parse_int=_integer, parse_float=_real, parse_constant=_real)
@@ -129,7 +129,7 @@ def raw_entries(folder: Path) -> list[Any]:
         raise UnusableModelError(f"the manifest cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
 
 
-_NO_NUMBER = object()  # stands for one that no answer in JSON could hold
+_NO_NUMBER = object()  # stands for a number that JSON cannot hold
 
 
 def _integer(text: str) -> Any:
@@ -141,7 +141,7 @@ def _real(text: str) -> Any:
 
 
 def label(entry: Any, number: int) -> str:
-    """What an entry is called when it is left out."""
+    """The name of an entry in the report of entries left out."""
     name = entry.get("file") if isinstance(entry, dict) else None
     if not isinstance(name, str):
         return f"{MANIFEST} entry {number}"
@@ -158,7 +158,7 @@ def _refuse_deep(value: Any, levels: int = 16) -> None:
 
 
 def checked(folder: Path, entry: Any) -> Entry:
-    """An entry that can be served, if its numbers are in order and its file is a plain name with the right bytes."""
+    """An entry that can be served: its numbers are valid, its file name is plain, and the bytes match."""
     if not isinstance(entry, dict) or not all(key in entry for key in ("file", "sha256", "description")):
         raise UnusableModelError("the manifest entry lacks file, sha256 or description")
     name, about = entry["file"], entry["description"]
@@ -184,7 +184,7 @@ def checked(folder: Path, entry: Any) -> Entry:
 
 @dataclass(frozen=True, eq=False)
 class LoadedFile:
-    """A file of a manifest that is loaded: its name, its bytes and what it says of itself."""
+    """A loaded file of a manifest: its name, its bytes and its metadata."""
 
     name: str
     file: CheckedFile
@@ -200,7 +200,7 @@ class LoadedFile:
 
 
 def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
-    """The numeric contract and the output columns, from a description that is complete and in range."""
+    """The numeric contract and the output columns of a complete and valid description."""
     for key in ("construction", "op", "dtype"):
         if not isinstance(about[key], str):
             raise TypeError(f"{key} = {about[key]!r} is not text")
@@ -227,7 +227,7 @@ def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
 
 
 def filter_terms(about: Description) -> FilterTerms:
-    """The same for a filter of windows or frames."""
+    """The terms of a filter of windows or frames, from a valid description."""
     for key in ("construction", "op"):
         if not isinstance(about[key], str):
             raise TypeError(f"{key} = {about[key]!r} is not text")

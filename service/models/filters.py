@@ -1,14 +1,14 @@
-"""Filters for images: a picture through a file of windows or frames, tile by tile.
+"""Image filters: a picture is filtered tile by tile, by a file of windows or frames.
 
-A window is local, so that a picture is cut into tiles, each with as much of its neighbourhood as the window sees: memory
-is that of a tile, however large the picture, and between two tiles others are served and a request can be given up. What
-lies beyond the picture the file sees to itself, in the tiles at its border.
+A picture is cut into tiles, each with the neighbourhood that its windows need. So the memory depends on the tile, not on
+the picture; between two tiles other requests are served and a request can be cancelled. In the tiles at the border of the
+picture, the file itself supplies the pixels beyond.
 
     outputs   [ a .. b )
     tile      [ a - before .. b + after ), cut off at the ends of the picture; of its outputs those of [a, b) are kept
 
-An axis is always as long as a tile or longer than half a window, for before <= after + 1: whatever a reflected border
-reads is in the tile.
+An axis is at least as long as a tile or longer than half a window, because before <= after + 1. So a reflected border reads
+only pixels of the tile.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from service.models.entries import Entry, FilterTerms, LoadedFile, UnusableModel
 from service.models.sessions import proto_of, session_of, trial
 
 Pixels = npt.NDArray[Any]
-ROOM = 1 << 26  # bytes of all planes of a tile, if all of them were there at once
+ROOM = 1 << 26  # bytes of all planes of a tile together
 SHORTEST = 32  # side of a tile, at least
-CHANNELS = 4  # that go together at least, where the file does not say
+CHANNELS = 4  # channels that go together at least, if the file does not say
 
 
 class Cut(NamedTuple):
-    """Along one axis: what goes in, which of its outputs are kept, and where they belong."""
+    """A tile along one axis: its input, the outputs that are kept, and their place."""
 
     taken: slice
     kept: slice
@@ -55,11 +55,11 @@ class LoadedFilter(LoadedFile):
         return int(self.description["d"]), self.name
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Its own type, and bytes, which every type holds."""
+        """True for the filter's own type, and for uint8, which every type holds."""
         return dtype in (self.terms.dtype, np.uint8)
 
     def stacked(self, picture: Pixels) -> Pixels:
-        """A picture as [frames, h, w, channels], of which a window filter takes one; or the reason why not."""
+        """A picture as [frames, h, w, channels]; a window filter takes one frame. An error says what does not fit."""
         terms = self.terms
         if not self.takes(picture.dtype):
             raise BadInputError(f"{self.name} takes pixels of {terms.dtype.name}, not of {picture.dtype.name}.")
@@ -77,17 +77,17 @@ class LoadedFilter(LoadedFile):
         return whole
 
     def answer_shape(self, picture: Pixels) -> tuple[int, ...]:
-        """Of what comes out for a picture that `stacked` took."""
+        """The shape of the answer for a picture that `stacked` accepted."""
         _, h, w, c = self.stacked(picture).shape
         rows, columns = (n - k + 1 if self.terms.valid else n for n, k in zip((h, w), self.terms.window, strict=True))
         return (rows, columns, c) if picture.ndim == (3 if self.terms.frames is None else 4) else (rows, columns)
 
     def tiles(self, stack: Pixels) -> Iterator[tuple[Cut, Cut, Cut]]:
-        """Rows, columns and channels of the tiles of a stack, each as large as ROOM allows: however thin a picture is and
-        however many channels it has, the number of its tiles grows with its bytes alone."""
+        """Rows, columns and channels of the tiles of a stack, as large as ROOM allows. The number of tiles depends only on
+        the bytes of the picture, not on its shape."""
         terms, (n, h, w, c) = self.terms, stack.shape
-        planes = terms.operations + 4 * n  # its own and the results; a tile is there in two types and two orders
-        room = ROOM // (4 * planes)  # pixels of a tile, those of every channel counted
+        planes = terms.operations + 4 * n  # input and results; a tile is held in two types and two orders
+        room = ROOM // (4 * planes)  # pixels of a tile, in all channels
         k, m = terms.window
         together = min(c, max(CHANNELS, room // ((h + k) * (w + m))))
         side = max(SHORTEST, isqrt(room // together) - max(k, m))
@@ -105,7 +105,7 @@ class LoadedFilter(LoadedFile):
         answer[rows.place, columns.place, channels.place] = np.moveaxis(found[0], 0, -1)[rows.kept, columns.kept]
 
     def run(self, images: Pixels) -> Pixels:
-        """[n, c, h, w] through the file."""
+        """Run the file on [n, c, h, w]."""
         return np.asarray(self.session.run(None, {self.input_name: images})[0])
 
     def _check(self, part: Pixels, tile: tuple[Cut, Cut, Cut]) -> None:
@@ -134,7 +134,7 @@ def _cuts(length: int, k: int, side: int, valid: bool) -> list[Cut]:
 
 
 def open_filter(entry: Entry) -> LoadedFilter:
-    """A session, and a trial: small pictures, whose every pixel must be what numpy makes of its window."""
+    """Open a session and try small pictures: every pixel must equal numpy's."""
     assert isinstance(entry.terms, FilterTerms)
     proto = proto_of(entry)
     dims = proto.graph.input[0].type.tensor_type.shape.dim

@@ -1,7 +1,8 @@
-"""The models being served: read from the manifest, checked, loaded, and chosen between.
+"""The models being served: read from the manifest, checked, loaded and chosen.
 
-A registry is a snapshot that never changes; a reload makes a new one, keeps the sessions of files that did not change,
-and is swapped in at once. Requests finish on the snapshot they started with. A name is only ever a key of a dictionary.
+A registry is a snapshot that never changes. A reload makes a new registry, which keeps the sessions of unchanged files and
+replaces the old registry at once. Requests finish on the snapshot they started with. A name is only a key of a dictionary,
+never a path.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LoadedModel(LoadedFile):
 
     @property
     def exact(self) -> bool:
-        """True for a construction that is right on every grid input."""
+        """True if the construction is right on every grid input."""
         return self.description["failure_bound"] == 0 and bool(self.description["exact_on_grid"])
 
     @property
@@ -74,12 +75,12 @@ class LoadedModel(LoadedFile):
 
     @cached_property
     def counted(self) -> list[slice]:
-        """Which numbers of a row that onnxruntime returns belong to each column."""
+        """For each column, its numbers in a row that onnxruntime returns."""
         ends = list(accumulate((3 if column.single else 5 for column in self.columns), initial=0))
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def run(self, rows: Floats) -> Counted:
-        """What counting tells of all columns for rows (b, d). The interpreter lock is free while onnxruntime computes."""
+        """Values and counts of all columns for rows (b, d). The interpreter lock is free while onnxruntime computes."""
         counted: Counted = self.session.run([OUTPUT], {self.input_name: rows})[0]
         if counted.shape != (len(rows), self.counted[-1].stop):
             raise RuntimeError(f"{self.name} returned shape {counted.shape} for {len(rows)} rows")
@@ -88,7 +89,7 @@ class LoadedModel(LoadedFile):
 
 @dataclass(frozen=True, eq=False)
 class Registry:
-    """A snapshot of all models, and what could not be loaded."""
+    """A snapshot of all models, and of the files that could not be loaded."""
 
     models: dict[str, LoadedModel]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -108,7 +109,8 @@ class Registry:
         return self.filters[name] if name in self.filters else self.get(name)
 
     def image_filter(self, name: str | None, dtype: np.dtype[Any]) -> LoadedFilter:
-        """The filter of that name, or else the smallest window for pixels of a type, its own and medians first."""
+        """The filter of that name. Without a name: the smallest window for pixels of a type; the same type and medians come
+        first."""
         if name is not None:
             if name not in self.filters:
                 raise ProblemError(404, f"There is no filter {name!r}.", models=sorted(self.filters)[:50])
@@ -169,7 +171,7 @@ class Registry:
 
 
 def _size_first(choice: Use) -> tuple[int, bool]:
-    """Fewest numbers fed; then exact before probabilistic. Of equals the model is chosen that was fastest when loaded."""
+    """Fewest numbers fed, then exact before probabilistic, then the fastest when loaded."""
     return choice.padding.rows * choice.model.d, not choice.model.exact
 
 
@@ -180,9 +182,10 @@ def load(
     tell: Callable[[str], None] | None = None,
     enough: Callable[[LoadedModel], bool] | None = None,
 ) -> Registry:
-    """Everything usable in the manifests of these folders; what is not is reported, logged and left out.
+    """All usable models in the manifests of these folders. Other entries are reported, logged and left out.
 
-    `tell` is told before each model is loaded; when one is `enough`, no more are, of the small ones first.
+    `tell` is called before each model is loaded. Loading stops after a model for which `enough` is true; small models come
+    first.
     """
     models: dict[str, LoadedModel] = {}
     filters: dict[str, LoadedFilter] = {}
@@ -215,7 +218,7 @@ def load(
                 models[model.name] = model
                 if enough is not None and enough(model):
                     return Registry(models, left_out, filters)
-            except Exception as error:  # a class that no check foresaw still costs one model, not the service
+            except Exception as error:  # an unexpected error costs one model, not the service
                 _raise_shortage(error, previous)
                 reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {line(error)}"
                 left_out[label(raw, number)] = reason
@@ -224,30 +227,30 @@ def load(
 
 
 def is_usable(folder: Path, raw: Any) -> bool:
-    """Whether the model of a manifest entry can be loaded and run; a damaged file cannot."""
+    """True if the model of a manifest entry loads and runs."""
     try:
         _open(checked(folder, raw), 1)
-    except Exception:  # whatever is wrong with it, it has to be built again
+    except Exception:  # any error means that the model is built again
         return False
     return True
 
 
 def _size(entry: Any) -> int:
-    """The d of an entry, where it has one."""
+    """The d of an entry, if it has a d."""
     about = entry.get("description") if isinstance(entry, dict) else None
     d = about.get("d") if isinstance(about, dict) else None
     return d if isinstance(d, int) else 0
 
 
 def _raise_shortage(error: Exception, previous: Registry | None) -> None:
-    """A machine without memory or files says nothing of a folder: it ends a reload, and costs none of the models."""
+    """Raise a shortage of memory or files: the reload ends, and no model is blamed or lost."""
     causes = [or_shortage(each) for each in (error, error.__context__) if isinstance(each, Exception)]
     if previous is not None and previous.everything and any(isinstance(each, ShortageError) for each in causes):
         raise ShortageError from None
 
 
 def _open(entry: Entry, threads: int) -> LoadedModel:
-    """A session whose contract was compared with the file's own metadata, and one trial run."""
+    """Open a session, compare the contract with the file's metadata, and make one trial run."""
     grid, columns = cast(tuple[FedGrid, tuple[Target, ...]], entry.terms)
     d, proto = int(entry.description["d"]), proto_of(entry)
     dims = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
@@ -262,7 +265,7 @@ def _open(entry: Entry, threads: int) -> LoadedModel:
 
 
 def _try(model: LoadedModel) -> None:
-    """Two rows of grid numbers through the model and its counting: an error shows here first."""
+    """Run two rows of grid numbers through the model and its counting, so that errors show early."""
     grid = model.grid
     units = np.rint(np.linspace(0, 2**grid.bits, 2 * model.d)).reshape(2, model.d)
     counted = model.run((grid.low + grid.unit * units).astype(grid.dtype))
@@ -271,7 +274,7 @@ def _try(model: LoadedModel) -> None:
 
 
 def _time_one_row(model: LoadedModel) -> float:
-    """The best of three runs: what the model costs here, for choosing between models and for planning batches."""
+    """The best time of three runs, for choosing models and planning batches."""
     row = np.full((1, model.d), model.grid.low, model.grid.dtype)
     times = []
     for _ in range(3):

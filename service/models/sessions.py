@@ -1,4 +1,4 @@
-"""A checked file into a session, whatever it computes: metadata compared, nothing in it that reaches out or need not end."""
+"""Sessions of checked files: the metadata match, and the graph has no loop and no weights in other files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from service.models.entries import Entry, UnusableModelError
 
 
 def proto_of(entry: Entry) -> Any:
-    """The file as protobuf, if its own metadata say what the manifest says and its graph is a plain one."""
+    """The file as protobuf, if its metadata equal the manifest's and its graph is plain."""
     description = entry.description
     try:
         proto = onnx.load_model_from_string(entry.data)
-    except Exception as error:  # protobuf has classes of its own for damage
+    except Exception as error:  # protobuf raises classes of its own for damage
         raise _unloadable(error) from None
     metadata = {each.key: each.value for each in proto.metadata_props}
     for key, text in encode(description).items():
@@ -38,7 +38,7 @@ def proto_of(entry: Entry) -> Any:
 
 
 def _reaches_out(graph: Any) -> bool:
-    """Whether a tensor of a graph is kept in another file."""
+    """True if a tensor of a graph is stored in another file."""
     attributes = [attribute for node in graph.node for attribute in node.attribute]
     tensors = [*graph.initializer, *(tensor for each in attributes for tensor in (each.t, *each.tensors))]
     return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors)
@@ -54,7 +54,7 @@ def session_of(proto: Callable[[], Any], threads: int) -> Any:
 
 @contextlib.contextmanager
 def trial() -> Iterator[None]:
-    """Whatever a first run raises is the model's fault."""
+    """Blame any error of a first run on the model."""
     try:
         yield
     except Exception as error:
@@ -62,7 +62,7 @@ def trial() -> Iterator[None]:
 
 
 def line(error: Exception) -> str:
-    """What an error says, on one line."""
+    """The message of an error on one line."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
 
@@ -89,5 +89,5 @@ def session_options(threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.log_severity_level = 4  # what goes wrong is raised; onnxruntime itself writes nothing, which could block
+    options.log_severity_level = 4  # errors are raised; onnxruntime writes no lines, because a write could block
     return options

@@ -16,7 +16,7 @@ from service.process import logs
 from service.serving.engine import Engine
 
 log = logging.getLogger("service")
-RETRY_S = 5.0  # how long it waits at most before it tries a reload again that failed
+RETRY_S = 5.0  # longest pause before a failed reload is tried again
 
 
 class _StoppedError(Exception):
@@ -24,7 +24,7 @@ class _StoppedError(Exception):
 
 
 async def load_models(engine: Engine) -> None:
-    """Load what there is for the first time, while readiness says what is being loaded. What goes wrong is tried again."""
+    """Load the models for the first time. Readiness names the model being loaded. A failure is tried again."""
 
     def tell(what: str) -> None:
         engine.loading = what
@@ -50,7 +50,7 @@ async def load_models(engine: Engine) -> None:
 
 
 async def reload_models(engine: Engine) -> None:
-    """Read the folders again and serve what they hold. Reloads run one after the other: the last one asked for wins."""
+    """Read the folders again and serve their models. Reloads run one after the other, so the last request wins."""
     async with engine.reloading:
         fresh = await engine.in_background(registry.load, engine.settings.folders, 1, engine.registry)
         engine.use(fresh)
@@ -58,7 +58,7 @@ async def reload_models(engine: Engine) -> None:
 
 
 async def follow_reloads(engine: Engine) -> None:
-    """Reload when another worker was asked to. What goes wrong is logged, and tried again."""
+    """Reload when another worker was asked to reload. A failure is logged and tried again."""
     peers = engine.peers
     parent = parent_process()
     pause = peers.pause_s
@@ -82,8 +82,8 @@ async def follow_reloads(engine: Engine) -> None:
 
 @contextlib.asynccontextmanager
 async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
-    """Load models if that is still to be done, follow reloads asked of other workers, and let readiness drop before the
-    port closes."""
+    """Load models if they are not loaded yet, follow the reloads of other workers, and end readiness before the port
+    closes."""
     _drain_on_sigterm(engine)
     life = asyncio.create_task(_live(engine))
     yield
@@ -93,7 +93,7 @@ async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = N
         await end()
     engine.close()
     engine.peers.close()
-    logs.flush()  # a signal that is raised again may leave no time for it later
+    logs.flush()  # a signal raised again may leave no time later
 
 
 async def _live(engine: Engine) -> None:
@@ -103,7 +103,7 @@ async def _live(engine: Engine) -> None:
     fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
     log.info("serving", extra={"fields": fields})
     gc.collect()
-    gc.freeze()  # what is here now stays: no need to look through it again and again
+    gc.freeze()  # the garbage collector need not look at these objects again
     if engine.peers.several:
         await follow_reloads(engine)
 

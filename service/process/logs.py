@@ -1,7 +1,7 @@
-"""One JSON object a line on standard error: time, level, message, and whatever fields the caller gave.
+"""Log lines on standard error, one JSON object each: time, level, message, and the caller's fields.
 
-Logging never holds up serving. Lines are handed to a thread that writes them; when nobody reads them, or the disk behind
-them is full, they are lost, counted, and the count is logged as soon as lines can be written again.
+Logging never delays serving. A thread writes the lines. If nobody reads them, or the disk is full, lines are lost and
+counted, and the count is logged as soon as lines can be written again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Writer:
         self.thread: threading.Thread | None = None
 
     def write(self, lines: bytes) -> None:
-        """Have lines written some time; never waits.
+        """Queue lines to be written. Never waits.
 
-        A signal handler may log while the same thread is in here. So the queue must be reentrant, as SimpleQueue is.
+        A signal handler may log while the same thread is in this method. So the queue must be reentrant, like SimpleQueue.
         """
         self.start()
         if self.waiting.qsize() < MOST_WAITING:
@@ -47,7 +47,7 @@ class Writer:
             self.thread.start()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is written, but not longer than that."""
+        """Wait until all lines are written, at most for the given time."""
         if self.thread is not None:
             written = threading.Event()
             self.waiting.put(written)
@@ -67,7 +67,7 @@ class Writer:
                     self.reported += unsaid
 
     def _put(self, chunk: bytes) -> int:
-        """How many of its lines could not be written whole."""
+        """The number of lines that could not be written whole."""
         done = 0
         try:
             while done < len(chunk):
@@ -81,14 +81,14 @@ _writer = Writer(STDERR)
 
 
 def take_lost() -> int:
-    """Lines that could not be written, since the last time."""
+    """The number of lost lines since the last call."""
     more = _writer.lost - _writer.counted
     _writer.counted += more
     return more
 
 
 def flush(seconds: float = 1.0) -> None:
-    """Wait for the lines to be written, but not longer than that: nobody may be reading."""
+    """Wait for the lines to be written, at most for the given time, because nobody may be reading."""
     _writer.flush(seconds)
 
 
@@ -119,14 +119,14 @@ class Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             _writer.write(self.format(record).encode() + b"\n")
-        except Exception:  # a line that cannot be made is lost, like one that cannot be written
+        except Exception:  # a line that cannot be formatted is lost
             _writer.lost += 1
 
 
 def write_requests(requests: Iterable[tuple[str, str, str, int, float]]) -> None:
     """One line for each request, from its id, method, path, status and seconds, in the same form as other lines.
 
-    The line is put together by hand: a log record costs more than a median.
+    The line is built by hand, because a log record costs more than a median.
     """
     start = f'{{"time":"{moment()}","level":"info","logger":"service","message":"request","request_id":'
     lines = []
@@ -140,8 +140,8 @@ def write_requests(requests: Iterable[tuple[str, str, str, int, float]]) -> None
 def configure(level: str) -> None:
     """Route the service's, uvicorn's and asyncio's loggers through one JSON handler."""
     _keep_standard_descriptors()
-    _writer.start()  # while there are threads to be had
-    # neither is printed by our format, and finding the caller is the dearest part of a log call
+    _writer.start()  # while a thread can still be started
+    # our format prints neither, and finding the caller is the slowest part of a log call
     logging.logThreads = logging.logProcesses = False
     logging.raiseExceptions = False
     handler = Handler()
@@ -155,10 +155,10 @@ def configure(level: str) -> None:
 
 
 def _keep_standard_descriptors() -> None:
-    """Where standard error was closed, its number must not become that of a client's socket: nothing is behind it then."""
+    """If standard error is closed, open the null device in its place, so that no client's socket gets its number."""
     for descriptor in range(STDERR + 1):
         try:
             os.fstat(descriptor)
         except OSError:
-            # takes the lowest free number, which is this one; the workers get it as well
+            # takes the lowest free number, which is this one; workers inherit the descriptor
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

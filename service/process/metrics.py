@@ -38,7 +38,7 @@ WAITING_ROWS = Gauge("median_queue_rows", "Vectors of requests that are not answ
 
 log = logging.getLogger("service")
 Record = Callable[[float], None]
-# Counting takes longer than answering is worth: what happened waits here until the answer is on its way.
+# Counting is slow. Observations wait here until the answer is on its way.
 _noted: list[tuple[Record, float]] = []
 NOTED_AT_MOST = 4096
 
@@ -51,7 +51,7 @@ def note(record: Record, value: float) -> None:
 
 
 def settle() -> None:
-    """Hand all that was noted to prometheus_client. An observation it cannot take is lost; no answer is."""
+    """Hand all observations to prometheus_client. A failing observation is lost, but no answer."""
     if lost := logs.take_lost():
         _noted.append((LINES_LOST.inc, lost))
     noted = _noted.copy()
@@ -67,7 +67,7 @@ def settle() -> None:
 
 
 class ModelMetrics:
-    """The labelled children of one model, looked up once: labels() on every call costs more than the counting."""
+    """The labelled metrics of one model, looked up once, because labels() costs more than counting."""
 
     def __init__(self, model: str) -> None:
         self.vectors: Record = VECTORS.labels(model).inc
@@ -91,7 +91,7 @@ class Total:
         self.sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
 
     def add(self, text: bytes, live: bool) -> None:
-        """Ours of one process; a gauge says how things are now, so that only of one that is alive."""
+        """Add the metrics of one process. Gauges describe the present, so they count only if the process is alive."""
         for family in text_string_to_metric_families(text.decode()):
             if family.name.startswith("median_") and not family.name.endswith("_created"):
                 if family.type == "gauge" and not live:
@@ -111,7 +111,7 @@ class Total:
 
 
 def total(texts: Iterable[tuple[bytes, bool]], replicas: Mapping[str, int] | None = None) -> bytes:
-    """The expositions of several processes, each with whether it is alive, as one; and how many `replicas` are ready."""
+    """The sum of several expositions, each with a flag whether its process is alive, and the number of ready `replicas`."""
     registry = CollectorRegistry()
     sums = Total()
     for text, live in texts:

@@ -1,7 +1,7 @@
-"""The other processes that serve the same models: how they are told of a reload, and how their metrics are added up.
+"""The other processes that serve the same models: reloads are passed on to them, and metrics are summed over them.
 
-A worker alone has none (`Peers`). Workers of one machine share a folder (`Neighbours`). Replicas on several machines report
-to a board (`Board`), which Ray keeps running (`service.process.ray_app`).
+A single worker has no peers (`Peers`). Workers of one machine share a folder (`Neighbours`). Replicas on several machines
+report to a board (`Board`), which Ray keeps running (`service.process.ray_app`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from service.process.settings import Settings
 
 log = logging.getLogger("service")
 REPORT_S = 2.0  # how often a worker writes down its metrics for the others
-SILENT_S = 10.0  # a replica that reported nothing for so long is gone
-REMEMBERED = 64  # replicas that are gone whose figures are kept apart; those of older ones are kept as one sum
+SILENT_S = 10.0  # a replica is gone after this time without a report
+REMEMBERED = 64  # gone replicas with figures of their own; older figures are kept as one sum
 UNTOLD = "This worker has reloaded; the others could not be told: {}. Restart the service."
 
 
 class Peers:
-    """The peers of a process that has none."""
+    """The peers of a single process: none."""
 
     several = False
     pause_s = 0.25  # how often a worker looks whether another was asked to reload
     seen = 0  # the mark of the last reload that is done here
 
     async def mark(self) -> int:
-        """What changes when one of us is asked to reload."""
+        """A value that changes with every reload request to any process."""
         return 0
 
     async def tell(self) -> None:
-        """Have the others reload."""
+        """Tell the others to reload."""
 
     async def figures(self) -> tuple[bytes, str]:
-        """The text Prometheus scrapes, over all of us, and its media type."""
+        """The text for Prometheus over all processes, and its media type."""
         return metrics.exposition()
 
     def close(self) -> None:
@@ -54,8 +54,8 @@ class Peers:
 class Neighbours(Peers):
     """The workers of one machine share a folder.
 
-    They look several times a second at the time of the file `reload` in it. The time is a random one, so that no clock
-    matters, and setting it needs no room on the disk. uvicorn's own way, a SIGHUP to its parent process, starts every
+    Several times a second they check the modification time of the file `reload` there. The time is random, so no clock
+    matters, and setting a time needs no room on the disk. uvicorn's own way, a SIGHUP to its parent process, starts every
     worker again, which closes connections and loads every model.
 
     Each worker writes its metrics to a file of its own. The metrics of workers that ended are kept as one sum.
@@ -108,7 +108,7 @@ class Neighbours(Peers):
         own, media_type = metrics.exposition()
         try:
             return await asyncio.get_running_loop().run_in_executor(self.thread, self._sum, own), media_type
-        except (OSError, ValueError) as error:  # the metrics of this worker are better than none
+        except (OSError, ValueError) as error:  # the metrics of this worker alone are still useful
             log.error("metrics of other workers cannot be read", extra={"fields": {"error": str(error)}})
             return own, media_type
 
@@ -140,7 +140,7 @@ class Neighbours(Peers):
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file that others read: whole, or not at all."""
+    """Write a file for other processes, whole or not at all."""
     new = path.with_suffix(".new")
     new.write_bytes(content)
     new.replace(path)
@@ -154,7 +154,7 @@ def _is_running(process: int) -> bool:
 
 
 def peers_of(settings: Settings) -> Peers:
-    """Those of a worker that `python -m service` started."""
+    """The peers of a worker that `python -m service` started."""
     several = settings.runtime_dir and settings.workers > 1
     return Neighbours(Path(settings.runtime_dir)) if several else Peers()
 

@@ -1,12 +1,11 @@
 """The application on a cluster, by Ray Serve: `serve run service.process.ray_app:app`.
 
-A replica is what a worker is on one machine: one process with the models, behind the HTTP proxies that Ray runs on its
-nodes. Ray starts replicas, counts the requests that wait for them and starts more, asks each for its health, lets one
-that ends finish what it has begun, and replaces what was lost. They hear of reloads, and their figures are added up,
-through one small deployment more, the board (`service.process.peers`).
+A replica is one process with the models, like a worker on one machine, behind the HTTP proxies on Ray's nodes. Ray starts
+replicas, starts more when requests wait, checks their health, lets a replica finish its requests before it ends, and
+replaces lost replicas. A small second deployment, the board (`service.process.peers`), passes on reloads and sums the
+figures.
 
-Every way in leads through the ASGI application, which asks for the API key: the deployments offer nothing else that
-answers a median.
+Every request passes the ASGI application, which checks the API key. The deployments offer no other way to a median.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from service.serving.gateway import Gateway
 
 log = logging.getLogger("service")
 NAME = "median"  # of the application, and of the deployment in it
-ANSWER_S = 5.0  # how long the board may take
-AT_ONCE = 16  # requests a replica works on, for each that it should have: what arrives together shares a call
+ANSWER_S = 5.0  # time limit of the board
+AT_ONCE = 16  # a replica accepts so many times its target number of requests, which then share calls
 KEY = PREFIX + "API_KEY"
 _serving: list[Gateway] = []  # the application of this process
 
@@ -69,13 +68,13 @@ class Posted(Peers):
             await self.mark()
             async with asyncio.timeout(ANSWER_S):
                 return await self.board.figures.remote(), media_type
-        except Exception as error:  # what this replica knows is better than nothing
+        except Exception as error:  # the figures of this replica alone are still useful
             log.error("metrics of other replicas cannot be read", extra={"fields": {"error": repr(error)[:300]}})
             return own, media_type
 
 
 class Application:
-    """What Ray calls in a replica. It is made before the replica is, and there looks for the application."""
+    """The callable that Ray runs in a replica. It exists before the replica, and finds the application there."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _serving[-1](scope, receive, send)
@@ -88,14 +87,14 @@ class Replica:
         settings = Settings.from_env({**environment, **_key(environment)})
         logs.configure(settings.log_level)
         self.peers = Posted(board, serve.get_replica_context().replica_id.unique_id)
-        self.peers.seen = await self.peers.mark()  # before the models are loaded: no reload is missed
+        self.peers.seen = await self.peers.mark()  # before the models are loaded, so that no reload is missed
         if not ensure_models(settings):
             raise RuntimeError(f"there is no model to serve in {settings.models} on this node; the log says why")
         self.scratch = tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
         _serving.append(create_app(replace(settings, runtime_dir=self.scratch.name), self.peers))
 
     async def check_health(self) -> None:
-        """Ray asks every replica, and replaces one that fails again and again."""
+        """Ray calls this check, and replaces a replica that fails repeatedly."""
         trouble = await _serving[-1].engine.trouble()
         self.peers.ready = trouble is None
         if trouble is not None:
@@ -103,7 +102,7 @@ class Replica:
 
 
 def _bound(settings: Settings) -> dict[str, str]:
-    """The settings that a deployment carries, which Ray shows to whoever may see the cluster: of the key only that one is
+    """The settings inside a deployment, which users of the cluster can see: instead of the key only the fact that a key is
     needed."""
     environment = settings.to_env()
     environment[KEY] = "needed" if settings.api_key else ""
@@ -111,7 +110,7 @@ def _bound(settings: Settings) -> dict[str, str]:
 
 
 def _key(environment: Mapping[str, str]) -> dict[str, str]:
-    """The API key, from the environment of the node itself. Without a key that is needed a replica does not start."""
+    """The API key from the environment of the node. A replica without a required key does not start."""
     key = os.environ.get(KEY, "") if environment[KEY] else ""
     if environment[KEY] and not key:
         raise RuntimeError(f"{KEY} is not set on this node: set it where Ray is started, on every node, as a secret")
@@ -119,7 +118,7 @@ def _key(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def application(settings: Settings) -> Any:
-    """The deployments for some settings: from here they go to every replica, whichever machine it is on."""
+    """The deployments for some settings, which every replica receives."""
     threads = settings.threads or max(1, int(settings.replica_cpus))
     settings = replace(settings, threads=threads, models=Path(os.path.abspath(settings.models)), runtime_dir="")
     board = serve.deployment(

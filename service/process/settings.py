@@ -1,6 +1,6 @@
-"""Every option of the service, once: as a field here, as a flag of `python -m service`, and as `MEDIAN_<NAME>`.
+"""The options of the service. A field here is also a flag of `python -m service` and a variable `MEDIAN_<NAME>`.
 
-Worker processes are started by uvicorn, which passes no arguments on; they read the same settings from the environment.
+uvicorn starts worker processes without arguments, so they read the settings from the environment.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from exporter.version import __version__
 
 PREFIX = "MEDIAN_"
 MODELS = Path("models")
-SMALLEST = 1e-6  # of what must be positive
-MOST_THREADS = 1024  # more than any machine has use for; starting a million takes minutes
+SMALLEST = 1e-6  # of options that must be positive
+MOST_THREADS = 1024  # more than any machine needs; starting a million takes minutes
 
 MOST_LENGTH = 1 << 22  # a model for any rank has up to four times as many entries, and counts up to 2^24 are exact
 
@@ -32,7 +32,7 @@ def _option(default: Any, text: str, least: float | None = None, *, flag: bool =
 
 @dataclass(frozen=True)
 class Settings:
-    """All options; a secret (`api_key`) comes from the environment only, where `ps` does not show it."""
+    """All options. The secret `api_key` comes from the environment only, because `ps` shows arguments."""
 
     models: Path = _option(MODELS, "folder with manifest.json and the .onnx files")  # noqa: RUF009, a frozen default
     host: str = _option("127.0.0.1", "address to listen on")
@@ -102,24 +102,24 @@ class Settings:
 
     @property
     def built(self) -> list[Path]:
-        """Where models that requests need are built: a folder that keeps them, or the scratch folder."""
+        """The folder for models built on request: a folder that keeps them, or the scratch folder."""
         if self.build_into:
             return [Path(self.build_into)]
         return [Path(self.runtime_dir) / "models"] if self.runtime_dir else []
 
     @property
     def folders(self) -> list[Path]:
-        """Where models are read from."""
+        """The folders with models."""
         return [self.models, *(folder for folder in self.built if folder != self.models)]
 
     @property
     def inference_threads(self) -> int:
-        """Threads per worker: as asked, or a fair share of the processors this process may use."""
+        """Threads per worker: the option, or a fair share of the processors of this process."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
-        """Settings from `MEDIAN_...` variables; a value that does not parse is named."""
+        """Settings from `MEDIAN_...` variables. An error names the invalid value."""
         source = {
             name: text for name, text in (os.environ if env is None else env).items() if not _service_link(name, text)
         }
@@ -141,7 +141,7 @@ class Settings:
 
     @classmethod
     def from_args(cls, arguments: Sequence[str] | None = None) -> Settings:
-        """Settings from the command line, with the environment as defaults; a mistake ends in one line, not a trace."""
+        """Settings from the command line, with the environment as defaults. An error is one line, not a traceback."""
         parser = argparse.ArgumentParser(
             prog="python -m service", description="Serve medians from ReLU networks over HTTP."
         )
@@ -175,7 +175,7 @@ LINK = re.compile(r"MEDIAN_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+
 
 
 def _service_link(name: str, text: str) -> bool:
-    """Whether a variable is one that Kubernetes sets for a Service called `median`, such as MEDIAN_PORT=tcp://10.0.0.1:80."""
+    """True for variables that Kubernetes sets for a Service called `median`, such as MEDIAN_PORT=tcp://10.0.0.1:80."""
     return LINK.fullmatch(name) is not None and (name != "MEDIAN_PORT" or "://" in text)
 
 

@@ -1,7 +1,7 @@
-"""Signals that end the service: it stops in order, leaves nothing behind, and exits with 0.
+"""Signals that end the service in order, with status 0 and no files left behind.
 
-uvicorn has handlers of its own while it serves, and raises the signal again when it is done; before that, while models
-are built and loaded, and after it, these are in force. It imports nothing heavy, to be there before what is.
+While uvicorn serves, its own handlers are active; it raises the signal again at the end. These handlers are active before,
+while models are built and loaded, and afterwards. The module imports nothing heavy, so that the handlers are set early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _put_off: list[bool] = []
 
 
 def handle_signals() -> None:
-    """Have SIGTERM and SIGINT end the process by SystemExit, and SIGHUP, where it is not ignored, like SIGTERM."""
+    """SIGTERM and SIGINT end the process by SystemExit; SIGHUP too, unless ignored."""
     for number in ENDING:
         signal.signal(number, _stop)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
@@ -28,7 +28,7 @@ def handle_signals() -> None:
 
 
 def heed_signals() -> None:
-    """End now, with status 0, if a signal asked for the end.
+    """Exit with status 0 if a signal has arrived.
 
     A signal raises SystemExit wherever the process is. Other code can drop this exception (callbacks do), or raise another
     one in its place: the import of a compiled module raises ImportError, and `__set_name__` RuntimeError.
@@ -39,7 +39,7 @@ def heed_signals() -> None:
 
 @contextlib.contextmanager
 def put_off() -> Iterator[None]:
-    """Heed a signal that comes meanwhile at the end: what is made there is noted there as well, and so removed."""
+    """Delay signals until the scratch folder is registered for removal."""
     _put_off.append(True)
     try:
         yield
@@ -55,19 +55,20 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end() -> NoReturn:
-    for each in ENDING:  # what is left to do is cleaning up, which nothing should interrupt
+    for each in ENDING:  # the cleaning up must not be interrupted
         signal.signal(each, signal.SIG_IGN)
     sys.exit(0)
 
 
 def _not_raised(found: sys.UnraisableHookArgs) -> None:
-    """Nothing is said of a SystemExit that a callback (of a weak reference, say) could not raise: `heed_signals` ends it."""
+    """Print nothing for a SystemExit that a callback (of a weak reference, for example) could not raise: `heed_signals`
+    ends the process."""
     if not (_asked and isinstance(found.exc_value, SystemExit)):
         sys.__unraisablehook__(found)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """An error after a signal is no failure of the service: the signal caused the error."""
+    """Errors after a signal are effects of the signal, not failures of the service."""
     heed_signals()
     sys.__excepthook__(kind, error, where)
 

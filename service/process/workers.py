@@ -1,4 +1,4 @@
-"""What uvicorn starts: workers, and in each the application, or one line that says why there is none."""
+"""Worker processes for uvicorn. Each starts the application, or logs one line with the reason why it cannot start."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from service.process import logs, signals
 from service.process.settings import Settings
 
 log = logging.getLogger("service")
-CANNOT_START = 3  # uvicorn's own status: its parent process gives up instead of starting the same again and again
-FAILED = "failed"  # a file in the scratch folder: the last worker that was started could not
+CANNOT_START = 3  # uvicorn's own status: its parent process gives up instead of starting workers again and again
+FAILED = "failed"  # a file in the scratch folder: the last worker failed to start
 
 
 class Worker(multiprocess.Process):
-    """A worker whose end its parent sees at once.
+    """A worker whose parent notices its end at once.
 
-    uvicorn's parent keeps the worker's end of their pipe open as well, so that one that ends while it is asked for a sign of
-    life is waited for until the time for that is over.
+    uvicorn's parent also keeps the worker's end of their pipe open. Without this class, the parent would wait until a
+    timeout for a worker that ends during a health check.
     """
 
     def start(self) -> None:
@@ -32,7 +32,7 @@ class Worker(multiprocess.Process):
         self.child_conn.close()
 
     def terminate(self) -> None:
-        """Ask the worker to stop. A worker that was stopped by SIGSTOP is continued, or it would never end."""
+        """Ask the worker to stop. A worker that SIGSTOP paused is continued first, because it could not end otherwise."""
         pid = self.process.pid if self.process.exitcode is None else None
         super().terminate()
         if pid is not None:
@@ -42,7 +42,7 @@ class Worker(multiprocess.Process):
     def is_alive(self, timeout: float = 5) -> bool:
         try:
             return super().is_alive(timeout)
-        except (OSError, EOFError):  # what its end looks like; newer versions of uvicorn take it for that themselves
+        except (OSError, EOFError):  # the sign that it ended; newer versions of uvicorn handle this themselves
             return False
 
 
@@ -52,7 +52,7 @@ def application() -> object:
     logs.configure(settings.log_level)
     failed = Path(settings.runtime_dir or "/nonexistent") / FAILED
     try:
-        from service.app import create_app  # noqa: PLC0415, it loads prometheus_client, which may find no room
+        from service.app import create_app  # noqa: PLC0415, loads prometheus_client, which may fail on a full disk
 
         app = create_app(settings, later=True)
     except Exception as error:
