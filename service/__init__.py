@@ -17,8 +17,8 @@ NEEDED = ("fastapi", "httptools", "httpx", "orjson", "prometheus_client", "simdj
 def require(what: str, modules: tuple[str, ...], extra: str, command: bool | None = None) -> None:
     """Stop with a message that names the extra if one of the modules is not installed.
 
-    A command prints the message and ends with status 2; an import raises ModuleNotFoundError. By default `python -m` makes
-    the difference: Python sets sys.argv[0] to "-m" while it imports the package of the module to run.
+    A command prints the message and ends with status 2; an import raises ModuleNotFoundError. `python -m` is recognised by
+    sys.argv[0], which Python sets to "-m" while it imports the package of the module to run.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if not missing:

@@ -1,4 +1,4 @@
-"""`python -m service`: make sure there is something to serve, then hand over to uvicorn."""
+"""`python -m service`: build a missing model, then run uvicorn."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from service.process import logs, workers
 from service.process.settings import Settings
 
 log = logging.getLogger("service")
-SILENT_S = 60  # a worker that says nothing for so long is dead; one that starts on a busy machine needs more than 5
+SILENT_S = 60  # a worker is dead after this silence; a start on a busy machine takes more than 5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build what is missing, start the workers, and leave nothing behind but the models."""
+    """Build a missing model, start the workers, and remove all files except models at the end."""
     settings = Settings.from_args(arguments)
     logs.configure(settings.log_level)
     with contextlib.ExitStack() as stack:
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
                 scratch = stack.enter_context(
                     tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
                 )
-        except OSError as error:  # a full disk or a read-only system: fine as long as nothing has to be shared
+        except OSError as error:  # a full disk or a read-only system is fine for a single worker
             scratch = ""
             if settings.workers > 1:
                 remedy = "make room in the folder for temporary files, or name another in TMPDIR"
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             ws="none",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # nothing asks who the client is
+            proxy_headers=False,  # nothing uses the client's address
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
             timeout_worker_healthcheck=SILENT_S,
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def port_is_free(settings: Settings) -> bool:
-    """Whether the service can listen where it should; better known before the models are loaded once more."""
+    """True if the service can listen on its port. Checked early, before models are loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -83,7 +83,7 @@ def port_is_free(settings: Settings) -> bool:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, UnicodeError) as error:  # the latter for what can be nobody's name
+    except (OSError, UnicodeError) as error:  # the latter for invalid host names
         said = error.strerror if isinstance(error, OSError) else str(error)
         fields = {"host": settings.host, "port": settings.port, "error": said}
         log.error("cannot listen there: choose another --host or --port", extra={"fields": fields})
@@ -92,8 +92,8 @@ def port_is_free(settings: Settings) -> bool:
 
 
 def enough_files(connections: int) -> bool:
-    """Have the system allow as many open files as there may be connections: it closes the door in its own way else."""
-    needed = connections * 2 + 256  # those beyond the limit are told so
+    """Raise the limit of open files to the number of connections, so that our own limit comes first."""
+    needed = connections * 2 + 256  # connections beyond the limit get an answer
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
@@ -108,4 +108,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     finally:
-        signals.heed_signals()  # a status that says otherwise is an effect of the signal
+        signals.heed_signals()  # another status is an effect of the signal

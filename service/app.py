@@ -39,11 +39,11 @@ async def _documented(request: Request) -> Response:
 def create_app(settings: Settings | None = None, peers: Peers | None = None, later: bool = False) -> Gateway:
     """The application over the models of `settings` (from the environment when uvicorn starts a worker).
 
-    They are loaded now, or `later`, when it is asked already and says so.
+    Models are loaded now, or `later`, while the service already answers that it is not ready.
     """
     settings = settings or Settings.from_env()
     logs.configure(settings.log_level)
-    peers = peers or peers_of(settings)  # a reload that is asked for while models are loaded is heard of
+    peers = peers or peers_of(settings)  # a reload requested while models are loaded is not missed
     engine = Engine(settings, registry.Registry({}) if later else registry.load(settings.folders), peers=peers)
     engine.loading = "none of them yet" if later else ""
     builder = Builder(engine) if settings.build else None
@@ -53,7 +53,7 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
         description="Medians and quantiles as numpy gives them, found by ReLU networks and proven by counting.",
         lifespan=lambda _: lifecycle.lifespan(engine, builder.close if builder else None),
         redirect_slashes=False,
-        docs_url=None,  # of the page, which loads nothing from elsewhere
+        docs_url=None,  # of the page, which loads nothing from other hosts
         redoc_url=None,
     )
     add_page(app, engine)
@@ -66,7 +66,7 @@ def create_app(settings: Settings | None = None, peers: Peers | None = None, lat
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    """Whatever ends a request inside the framework, its own refusals (404, 405) included, in one form."""
+    """Errors inside the framework, including its own (404, 405), in one form."""
     exchange: Exchange = request.scope["exchange"]
     error = or_shortage(error)
     if isinstance(error, ProblemError):
@@ -79,7 +79,7 @@ async def _error(request: Request, error: Exception) -> Response:
 
 
 def _add_routes(app: FastAPI, engine: Engine) -> None:
-    """All routes but the protocol's."""
+    """All routes except the protocol's."""
     statuses = schemas.problems(400, 401, 404, 406, 408, 413, 415, 422, 429, 431, 500, 503, 504)
     quantile = schemas.QuantileAnswer, "Quantiles, or any ranks, of vectors of any length"
     median = schemas.MedianAnswer, "Medians of vectors of any length"

@@ -1,4 +1,4 @@
-"""Errors of the service, each of them an answer to the caller.
+"""Errors of the service. Each error is an answer to the caller.
 
 ProblemError         anything the service answers with a 4xx or 5xx on purpose, as RFC 9457 problem details
 ├── BadInputError    the body can be read but not answered (422); names the vector and the index at fault
@@ -37,7 +37,7 @@ class BadInputError(ProblemError):
 
 
 class BusyError(ProblemError):
-    """The queue is full: nothing was started, the caller may repeat the request as it is."""
+    """The queue is full. Nothing was started; the caller may repeat the request."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(
@@ -46,7 +46,7 @@ class BusyError(ProblemError):
 
 
 class MissingModelError(ProblemError):
-    """No model has what is asked of n values; one of d entries would, and can be built."""
+    """No model can answer a request for n values. A model of d entries could, and can be built."""
 
     def __init__(self, n: int, d: int) -> None:
         said = f"A model of {d} entries is needed for {n} values, and is not there yet; repeat the request."
@@ -55,14 +55,14 @@ class MissingModelError(ProblemError):
 
 
 class ShortageError(ProblemError):
-    """The machine ran out of something: nothing is wrong with the request, and it may be repeated as it is."""
+    """The machine ran out of a resource. The request is valid and may be repeated."""
 
     def __init__(self) -> None:
         said = "The service ran out of memory, threads or files; repeat the request in a moment."
         super().__init__(503, said, headers={"Retry-After": "1"})
 
 
-_SHORTAGES = ("bad_alloc", "allocate memory", "start new thread")  # as onnxruntime and the standard library say it
+_SHORTAGES = ("bad_alloc", "allocate memory", "start new thread")  # messages of onnxruntime and the standard library
 _ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 

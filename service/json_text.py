@@ -1,4 +1,4 @@
-"""Short JSON documents, as refusals and log lines have them, and times as text."""
+"""Short JSON documents for errors and log lines, and times as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def short(document: Any) -> bytes:
-    """A document of a few members; what JSON does not know becomes text."""
+    """A document of a few members. Values that JSON cannot hold become text."""
     return json.dumps(document, default=str, separators=(",", ":")).encode()
 
 

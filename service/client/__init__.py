@@ -1,4 +1,4 @@
-"""A client for the service; `python -m service.client` prints its answers, or compares them with numpy's.
+"""A client for the service. `python -m service.client` compares the answers with numpy's.
 
 >>> from service.client import Client
 >>> with Client("http://127.0.0.1:8000") as client:
@@ -33,7 +33,7 @@ DURATION = re.compile(r"(\w+);dur=([\d.]+)")
 
 
 class ServiceError(Exception):
-    """The service refused a request, or could not be reached; the message says why, `problem` has its details."""
+    """The service refused a request or could not be reached. The message says why; `problem` has the details."""
 
     def __init__(self, message: str, status: int = 0, problem: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -43,9 +43,9 @@ class ServiceError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class ServiceAnswer:
-    """`values` has the median of each vector, or a row of quantiles or ranks for each. `names` are those of the columns of a
-    pandas object. `error_bound` comes with `grid`, one number for all vectors in formats other than json; the fields from
-    `models` to `total_ms` come with `details`."""
+    """`values` has the median of each vector, or a row of quantiles or ranks for each. `names` are the column names of a
+    pandas object. `grid` adds `error_bound`, which is one number for all vectors in formats other than json. `details`
+    adds the fields from `models` to `total_ms`."""
 
     values: Vector
     attempts: int = 1
@@ -67,11 +67,11 @@ class ServiceAnswer:
 
 
 class Client:
-    """One connection pool to one service; safe to share between threads.
+    """A pool of connections to one service. Threads may share a client.
 
-    A request that is lost on the way, or that the service asks to repeat (429, 502, 503, 504), is sent again: at most
-    `retries` times, after pauses that grow and differ from client to client and are as long as `Retry-After` says, and
-    not later than `patience` seconds after the first time. `timeout` is that of one attempt; `retries=0` makes one.
+    Lost requests and postponed requests (429, 502, 503, 504) are sent again, at most `retries` times and within `patience`
+    seconds after the first attempt. The pauses grow, are random, and are at least as long as `Retry-After`. `timeout` is
+    the time limit of one attempt; `retries=0` makes a single attempt.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Client:
         details: bool = False,
         nan: str | None = None,
     ) -> ServiceAnswer:
-        """numpy's medians of vectors, sent in one of the formats; all but json want them of one length, float32 or float64.
-        A pandas Series is one vector, a DataFrame one for each column.
+        """numpy's medians of vectors, sent in one of the formats. All formats except json need vectors of one length, in
+        float32 or float64. A pandas Series is one vector; each column of a DataFrame is a vector.
 
-        `grid` asks for the numbers of the network instead, with their error bounds; `details` for how they came about.
+        `grid` returns the network's own numbers instead, with their error bounds. `details` adds models and times.
         """
         chosen = {
             "model": model,
@@ -139,7 +139,7 @@ class Client:
         details: bool = False,
         nan: str | None = None,
     ) -> ServiceAnswer:
-        """Quantiles of vectors, as numpy.quantile has them, or ranks, which count from 1, the smallest value."""
+        """Quantiles of vectors, equal to numpy.quantile, or ranks, counted from 1 for the smallest value."""
         wanted = {"quantiles": quantiles, "ranks": ranks}
         listed = {name: np.asarray(some).tolist() for name, some in wanted.items() if some is not None}
         chosen = {
@@ -180,7 +180,7 @@ class Client:
         return models
 
     def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx.Response, int]:
-        """The answer to a request, which is sent again where that may help, and the number of attempts it took."""
+        """The answer to a request, and the number of attempts."""
         end = time.monotonic() + self.retries.seconds
         attempt = 0
         while True:
@@ -201,7 +201,7 @@ class Client:
 
 
 def _vectors(given: Any) -> tuple[Any, list[Any] | None]:
-    """Vectors as arrays or lists, and the names of a pandas object's columns. What is missing there is NaN."""
+    """Vectors as arrays or lists, and the column names of a pandas object, whose missing values become NaN."""
     if hasattr(given, "to_numpy"):
         columns = [given[name] for name in given.columns] if hasattr(given, "columns") else [given]
         names = list(given.columns) if hasattr(given, "columns") else [given.name]
@@ -210,7 +210,8 @@ def _vectors(given: Any) -> tuple[Any, list[Any] | None]:
 
 
 def _column(series: Any) -> Vector:
-    """A pandas column as floats: its own float32, or float64. Text, dates and integers beyond 2^53 are refused."""
+    """A pandas column as floats: float32 stays, other types become float64. Text, dates and integers beyond 2^53 are
+    refused."""
     try:
         values: Vector = series.to_numpy(
             dtype="f4" if str(series.dtype).lower() == "float32" else "f8", na_value=np.nan

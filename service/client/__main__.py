@@ -55,8 +55,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 when every answer is numpy's and every number of a network within its bound, 1 when one is not, 2 when
-    there was no comparison."""
+    """Exit status 0 if every answer equals numpy's and every network number is within its bound, 1 if not, 2 without a
+    comparison."""
     chosen = parse(arguments)
     try:
         if chosen.file is not None:

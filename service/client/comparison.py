@@ -1,4 +1,4 @@
-"""A service compared with numpy.median: its answers, the numbers of its networks, and latencies."""
+"""Comparison of a service with numpy.median: answers, numbers of the networks, and latencies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Report:
-    """The comparison of one run: the service's answers, then the numbers of its networks (`grid`) and their errors."""
+    """The figures of one comparison: the service's answers, then the numbers of its networks (`grid`) and their errors."""
 
     url: str
     source: str
@@ -80,9 +80,9 @@ class Report:
 def compare(
     client: Client, vectors: Sequence[Vector], *, source: str, format: str, concurrency: int, **options: Any
 ) -> Report:
-    """Ask for the answer to every vector and for the network's number, a request each, and compare both with numpy.median.
+    """Request the answer and the network's number for every vector, and compare both with numpy.median.
 
-    `concurrency` requests are sent at a time; the times are those of the requests for answers.
+    `concurrency` requests are sent at a time. The times are for the requests for answers.
     """
     numpy_ms, expected = [], []
     for vector in vectors:

@@ -1,6 +1,6 @@
-"""When the client sends a request again, and how long it waits before: exponential backoff with jitter, within bounds.
+"""Retries of the client: exponential backoff with jitter, within bounds.
 
-What it asks for is the same however often it is asked, so that a request whose answer was lost may be repeated, POST or not.
+Requests have no side effects, so a request with a lost answer may be repeated, even a POST.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from math import inf, isfinite
 import httpx
 
 AGAIN = frozenset({429, 502, 503, 504})  # busy, or not there at the moment
-FIRST_S, LONGEST_S = 0.1, 5.0  # the longest pause before the second attempt; it doubles up to the other
+FIRST_S, LONGEST_S = 0.1, 5.0  # the longest pause before the second attempt, which doubles up to the limit
 LOST = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
 
 
 @dataclass(frozen=True)
 class Retries:
-    """At most `count` attempts after the first, none begun later than `seconds` after it; 0 of either: one attempt."""
+    """At most `count` further attempts, begun at most `seconds` after the first. With 0 of either there is one attempt."""
 
     count: int = 5
     seconds: float = 30.0
@@ -31,9 +31,9 @@ class Retries:
             raise ValueError(f"retries and their seconds must be 0 or more, not {self.count} and {self.seconds}")
 
     def pause(self, attempt: int, end: float, told: float = 0.0) -> float | None:
-        """Seconds before the attempt after `attempt` (1 is the first), at least as `told`; None: there is none.
+        """Seconds of pause after `attempt` (1 is the first), at least `told`. None means no further attempt.
 
-        Any part of the backoff is as likely as any other: clients that failed together do not come back together.
+        The pause is uniformly random, so that clients that failed together do not return together.
         """
         if attempt > self.count:
             return None
@@ -42,16 +42,16 @@ class Retries:
 
 
 def may_pass(response: httpx.Response) -> bool:
-    """Whether the same request may be answered a moment later.
+    """True if the same request may succeed a moment later.
 
-    A 500 of our service is an answer, and has the problem in it; one without is of a proxy that lost the service.
+    A 500 of our service has problem details and is final. A 500 without them comes from a proxy that lost the service.
     """
     ours = response.headers.get("Content-Type", "").startswith("application/problem+json")
     return response.status_code in AGAIN or (response.status_code == 500 and not ours)
 
 
 def retry_after(response: httpx.Response) -> float:
-    """The seconds that the answer asks to wait: a number of them or a date, by RFC 9110; 0 when it says nothing else."""
+    """The pause that an answer asks for, in seconds or as a date (RFC 9110); 0 without a valid header."""
     text = response.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return float(text) if len(text) < 10 else inf

@@ -1,11 +1,11 @@
-"""The graph that is served: a network and, behind it, the counting that proves its answers, in one onnxruntime call.
+"""The served graph: a network followed by the counting that proves its answers, in one onnxruntime call.
 
-Counting is not left to the network. It is added here to any file, in plain comparisons of the numbers that go in with those
-that come out. For each output column a row has five numbers (three where the column is one rank):
+The counting is independent of the network. This module adds it to any file, as plain comparisons of inputs with outputs.
+For each output column a row has five numbers (three if the column is one rank):
 
     y    #{x < y}    #{x > y}    the largest x - low of x < y    the largest high - x of x > y
 
-the last two 0 where there is no such x. Both sides are counted at once, as x < y and -x < -y, to save operations.
+The last two are 0 if there is no such x. Both sides are counted together, as x < y and -x < -y, to save operations.
 
 m is the value of rank k in a row if fewer than k entries are below m and at least k are not above it. `proven` reads the
 counts this way, and no answer leaves the service without this proof.
@@ -29,7 +29,7 @@ OUTPUT = PREFIX + "answers"
 
 
 def width(column: Target) -> int:
-    """How many numbers the counting returns for a column."""
+    """The number of values that the counting returns for a column."""
     return 3 if column.single else 5
 
 
@@ -60,7 +60,7 @@ def _two_sides(graph: Graph, value: str, n: int) -> str:
 
 
 def _column(graph: Graph, both: str, y: str, target: Target, grid: FedGrid) -> list[str]:
-    """What is told of one column, (N, 1) and (N, 2); `both` are the two sides of the entries."""
+    """The numbers of one column, (N, 1) and (N, 2); `both` are the two sides of the entries."""
     number = helper.np_dtype_to_tensor_dtype(grid.dtype)
     beyond = graph.add("Cast", [graph.add("Less", [both, _two_sides(graph, y, 1)])], to=number)
     told = [y, graph.add("ReduceSum", [beyond, graph.shape([2])], keepdims=0)]

@@ -1,4 +1,4 @@
-"""A model's grid: which numbers it may be fed."""
+"""A model's grid: the numbers that it may be fed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class FedGrid:
-    """The numbers low + (high - low) 2^-bits g, g = 0 .. 2^bits: a model is exact on them, and never shown another."""
+    """The numbers low + (high - low) 2^-bits g, g = 0 .. 2^bits: A model is exact on these numbers, and gets no others."""
 
     bits: int
     low: float
@@ -25,7 +25,7 @@ class FedGrid:
 
     @classmethod
     def within(cls, lo: float, hi: float, step: float, dtype: np.dtype[Any]) -> FedGrid:
-        """As many steps of a model's grid as are a power of two: a domain such as 0 to 255 holds fewer than 2^bits."""
+        """The largest power of two of grid steps inside the domain: a domain such as 0 to 255 holds fewer than 2^bits."""
         bits = cells_between(lo, hi, step).bit_length() - 1
         if not 0 <= bits <= 52:
             raise ValueError(f"step = {step!r} is out of proportion to the domain [{lo}, {hi}]")

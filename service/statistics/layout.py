@@ -1,4 +1,4 @@
-"""Which order statistics of a vector are wanted: one rank, or a mix of two neighbouring ranks."""
+"""The requested order statistic of a vector: one rank, or a mix of two neighbouring ranks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class Target:
 
 @lru_cache(maxsize=4096)
 def median_target(n: int, even: Even = "mean") -> Target:
-    """The median of n values: the middle rank, or what `even` says of the two middle ranks."""
+    """The median of n values: the middle rank, or the choice `even` among the two middle ranks."""
     output = task.median(n, even).outputs[0]
     return Target(output.ranks[0], output.ranks[-1], float(output.weights[1]) if output.weights[1:] else 0.0)

@@ -1,7 +1,7 @@
-"""Numbers as integers in the same order, and these integers on a model's grid.
+"""Numbers as integers of the same order, and these integers on a model's grid.
 
 The bits of a float, mirrored where the sign is set, compare as the float does. -0.0 and 0.0 become one integer, infinities
-are the outermost ones, and NaN has no place in the order: callers remove or refuse NaN first. Integers are their own order.
+become the outermost integers. NaN has no place in the order: callers remove or refuse NaN first. Integers stay as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST: dict[int, Any] = {4: np.int32(-(2**31)), 8: np.int64(-(2**63))}
 
 
 def _mirrored(integers: Ints) -> Ints:
-    """From bits to order, and back: the map is its own inverse, except that -0.0 becomes 0.0."""
+    """Map bits to ordered integers, and back. The map is its own inverse, except that -0.0 becomes 0.0."""
     if not integers.size or integers.min() >= 0:
         return integers
     return np.where(integers < 0, _LEAST[integers.itemsize] - integers, integers)
@@ -44,9 +44,9 @@ def from_ordered(ordered: Ints, dtype: np.dtype[Any]) -> Numbers:
 
 
 class Ordered:
-    """Vectors as ordered integers: a lone vector, a matrix where all have one length, or one behind the other.
+    """Vectors as ordered integers: a single vector, a matrix of vectors of one length, or a flat array.
 
-    A lone vector is nearly all that small requests ask for: its shift and its ranks are plain numbers.
+    Most small requests have a single vector. Its shift and its ranks are plain numbers.
     """
 
     def __init__(self, vectors: Vectors, ordered: Ints | None = None) -> None:
@@ -59,7 +59,7 @@ class Ordered:
         self._grid: dict[int, tuple[Ints, Any]] = {}
 
     def not_finite(self) -> int | None:
-        """The place of the first infinity or NaN: they are beyond all other floats."""
+        """The place of the first infinity or NaN, which are beyond all other floats."""
         dtype = self.vectors.flat.dtype
         if dtype.kind != "f":
             return None
@@ -76,7 +76,7 @@ class Ordered:
         return Ordered(part, part.flat)
 
     def spread(self, each: Any) -> Any:
-        """A number of each vector beside all its entries."""
+        """A number of each vector, repeated for all its entries."""
         if self.lone:
             return each
         return each[:, None] if self.fixed else np.repeat(each, self.lengths)
@@ -90,20 +90,20 @@ class Ordered:
         return np.asarray(how.reduceat(what, self.vectors.starts, dtype=dtype))
 
     def grid(self, bits: int) -> tuple[Ints, Any]:
-        """All entries as whole grid numbers from 0 to 2^bits - 1, and how far each vector was shifted, None for nowhere."""
+        """All entries as whole grid numbers from 0 to 2^bits - 1, and the shift of each vector, or None."""
         if bits not in self._grid:
             shift: Any
             if self.lone:
                 shift = max(0, int(self.largest[0]).bit_length() - bits)
                 moved = shift > 0
-            else:  # where a float rounds up to a power of two, a shift is one too many, which does no harm
+            else:  # if a float rounds up to a power of two, the shift is one too large, which is harmless
                 shift = np.maximum(np.frexp(self.largest.astype(np.float64))[1] - bits, 0).astype(self.above.dtype)
                 moved = bool(shift.any())
             self._grid[bits] = (self.above >> self.spread(shift), shift) if moved else (self.above, None)
         return self._grid[bits]
 
     def rows(self, lowest: Any, model: Any) -> Floats:
-        """Rows of d numbers: `lowest` lowest ones, the vector, and highest ones, which are above all of it."""
+        """Rows of d numbers: `lowest` times the lowest number, the vector, then the highest number."""
         grid, d = model.grid, model.d
         whole = self.grid(grid.bits)[0]
         if grid.bits < 31:  # floats are made of signed integers faster
@@ -131,14 +131,14 @@ class Ordered:
         return np.rint((value.astype(np.float64) - grid.low) / grid.unit).astype(self.above.dtype)
 
     def _plus(self, offset: Any) -> Ints:
-        """The ordered integer so far above the smallest of each vector."""
+        """The ordered integer at a distance above the smallest of each vector."""
         plain: Ints = self.smallest.view(self.above.dtype) + offset
         return plain.view(self.smallest.dtype)
 
     def entries(self, value: Any, ranks: Any, grid: FedGrid) -> Ints:
         """The entry of one rank of every vector, from the grid value that has this rank in its row.
 
-        A value that is not the one of this rank gives any entry of its vector, or 0.
+        For a wrong grid value the result is any entry of the vector, or 0.
         """
         number, (whole, shift) = self._number(value, grid), self.grid(grid.bits)
         if shift is None:
@@ -156,13 +156,13 @@ class Ordered:
             return bucket
         sizes = self.reduce(np.add, inside, np.int64)
         before = self.reduce(np.add, whole < spread, np.int64)
-        rank = np.clip(ranks - 1 - before, 0, np.maximum(sizes - 1, 0))  # as it is, where the value is right
+        rank = np.clip(ranks - 1 - before, 0, np.maximum(sizes - 1, 0))  # unchanged if the value is right
         owner = np.repeat(np.arange(len(sizes)), sizes)
         bucket = np.append(bucket[np.lexsort((bucket, owner))], bucket.dtype.type(0))
         return bucket[np.where(sizes > 0, np.cumsum(sizes) - sizes + rank, -1)]
 
     def least(self, value: Any, grid: FedGrid, dtype: np.dtype[Any]) -> tuple[Ints, npt.NDArray[np.float64]]:
-        """The least number that falls on a grid value, for every vector, and how far above it the others may be."""
+        """The least number on a grid value, for every vector, and how far above it other numbers on this value may be."""
         number, (_, shift) = self._number(value, grid), self.grid(grid.bits)
         if shift is None:
             return self._plus(number), np.zeros(len(self.lengths))

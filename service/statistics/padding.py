@@ -1,8 +1,8 @@
 """How a model of fixed d delivers an order statistic of a vector of any length.
 
-A model reads d values and returns columns. Each column is one order statistic, or a mix of two neighbouring ones, and the
-counting behind it (`counting`) proves both. A shorter vector is padded with L lowest and H highest values, which moves
-rank k of the vector to rank k + L of the row:
+A model reads d values and returns columns. Each column is one order statistic, or a mix of two neighbouring ones, proven by
+`counting`. A shorter vector is padded with L lowest and H highest values. Rank k of the vector is then rank k + L of the
+row:
 
     row      [ lowest x L | x_1 ... x_n | highest x H ]         L + n + H = d
 
@@ -23,7 +23,7 @@ from service.statistics.layout import Target, median_target
 
 @dataclass(frozen=True)
 class Spot:
-    """Where one rank of a vector is found: in a row with `lowest` values before it, in a column, at its lower end (0) or
+    """The place of one rank of a vector: a row with `lowest` values before the vector, a column, and its lower end (0) or
     upper end (1)."""
 
     lowest: int
@@ -33,7 +33,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Padding:
-    """Where the lower and the upper rank of a target are found. Both may be in one row."""
+    """The places of the lower and the upper rank of a target. Both may be in one row."""
 
     low: Spot
     high: Spot
@@ -45,8 +45,8 @@ class Padding:
 
 
 def padding_for(columns: Sequence[Target], d: int, n: int, target: Target) -> Padding | None:
-    """The cheapest way to get `target` of n values out of a model with these columns, or None if there is none."""
-    offered: dict[int, Spot] = {}  # by the rank in the row; a column of one rank first, for it has less to count
+    """The cheapest padding that yields `target` of n values from these columns, or None."""
+    offered: dict[int, Spot] = {}  # by the rank in the row; a column of one rank first, because it counts less
     for number, column in sorted(enumerate(columns), key=lambda each: not each[1].single):
         offered.setdefault(column.low, Spot(0, number, 0))
         offered.setdefault(column.high, Spot(0, number, 0 if column.single else 1))

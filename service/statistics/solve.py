@@ -1,16 +1,16 @@
-"""The exact core: the order statistics of vectors, found by a network, proven by its counts, equal to numpy's in every bit.
+"""The exact core: order statistics of vectors, found by a network, proven by counts, and equal to numpy's bit for bit.
 
     Vectors(flat, lengths) -> solve(vectors, statistics, models) -> Answers(values, models)
 
-The numbers of a vector become ordered integers (`ordered`). Less the smallest and shifted right until they fit, they are the
-grid numbers that a model is fed. The map is monotone, so that the number of rank k lands on the grid number of rank k, which
-the model finds and its counts prove (`counting`). The numbers on that grid number, mostly one, are the bucket: the rank
-inside it is known too, and so the very number. For the study of networks, `grid` asks for the least number of the bucket,
-which is all that the network itself says, with a bound on the width of the bucket.
+The numbers of a vector become ordered integers (`ordered`). The smallest is subtracted, and the rest is shifted right until
+it fits the model's grid. This map keeps the order, so the number of rank k becomes the grid number of rank k. The model
+finds this grid number, and counts prove it (`counting`). The numbers that share the grid number, mostly one, are the
+bucket. The counts also give the rank inside the bucket, and so the exact number. For the study of networks, `grid` returns
+the least number of the bucket, which is the network's own answer, with a bound on the width of the bucket.
 
-`solve` is a generator. It yields calls of models and is sent their results, so that the caller decides how a model is run:
-the service in batches shared with other requests, a table in a session of its own (`run`). The memory of `solve` is
-bounded by the numbers of a `step` and by FED, or by one vector.
+`solve` is a generator. It yields calls of models and receives their results, so the caller decides how to run a model: the
+service in batches shared by requests, tables in their own session (`run`). The memory of `solve` is bounded by the numbers
+of a `step` and by FED, or by one vector.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDED = 4 * float(np.finfo(np.float64).eps)  # of the largest entry, where two
 
 
 class Model(Protocol):
-    """What the core needs to know of a network."""
+    """The part of a network that the core uses."""
 
     name: str
     grid: FedGrid
@@ -50,24 +50,24 @@ class Model(Protocol):
 
 
 class Use(NamedTuple):
-    """A model, and where it delivers a target of vectors of one length."""
+    """A model, and the places where it delivers a target of vectors of one length."""
 
     model: Any
     padding: Padding
 
 
 class Models:
-    """How models are chosen."""
+    """The choice of models."""
 
     def choose(self, n: int, target: Target) -> Use:
         raise NotImplementedError
 
     def instead(self, n: int, target: Target, failed: Any) -> Use | None:
-        """Another model, after an answer of this one was refuted; None where there is none."""
+        """Another model after a refuted answer, or None."""
         raise NotImplementedError
 
     def plan(self, n: int, statistics: Sequence[Statistic]) -> list[Reading]:
-        """How statistics of n values are found: those that mix the same ranks together."""
+        """The plan for statistics of n values. Statistics that mix the same ranks are found together."""
         same: dict[tuple[int, int], list[tuple[int, Statistic, Target]]] = {}
         for number, statistic in enumerate(statistics):
             target = statistic.target(n)
@@ -92,8 +92,8 @@ Counted = npt.NDArray[Any]  # (rows, numbers of all columns)
 
 @dataclass(eq=False, slots=True)
 class Answers:
-    """One array for each statistic, with an entry for each vector; how many entries each model gave, and how many of its
-    entries counting refuted, so that another model gave them; what the calls took. `bounds` belong to grid answers alone."""
+    """One array for each statistic, with an entry for each vector; the number of entries from each model; the number of its
+    entries that counting refuted, which another model gave; the time of the calls. Only grid answers have `bounds`."""
 
     values: list[Numbers]
     bounds: list[Floats] | None = None
@@ -117,7 +117,7 @@ Solving = Generator[ModelCall, Counted, Answers]
 
 
 def run(solving: Solving, model: Callable[[ModelCall], Counted]) -> Answers:
-    """The answer, every call made at once."""
+    """The answer, with every call made immediately."""
     counted: Any = None
     while True:
         try:
@@ -136,7 +136,7 @@ def solve(
     finite: bool = False,
     step: int = HELD,
 ) -> Solving:
-    """Each statistic of each vector, as numpy has it for the same numbers and type; or `grid` numbers with bounds.
+    """Each statistic of each vector, equal to numpy's for the same numbers and type; or `grid` numbers with bounds.
 
     `finite` refuses NaN and infinities; without it the vectors hold no NaN. `step` numbers are prepared at a time.
     """
@@ -158,8 +158,8 @@ def solve(
 
 
 class Spots(NamedTuple):
-    """The rank that is wanted of each vector, and where it is found (`padding.Spot`): numbers where all vectors have one
-    length, else arrays with an entry for each vector."""
+    """The requested rank of each vector and its place (`padding.Spot`): plain numbers if all vectors have one length, else
+    arrays with an entry for each vector."""
 
     ranks: Any
     lowest: Any
@@ -168,8 +168,8 @@ class Spots(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Statistics of vectors that a model finds in `rows` rows a vector. `wants` has the number of each statistic, the
-    statistic, and the weight of the upper rank."""
+    """Statistics that a model finds in `rows` rows for each vector. `wants` has the index of each statistic, the statistic,
+    and the weight of the upper rank."""
 
     model: Any
     rows: int
@@ -192,12 +192,12 @@ class Group:
 
     @property
     def two(self) -> bool:
-        """Whether a vector has two ranks to be found."""
+        """True if two ranks of a vector are needed."""
         differ = self.low.ranks != self.high.ranks
         return differ if isinstance(differ, bool) else bool(differ.any())
 
     def some(self, chosen: npt.NDArray[Any]) -> Group:
-        """The same for some of the vectors."""
+        """The group with only some of the vectors."""
 
         def part(values: Any) -> Any:
             if isinstance(values, np.ndarray):
@@ -215,7 +215,7 @@ def _spots(target: Target, padding: Padding) -> tuple[Spots, Spots]:
 
 
 def groups(vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places) -> Iterator[Group]:
-    """What is to be run: vectors of one model together."""
+    """The groups to run: the vectors of one model together."""
     everyone = np.arange(len(vectors))
     if vectors.fixed:
         wholes = [
@@ -233,7 +233,7 @@ def groups(vectors: Vectors, statistics: Sequence[Statistic], models: Models, pl
 def _of_all_lengths(
     vectors: Vectors, statistics: Sequence[Statistic], models: Models, places: Places
 ) -> Iterator[Group]:
-    """Vectors of different lengths that one model finds the same statistics of."""
+    """Vectors of different lengths, with the same statistics from one model."""
     distinct, each = np.unique(vectors.lengths, return_inverse=True)
     kinds: dict[Any, dict[int, Reading]] = {}
     for i, n in enumerate(distinct.tolist()):
@@ -266,7 +266,7 @@ def _planned(
 def _find(
     ordered: Ordered, group: Group, dtype: np.dtype[Any], models: Models, answer: Answers, again: bool = False
 ) -> Generator[ModelCall, Counted, None]:
-    """The answers to a group, by its model, or by another one where counting refutes it."""
+    """The answers to a group, by its model, or by another model for refuted answers."""
     model, mine, count = group.model, ordered.take(group.chosen), len(group.chosen)
     rows = mine.rows(group.low.lowest, model)
     if group.rows == 2:
@@ -298,7 +298,8 @@ def _find(
 
 
 def values_of(counted: Counted, reads: Spots, model: Model) -> tuple[Any, Any]:
-    """The grid value of one rank in the row of every vector, and whether it is proven: of a lone row as plain numbers."""
+    """The grid value of one rank in the row of every vector, and whether it is proven. For a single row these are plain
+    numbers."""
     if isinstance(reads.columns, int):
         own = counted[:, model.counted[reads.columns]]
         lone = len(own) == 1
@@ -315,14 +316,14 @@ def values_of(counted: Counted, reads: Spots, model: Model) -> tuple[Any, Any]:
 
 
 def _refuted(right: list[Any]) -> Places:
-    """The vectors of which some rank is not proven."""
+    """The vectors with a rank that is not proven."""
     if all(each is True for each in right):
         return np.empty(0, np.intp)
     return np.flatnonzero(~np.logical_and.reduce([np.atleast_1d(each) for each in right]))
 
 
 def elsewhere(group: Group, lengths: Counts, models: Models) -> Iterator[Group]:
-    """The same vectors for another model, one by one: a refuted answer is rare."""
+    """The vectors for another model, one by one, because refuted answers are rare."""
     for i in range(len(group.chosen)):
         one = group.some(np.array([i]))
         low, high = (int(np.max(spots.ranks)) for spots in (one.low, one.high))
@@ -334,7 +335,7 @@ def elsewhere(group: Group, lengths: Counts, models: Models) -> Iterator[Group]:
 
 
 class RefutedError(Exception):
-    """A model gave an answer that counting refutes, and no other model gave a proven one."""
+    """Counting refutes a model's answer, and no other model has a proven answer."""
 
     def __init__(self, model: str, vector: int) -> None:
         super().__init__(f"{model} gave an answer that counting refutes, and no other model is exact.")
@@ -342,10 +343,10 @@ class RefutedError(Exception):
 
 
 def _corners(vectors: Vectors, places: Places, statistics: Sequence[Statistic], answer: Answers) -> None:
-    """Where signed zeros or infinities decide the answer, numpy's own arithmetic on that vector.
+    """Use numpy itself for vectors whose answer depends on signed zeros or infinities.
 
-    numpy sorts either of 0.0 and -0.0 before the other, depending on all quantiles of one call, and its interpolation makes
-    NaN of infinities nearby.
+    numpy's order of 0.0 and -0.0 depends on all quantiles of a call, and its interpolation turns nearby infinities into
+    NaN.
     """
     flat = vectors.flat
     infinite: set[int] | None = None
@@ -364,6 +365,6 @@ def _corners(vectors: Vectors, places: Places, statistics: Sequence[Statistic], 
 
 
 def _owners(vectors: Vectors, entries: npt.NDArray[np.bool_]) -> set[int]:
-    """The vectors that have one of these entries."""
+    """The vectors that contain these entries."""
     at = np.flatnonzero(entries)
     return set((np.searchsorted(vectors.starts, at, "right") - 1).tolist())

@@ -1,7 +1,7 @@
-"""Medians, quantiles and ranks as numpy defines them: which ranks of n values they mix, and how the mix is rounded.
+"""Medians, quantiles and ranks as numpy defines them: the ranks of n values that they mix, and the rounding of the mix.
 
-`exporter.problem.quantiles` has the ranks of all methods. The mix of two neighbours is rounded as numpy rounds it: in the
-type of the values for medians, in float64 for quantiles, because numpy keeps a list of quantiles in float64.
+`exporter.problem.quantiles` has the ranks of all methods. A mix of two neighbours is rounded like numpy's: in the type of
+the values for medians, in float64 for quantiles, because numpy keeps a list of quantiles in float64.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from exporter.problem.task import Even
 from service.statistics.layout import Target, median_target
 from service.statistics.vectors import Numbers
 
-ELEMENTS = frozenset({"inverted_cdf", "closest_observation", "lower", "higher", "nearest"})  # methods that mix nothing
+ELEMENTS = frozenset({"inverted_cdf", "closest_observation", "lower", "higher", "nearest"})  # methods without a mix
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """The median of n values, their quantile q, the value of one rank, or a mix of a rank and the next with the weight q."""
+    """The median of n values, their quantile q, the value of one rank, or a mix of a rank and the next with weight q."""
 
     kind: Literal["median", "quantile", "rank", "mix"] = "median"
     q: float = 0.5
@@ -42,16 +42,16 @@ class Statistic:
 
     @property
     def name(self) -> str:
-        """As a column of a table is called."""
+        """The name of a column of a table."""
         return {"median": "median", "rank": f"rank{self.rank}"}.get(self.kind, f"q{shown(self.q)}")
 
     def target(self, n: int) -> Target:
-        """The ranks of n values that are mixed."""
+        """The ranks of n values in the mix."""
         return _target(self, n)
 
     @property
     def is_element(self) -> bool:
-        """The answer is one of the values, whatever n."""
+        """True if the answer is one of the values for every n."""
         if self.kind == "quantile":
             return self.method in ELEMENTS
         return self.kind == "rank" or self.even != "mean"
@@ -63,9 +63,9 @@ class Statistic:
         return np.dtype(np.float64)
 
     def mixed(self, low: Numbers, high: Numbers, weight: npt.NDArray[np.float64] | float) -> Numbers:
-        """The lower and upper values as numpy mixes them: numpy.median by their mean, numpy.quantile by `_lerp`.
+        """The mix of the lower and upper values: their mean as in numpy.median, or `_lerp` as in numpy.quantile.
 
-        Where numpy's sum or difference leaves the range of the type, the two parts are weighted first.
+        If numpy's sum or difference would overflow, the two parts are weighted first.
         """
         if self.is_element or (low is high and self.kind == "median" and low.dtype.kind == "f"):
             return low
@@ -77,7 +77,7 @@ class Statistic:
             return _lerp(low, high, np.asarray(weight, np.float64))
 
     def by_numpy(self, vector: Numbers, together: Sequence[Statistic] = ()) -> Any:
-        """numpy's own answer for one vector, where it is asked for all quantiles `together` in one call."""
+        """numpy's own answer for one vector, with all quantiles `together` in one call."""
         with np.errstate(over="ignore", invalid="ignore"):
             if self.kind == "median" and self.even == "mean":
                 return np.median(vector)

@@ -1,4 +1,4 @@
-"""Vectors of any lengths in one flat array: the form in which numbers reach the core, whatever format they came in."""
+"""Vectors of any lengths in one flat array. All formats become this form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HELD = 1 << 20  # numbers that are prepared at a time
+HELD = 1 << 20  # numbers prepared at a time
 Numbers = npt.NDArray[Any]  # floats or integers
 Counts = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
@@ -18,7 +18,7 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(eq=False)
 class Vectors:
-    """Vectors one behind the other, none of them empty."""
+    """Vectors in one flat array. No vector is empty."""
 
     flat: Numbers
     lengths: Counts
@@ -32,12 +32,12 @@ class Vectors:
 
     @classmethod
     def joined(cls, parts: Sequence[Vectors]) -> Vectors:
-        """The vectors of all parts, one behind the other."""
+        """The vectors of all parts, in order."""
         return cls(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
 
     @cached_property
     def fixed(self) -> int:
-        """The length that all vectors have in common, or 0."""
+        """The common length of all vectors, or 0."""
         return int(self.lengths[0]) if (self.lengths == self.lengths[0]).all() else 0
 
     @cached_property
@@ -52,7 +52,7 @@ class Vectors:
         return self.flat[self.starts[i] : self.starts[i] + self.lengths[i]]
 
     def chunks(self, size: int = HELD) -> Iterator[tuple[Places, Vectors]]:
-        """Consecutive vectors of at most `size` numbers together, or a single longer one, with their places."""
+        """Consecutive vectors with at most `size` numbers in all, or a single longer vector, with their places."""
         count = len(self)
         if self.flat.size <= size:
             yield np.arange(count), self
@@ -65,7 +65,7 @@ class Vectors:
             first = last
 
     def take(self, chosen: Places) -> Vectors:
-        """Some of the vectors; not copied where all are taken."""
+        """Some of the vectors. All vectors are not copied."""
         if len(chosen) == len(self):
             return self
         lengths, starts = self.lengths[chosen], self.starts[chosen]

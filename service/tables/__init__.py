@@ -1,4 +1,4 @@
-"""Exact medians and quantiles of tables, as numpy has them: `medians`, and `python -m service.tables` (docs/scale.md).
+"""Exact medians and quantiles of tables, equal to numpy's: `medians`, and `python -m service.tables` (docs/scale.md).
 
 query     what is asked
 types     columns as unsigned integers in the same order, answers in the right type

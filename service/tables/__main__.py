@@ -58,10 +58,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command as a process of its own, which SIGINT and SIGTERM end at once while it works.
+    """Run the command as its own process. SIGINT and SIGTERM end the process at once.
 
-    An exception in place of `_stop` would pass through libraries that abort or change it. A signal after the work is
-    ignored: the exit status tells that the answers are there.
+    An exception in place of `_stop` would pass through libraries that abort or change it. Signals after the work are
+    ignored, so that the exit status says that the answers exist.
     """
     _on_signals(_stop)
     status = run(arguments)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command, whose signals belong to the caller; the exit status."""
+    """Run the command and return the exit status. Signals belong to the caller."""
     options = vars(parser().parse_args(arguments))
     try:
         _answer(**options)
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _on_signals(handler: Any) -> None:
-    with contextlib.suppress(ValueError):  # outside the main thread signals belong to someone else
+    with contextlib.suppress(ValueError):  # outside the main thread the process owns the signals
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, handler)
 

@@ -1,7 +1,7 @@
-"""Groups of equal keys, and whole columns: sorted in memory. Groups beyond memory are sorted by duckdb.
+"""Groups of equal keys, and whole columns, sorted in memory. duckdb sorts groups beyond memory.
 
-Every key gets a code in the order of the keys. One sort by code and word (`service.tables.types`) puts all groups one behind
-the other, each in the order of its values, and any number of statistics is read off.
+Every key gets a code in the order of the keys. One sort by code and word (`service.tables.types`) orders all groups and the
+values in each group. Any number of statistics can be read off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Made = list[list[Any]]  # for each column: counts and statistics as Arrow arrays
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
-    """The type in which a key is hashed and sorted, by pyarrow as by duckdb."""
+    """The type in which pyarrow and duckdb hash and sort a key."""
     if pa.types.is_temporal(kind):
         return pa.int32() if kind.bit_width == 32 else pa.int64()
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
@@ -55,7 +55,7 @@ def keys_of(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
 
 
 def shown(keys: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Keys in their own types again."""
+    """Keys in their original types."""
     columns = []
     for name in keys.column_names:
         kind, column = plain_type(schema.field(name).type), keys[name].combine_chunks()
@@ -72,12 +72,12 @@ def in_order(table: pa.Table, by: Sequence[str]) -> Any:
 
 
 def distinct(keys: pa.Table) -> tuple[pa.Table, Codes]:
-    """The distinct rows of some keys, and for every row the number of its own."""
+    """The distinct rows of some keys, and for every row the number of its key."""
     codes: Any = np.zeros(len(keys), np.int64)
     keys = keys.combine_chunks()
     for i, column in enumerate(keys.columns):
         own = column.chunk(0).dictionary_encode(null_encoding="encode")
-        if i:  # two numbers below 2^31 make one below 2^62, which gets a number in turn
+        if i:  # two numbers below 2^31 make one below 2^62, which is numbered in turn
             both = codes.astype(np.int64) * len(own.dictionary) + own.indices.to_numpy()
             own = pa.array(both).dictionary_encode()
         codes, count = own.indices.to_numpy().view(np.uint32), len(own.dictionary)
@@ -87,7 +87,7 @@ def distinct(keys: pa.Table) -> tuple[pa.Table, Codes]:
 
 
 def by_group(codes: Codes, words: Words, groups: int) -> tuple[Counts, Take]:
-    """The lengths of groups, and how their words are taken."""
+    """The lengths of groups, and a function that picks their words."""
     parts = (codes[at : at + BLOCK] for at in range(0, len(codes), BLOCK))  # numpy counts in a copy of 8 bytes an entry
     lengths = sum((np.bincount(part, minlength=groups) for part in parts), np.zeros(groups, np.int64))
     before = np.cumsum(lengths) - lengths - 1
@@ -111,8 +111,8 @@ def by_group(codes: Codes, words: Words, groups: int) -> tuple[Counts, Take]:
 def _placed(codes: Codes, words: Words, places: Any) -> Words:
     """The words of 64 bits at some places when sorted by group and then by size; `places` has a column for each group.
 
-    Code and word share 64 bits, and these are sorted. Where they do not fit, the upper bits of the word are taken. The words
-    that have them in common with a wanted word are few, and sorted by the rest of their bits.
+    Code and word share 64 bits, which are sorted. If they do not fit, only the upper bits of the word are used. Few words
+    share these bits with a requested word; they are sorted by their other bits.
     """
     least = words.min()
     spare = 64 - max(1, (places.shape[1] - 1).bit_length())
@@ -137,7 +137,7 @@ def _placed(codes: Codes, words: Words, places: Any) -> Words:
 
 
 def picked(values: Any, ranks: Counts) -> Any:
-    """The values of some ranks; all values are moved about."""
+    """The values of some ranks. The array is reordered."""
     wanted, start = np.unique(ranks), 0
     if not len(values):
         return np.zeros(ranks.shape, values.dtype)
@@ -200,7 +200,7 @@ def in_memory(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
 
 
 def on_disk(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
-    """The same for groups beyond memory, sorted by duckdb."""
+    """The keys and answers of groups beyond memory, sorted by duckdb."""
     import duckdb  # noqa: PLC0415, only tables beyond memory need it
 
     made, failed = Made(), list[BaseException]()
@@ -246,7 +246,7 @@ def on_disk(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
                     lengths = groups[name].to_numpy()
                     made.append(answers(kind, question.statistics, lengths, _streamed(stream, lengths, word_of(kind))))
         except (duckdb.Error, RuntimeError) as error:
-            if failed:  # duckdb reports an error of the reader in words of its own
+            if failed:  # duckdb rewords errors of the reader
                 raise failed[0] from None
             raise TableError(
                 f"{source.name}: duckdb cannot sort the groups: {first_line(error)}: give more memory= (--memory) "
@@ -256,7 +256,7 @@ def on_disk(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
 
 
 def _streamed(stream: Any, lengths: Counts, word: Any) -> Take:
-    """How words are picked from all words in order as they stream past."""
+    """A function that picks words from a sorted stream."""
 
     def take(ranks: Counts) -> Words:
         places = np.minimum(np.cumsum(lengths) - lengths - 1 + ranks, max(0, lengths.sum() - 1))

@@ -1,8 +1,8 @@
-"""Anything that holds Arrow data, as pieces that are read one by one.
+"""Sources of Arrow data, in pieces that are read one by one.
 
 Files are found and described by `pyarrow.dataset`: Parquet, Arrow/Feather and CSV, folders with hive partitions
 (city=paris/...), on any file system that pyarrow has. Types that differ between files are unified as pyarrow does. Tables,
-data frames and datasets are taken as they are. A reader, which can be read only once, is kept in a temporary file.
+data frames and datasets are used directly. A reader can be read only once, so a temporary file keeps its rows.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class Source:
 
     @cached_property
     def is_csv(self) -> bool:
-        """Whether some of the data are CSV, whose number of rows and types are not known before they are read."""
+        """True if some data are CSV, whose number of rows and types are unknown before reading."""
         return any(isinstance(getattr(each, "format", None), ds.CsvFileFormat) for each in self.fragments)
 
     @cached_property
     def rows(self) -> int:
-        """How many rows there are; estimated from the size for CSV."""
+        """The number of rows, estimated from the size for CSV."""
         return sum(size for _, size, _ in self.files) // 8 if self.is_csv else sum(map(rows_of, self.fragments))
 
     @cached_property
     def pieces(self) -> list[Any]:
-        """Fragments that are read on their own: row groups of Parquet, else whole files."""
+        """Fragments that can be read separately: row groups of Parquet, else whole files."""
         groups = [_is_parquet(each) and each.num_row_groups > 1 for each in self.fragments]
         split = [f.split_by_row_group() if g else [f] for f, g in zip(self.fragments, groups, strict=True)]
         return [piece for pieces in split for piece in pieces]
 
     def batches(self, columns: Sequence[str], pieces: Sequence[Any] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of some pieces in order (all rows by default), some columns, a bounded number at a time."""
+        """The rows of some pieces in order (all by default), some columns, in batches of bounded size."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         rows = LIST_ROWS if any(map(pa.types.is_nested, schema.types)) else ROWS
         held: list[pa.RecordBatch] = []
@@ -96,7 +96,7 @@ class Source:
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Small batches of small files as one."""
+    """Join small batches of small files."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -105,12 +105,12 @@ def _is_parquet(fragment: Any) -> bool:
 
 
 def rows_of(piece: Any) -> int:
-    """The rows of a fragment or a piece that is no CSV."""
+    """The number of rows of a fragment or a piece other than CSV."""
     return sum(group.num_rows for group in piece.row_groups) if _is_parquet(piece) else int(piece.count_rows())
 
 
 def _parquet(piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-    """Row groups as pyarrow.parquet reads them: half the time of a scanner for small files, and half the memory of lists."""
+    """Row groups, read by pyarrow.parquet: half the time of a scanner for small files, half the memory for lists."""
     stored = [name for name in schema.names if name in piece.physical_schema.names]
     keys = ds.get_partition_keys(piece.partition_expression)
     with pq.ParquetFile(piece.path, metadata=piece.metadata, filesystem=piece.filesystem, pre_buffer=False) as file:
@@ -123,7 +123,7 @@ def _parquet(piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatc
 
 
 class LateFractionError(Exception):
-    """A CSV column began with integers and goes on with other numbers; `source` takes the column as float64."""
+    """A CSV column starts with integers and continues with other numbers. `source` reads the column as float64."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -132,7 +132,7 @@ class LateFractionError(Exception):
 
 @contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """pyarrow's errors as messages that name the file."""
+    """Turn pyarrow's errors into messages that name the file."""
     try:
         yield
     except UNREADABLE as error:

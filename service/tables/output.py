@@ -1,8 +1,8 @@
-"""The output folder: part-00000.parquet and so on, each there as a whole or not at all.
+"""The output folder: part-00000.parquet and so on, each written whole or not at all.
 
-Every part carries the question and the input files that it answers in its metadata, so that a finished run is recognised, an
-interrupted one goes on, and a different question is refused. While a run works, `_work` holds a lock and the state of a
-search. On a remote file system there is no `_work`: such a run is not locked, and a search starts over.
+The metadata of every part name the question and the input files. So a finished run is recognised, an interrupted run
+continues, and a different question is refused. During a run, `_work` holds a lock and the state of a search. A remote file
+system has no `_work`: such a run has no lock, and a search starts over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one run at a time works in a local folder; the lock ends with its process, however the process ends."""
+        """Lock a local folder for one run. The lock always ends with its process."""
         with contextlib.ExitStack() as stack:
             with self._writing(self.out):
                 self.system.create_dir(str(self.work or self.path), recursive=True)
@@ -56,7 +56,7 @@ class Folder:
                 shutil.rmtree(self.work, ignore_errors=True)
 
     def _check(self) -> None:
-        """Refuse a folder that holds other things than parts of this plan."""
+        """Refuse a folder with anything other than parts of this plan."""
         for info in self.system.get_file_info(pa.fs.FileSelector(self.path, allow_not_found=True)):
             name = info.base_name
             if name == "_work" or name.startswith(".part-"):
@@ -72,11 +72,11 @@ class Folder:
                     raise WriteError(f"{self.out} has the answers to another {key}{how}: {remedy}")
 
     def done(self, number: int) -> bool:
-        """Whether a part is there from an earlier run."""
+        """True if an earlier run wrote this part."""
         return bool(self.system.get_file_info(self.part(number)).type == pa.fs.FileType.File)
 
     def write(self, number: int, table: pa.Table) -> int:
-        """Write a part as a whole; the number of its rows."""
+        """Write a whole part and return its number of rows."""
         table = table.replace_schema_metadata({KEY: json.dumps(self.plan).encode()})
         with self._writing(self.part(number)):
             if self.work is None:  # a remote file appears when it is closed

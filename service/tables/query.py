@@ -1,4 +1,4 @@
-"""A question about a table: what is asked, of which columns, and with how much memory."""
+"""A question about a table: the statistics, the columns, and the memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TableQuery:
 
     @classmethod
     def asked(cls, q: Any, memory: int | str, **given: Any) -> TableQuery:
-        """A question as a caller writes it: one name or several, one quantile or several, memory such as 2GB."""
+        """A question in the caller's form: one name or several, one quantile or several, memory such as 2GB."""
         for option in ("columns", "by", "keep"):
             names = given.get(option, ())
             given[option] = (names,) if isinstance(names, str) else tuple(names)
@@ -80,7 +80,7 @@ class TableQuery:
         return {key: each for key, each in asdict(self).items() if key not in ("engine", "memory", "workers")}
 
     def of(self, source: Source) -> TableQuery:
-        """The question with its columns, and whether answers are per row, column or group; every column checked."""
+        """The question with its checked columns, and with answers per row, column or group."""
         schema = source.schema
         for name in (*self.columns, *self.by, *self.keep):
             if (count := schema.names.count(name)) != 1:
@@ -117,7 +117,7 @@ class TableQuery:
 
     @property
     def titles(self) -> list[str]:
-        """The names of the answers: with those of their columns where there are several."""
+        """The names of the answers, with the column's name if there are several columns."""
         own = ["count", *(each.name for each in self.statistics)]
         several = len(self.columns) > 1 and self.per != "row"
         return [f"{name}_{each}" for name in self.columns for each in own] if several else own

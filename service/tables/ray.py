@@ -36,12 +36,12 @@ try:
 except ModuleNotFoundError:
     raise UserError(f"engine='ray' (--engine ray) needs Ray: {install('tables', 'ray')}") from None
 
-RETRIES = 4  # of a task whose process or node was lost
-SHARE = 1 << 21  # rows of groups that are solved together, about
+RETRIES = 4  # retries of a task whose process or node was lost
+SHARE = 1 << 21  # about the rows of groups that are solved together
 
 
 def on_cluster(source: Source) -> Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]:
-    """A map over items whose tasks run on the nodes of the cluster, with results in order."""
+    """A map whose tasks run on the nodes of the cluster, with results in order."""
     if not ray.is_initialized():
         ray.init(logging_level="warning")
     if not all(isinstance(each, ds.FileFragment) for each in source.fragments) or source.kept:
@@ -71,7 +71,7 @@ def _got(reference: Any) -> Any:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Errors of tasks as errors of this process, and no bars or notes of Ray Data beside them."""
+    """Raise errors of tasks in this process, without the progress bars and notes of Ray Data."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars, context.raise_original_map_exception = False, True
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -84,7 +84,7 @@ def _errors() -> Iterator[None]:
 
 
 def ray_groups(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
-    """Groups on a cluster: Ray Data brings the rows of a key together, and each share of the keys is solved on its own."""
+    """Groups on a cluster: Ray Data brings the rows of a key together, and each share of the keys is solved separately."""
     if not source.rows:
         return in_memory(source, question)
     by, count = list(question.by), len(source.pieces)
@@ -134,7 +134,7 @@ def quantiles(
         task = partial(_tallied, on, nan, asked)
         with _errors():
             counted = dataset.map_batches(task, batch_size=None, batch_format="pyarrow")
-            counted.context.raise_original_map_exception = True  # a dataset keeps the context that it was made in
+            counted.context.raise_original_map_exception = True  # a dataset keeps the context of its creation
             yield from (pickle.loads(row["found"]) for row in counted.iter_rows())
 
     found = searched(Search(8 * word_of(kind).itemsize), question.statistics, question.memory // 3, tally)
@@ -142,13 +142,13 @@ def quantiles(
 
 
 def _tallied(on: str, nan: str, asked: Pass, rows: pa.Table) -> pa.Table:
-    """What a pass finds in a block."""
+    """The result of a pass for one block."""
     source = opened(rows)
     return pa.table({"found": [pickle.dumps(tallied(source, on, nan, asked, source.pieces))]})
 
 
 class ExactQuantile(Quantile):  # type: ignore[misc]
-    """The median of a column (`q` None), or its quantile q by one of numpy's methods; null where there are no values.
+    """The median of a column (`q` None), or its quantile q by one of numpy's methods. Without values the answer is null.
 
     With `ignore_nulls=False` nulls and NaN are an error. Values travel as for Ray's own `Quantile`, in Arrow columns.
     """

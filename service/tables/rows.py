@@ -1,4 +1,4 @@
-"""One answer for each row: of the lists in a column, or of several columns side by side. Rows are sorted as groups are."""
+"""One answer for each row: of the lists in a column, or of several columns side by side. Rows are sorted like groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answered(source: Source, question: TableQuery, item: tuple[int, Sequence[Any
 
 
 def _vectors(batch: pa.RecordBatch, columns: Sequence[str], nan: str) -> tuple[pa.DataType, Numbers, Counts]:
-    """The type of the numbers of all rows, these numbers one behind the other, and how many each row has."""
+    """The type of the numbers, the numbers of all rows in one array, and the number of values in each row."""
     column, where = batch.column(columns[0]), f"column {columns[0]!r}"
     if is_list(column.type):
         if column.null_count and nan == "error":

@@ -17,7 +17,7 @@ from service.tables.output import Folder
 from service.tables.query import TableQuery
 from service.tables.types import answers, plain_type, word_of
 
-PART = 1 << 20  # rows of a part of the output, about
+PART = 1 << 20  # about the rows of a part of the output
 Names = str | Sequence[str]
 
 
@@ -53,9 +53,9 @@ def medians(
 
 
 def parts(source: Source, question: TableQuery, folder: Folder | None = None) -> Iterator[tuple[int, pa.Table]]:
-    """The answers with the numbers of their parts, without parts that are in the folder; a search is kept there as well.
+    """The answers with their part numbers, without parts that the folder has. The folder also keeps the state of a search.
 
-    All parts come again where a column of CSV turns out to be of another type than before.
+    All parts are repeated if a CSV column turns out to have another type.
     """
     try:
         yield from _parts(source, question.of(source), folder)
@@ -91,7 +91,7 @@ def _parts(source: Source, question: TableQuery, folder: Folder | None) -> Itera
 
 
 def _chunks(source: Source) -> list[list[Any]]:
-    """Neighbouring pieces together, about PART rows."""
+    """Groups of neighbouring pieces with about PART rows."""
     chunks: list[list[Any]] = [[]]
     rows = 0
     for piece in source.pieces:
@@ -104,7 +104,7 @@ def _chunks(source: Source) -> list[list[Any]]:
 
 
 def _columns(source: Source, question: TableQuery, spread: Any, folder: Folder | None) -> Made:
-    """Whole columns: those that take up to a third of the memory are sorted, in blocks of one type; others are searched."""
+    """Whole columns. Columns up to a third of the memory are sorted, in blocks of one type; larger columns are searched."""
     limit, made = question.memory // 3, dict[str, list[Any]]()
     kinds = {name: plain_type(source.schema.field(name).type) for name in question.columns}
     for kind in dict.fromkeys(kinds.values()):
@@ -124,7 +124,7 @@ def _columns(source: Source, question: TableQuery, spread: Any, folder: Folder |
 
 
 def in_threads(task: Callable[[Any], Any], items: Sequence[Any], threads: int) -> Iterator[Any]:
-    """The results in order, a bounded number ahead. There are no processes that a kill could leave behind."""
+    """The results in order, computed a bounded number ahead. Threads leave no processes behind after a kill."""
     waiting = deque[Any]()
     with ThreadPoolExecutor(threads) as pool:
         try:

@@ -1,4 +1,4 @@
-"""Folders for rows that do not fit in memory. They go when they are closed, or when a signal ends the process."""
+"""Folders for rows that do not fit in memory. They are removed when closed, or when a signal ends the process."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Columns too large for memory: counted digit by digit, and gathered as soon as the rest fits.
+"""Columns too large for memory: counted digit by digit, and gathered once the remaining words fit.
 
-The search is radix's (exporter/constructions/radix.py) on words (service/tables/types.py). A pass counts the words in
-2^16 bins of an interval, and those below the interval. The bin where the counts reach the wanted rank is the next
-interval, so that counting proves every answer. Counts of parts add up, so parts are counted in threads or on the nodes of a
-cluster. An exported digit of the network (exporter/formats/digit.py), run by onnxruntime, counts.
+The search is radix's (exporter/constructions/radix.py) on words (service/tables/types.py). A pass counts the words in 2^16
+bins of an interval, and those below the interval. The bin where the counts reach the requested rank is the next interval,
+so the counts prove every answer. Counts of parts add up, so threads or the nodes of a cluster count parts. onnxruntime
+counts with an exported digit of the network (exporter/formats/digit.py).
 
 As soon as the words in all intervals fit in memory, one more pass gathers and sorts them: two passes for float32, and for
-float64 unless most of a large column shares its first 16 bits. Then a sample tells in advance, and the first pass counts
-narrower intervals beside the whole range. An interval that misses its rank is ignored.
+float64 unless most of a large column shares its first 16 bits. A sample shows this in advance, and the first pass then also
+counts narrower intervals. An interval that misses its rank is ignored.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from service.tables.inputs import Source
 from service.tables.query import TableQuery
 from service.tables.types import Counts, TableError, Take, Words, ranks_of, word_of, words_of
 
-BLOCK = 1 << 17  # words in one call: what a digit works on stays in the cache
+BLOCK = 1 << 17  # words in one call, few enough for the cache
 SAMPLE, SAMPLED = 1 << 16, 64  # words of a sample, and of how many pieces
 Interval = tuple[int, int]  # low and width: the words from low to low + 2^width - 1
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-Found = tuple[int, int, Any]  # of an interval: how many words there are, how many below, and its bins or its words
+Found = tuple[int, int, Any]  # of an interval: the number of its words, the number below, and its bins or its words
 
 
 @cache
 def _session(size: int, whole: bool) -> Any:
-    floats = {32: "float32", 64: "float64"}  # digits are named after the floats that they were made for
+    floats = {32: "float32", 64: "float64"}  # digits are named after the floats for which they were made
     model = digit(floats[size], MOST_BITS, first=whole).SerializeToString()
     return ort.InferenceSession(model, session_options(1), ["CPUExecutionProvider"])
 
@@ -55,7 +55,7 @@ class Pass:
     gather: bool = False
 
     def found(self, words: Words) -> list[Found]:
-        """What is found in some words."""
+        """The findings in some words."""
         word, made = words.dtype.type, list[Found]()
         for low, width in self.intervals:
             below = int(np.count_nonzero(words < word(low))) if low else 0
@@ -70,7 +70,7 @@ class Pass:
         return made
 
     def total(self, parts: Iterable[list[Found]]) -> list[Found]:
-        """What is found in all parts together."""
+        """The sum of the findings of all parts."""
         total: list[Found] = [(0, 0, [] if self.gather else np.zeros(2**MOST_BITS, np.int64)) for _ in self.intervals]
         for part in parts:
             total = [(n + m, b + c, inside + more) for (n, b, inside), (m, c, more) in zip(total, part, strict=True)]
@@ -88,7 +88,7 @@ class Search:
 
     @classmethod
     def saved(cls, state: dict[str, Any]) -> Search:
-        """A search from JSON, where ranks have become texts."""
+        """A search from JSON, which stores ranks as text."""
         by_rank = {key: {int(rank): at for rank, at in state[key].items()} for key in ("near", "found")}
         return cls(**{**state, **by_rank})
 
@@ -130,7 +130,8 @@ class Search:
 
 
 def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: float) -> list[Interval]:
-    """Intervals that probably hold the wanted words, where more than a share `most` has the first 16 bits of such a word."""
+    """Intervals that probably hold the requested words, if more than a share `most` of the words has the same first 16
+    bits."""
     found, sample, m = [], np.sort(sample), len(sample)
     for statistic in statistics if m else ():
         low, high = (int(rank[0]) for rank in ranks_of(statistic, np.array([m]))[:2])
@@ -145,7 +146,7 @@ def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: flo
 
 
 def _sampled(source: Source, column: str) -> Words:
-    """Some words of a column, of the beginnings of some pieces."""
+    """Some words of a column, from the beginnings of some pieces."""
     chosen = source.pieces[:: -(-len(source.pieces) // SAMPLED) or 1]
     found: list[Words] = [np.empty(0, word_of(source.schema.field(column).type))]
     for piece in chosen:
@@ -166,7 +167,8 @@ def searched(
     search: Search, statistics: Sequence[Statistic], room: int, tally: Callable[[Pass], Iterable[list[Found]]],
     guesses: Sequence[Interval] = (), keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Counts, Take]:  # fmt: skip
-    """The length of a column, and how its words are taken. `tally` makes a pass over all parts; `keep` saves the state."""
+    """The length of a column, and a function that picks its words. `tally` makes a pass over all parts; `keep` saves the
+    state."""
     while asked := search.next(room, guesses):
         search.learn(asked, asked.total(tally(asked)), statistics)
         if keep:
@@ -181,7 +183,7 @@ def searched(
 def searched_in(
     source: Source, question: TableQuery, column: str, room: int, spread: Map, folder: Any
 ) -> tuple[Counts, Take]:
-    """The same for a column of a source; a folder keeps the state between passes."""
+    """Search a column of a source. A folder keeps the state between passes."""
     saved, guesses = folder.load(column) if folder else None, list[Interval]()
     search = Search.saved(saved) if saved else Search(8 * word_of(source.schema.field(column).type).itemsize)
     if search.size == 64 and not saved:

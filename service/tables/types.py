@@ -1,4 +1,4 @@
-"""Columns of numbers as unsigned integers in the same order, and answers in the type that the column calls for.
+"""Columns of numbers as unsigned integers of the same order, and answers in the type for the column.
 
 A value of any ordered Arrow type becomes a word, an unsigned integer of 4 or 8 bytes that compares as the value does.
 Searching and sorting are done on words, so that every type is exact.
@@ -30,7 +30,7 @@ Take = Callable[[Counts], Any]  # from ranks, a column for each group, to the wo
 
 
 class TableError(UserError):
-    """A table that cannot be read or answered; the message says where."""
+    """A table that cannot be read or answered. The message says where."""
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -76,7 +76,7 @@ def _word(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def numbers(array: Any, where: str, nan: str) -> tuple[Numbers, Present | None]:
-    """The values of an Arrow array that are present, as numpy numbers, and which these are (None for all of them).
+    """The present values of an Arrow array as numpy numbers, and a mask of them (None for all).
 
     Nulls and NaN are an error unless `nan` is "skip".
     """
@@ -102,7 +102,7 @@ def numbers(array: Any, where: str, nan: str) -> tuple[Numbers, Present | None]:
 
 
 def words_of(batch: Any, name: str, nan: str) -> tuple[Words, Present | None]:
-    """The words of a column of a batch that are present, and which these are."""
+    """The present words of a column of a batch, and a mask of them."""
     values, present = numbers(batch.column(name), f"column {name!r}", nan)
     return to_words(values), present
 
@@ -137,9 +137,9 @@ Ranks = tuple[Counts, Counts, npt.NDArray[np.float64]]  # lower and upper rank, 
 
 
 def ranks_of(statistic: Statistic, lengths: Counts) -> Ranks:
-    """The ranks that a statistic mixes for every length; rank 1 for the length 0.
+    """The ranks in the mix of a statistic for every length; rank 1 for the length 0.
 
-    numpy mixes two neighbours even where the upper one has the weight 0, which matters beside infinities.
+    numpy mixes two neighbours even if the upper one has the weight 0, which matters beside infinities.
     """
     if statistic == Statistic():
         return (np.maximum(lengths, 1) + 1) // 2, np.maximum(lengths, 1) // 2 + 1, np.full(len(lengths), 0.5)
@@ -173,17 +173,17 @@ def answers(kind: pa.DataType, statistics: Sequence[Statistic], lengths: Counts,
 
 
 def _between(low: Numbers, high: Numbers, statistic: Statistic, weight: Any) -> Numbers:
-    """Between two whole numbers of time units, rounded down to a whole unit."""
+    """A mix of two whole numbers of time units, rounded down to a whole unit."""
     if statistic.is_element:
         return low
-    apart = (high - low).view(f"u{high.itemsize}")  # right even where the signed difference overflows
+    apart = (high - low).view(f"u{high.itemsize}")  # right even if the signed difference overflows
     share = np.where(weight == 0.5, apart >> 1, (apart * weight).astype(apart.dtype))
     moved: Numbers = (low.view(apart.dtype) + share).view(low.dtype)
     return moved
 
 
 def _decimals(kind: pa.DataType, statistic: Statistic, mix: tuple[Any, Any, Any], missing: Present) -> Any:
-    """An element as it is; a mean with one digit more, which holds it exactly; other mixes in float64."""
+    """An element unchanged; a mean with one more digit, which is exact; other mixes in float64."""
     whole, shown = pa.decimal128(19, 0), pa.decimal128(19, kind.scale)
     low, high = (pa.array(each, mask=missing).cast(whole).view(shown) for each in mix[:2])
     if statistic.is_element:
