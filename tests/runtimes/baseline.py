@@ -11,45 +11,20 @@ from __future__ import annotations
 import argparse
 import csv
 import re
-import resource
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.runtimes.prove import cases
+from tests.runtimes.prove import answered, prove, spent
 
 KIND = re.compile(r"(?:median-(\w+)-d|(ensemble)-of-)(\d+)(?:.*-dense)?-(.*)\.vnnlib")
 Run = Callable[[Path, Path, int], str]
 
 
-def answered(command: list[str], seconds: int) -> str:
-    """`sat` or `unsat` if that is the first word that a command prints, "" if it gives up or takes longer."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, check=False)
-    words = done.stdout.split()
-    return words[0] if words and words[0] in ("sat", "unsat") else ""
-
-
 def marabou(net: Path, prop: Path, seconds: int) -> str:
-    """Marabou does not come back from a disjunction, so every case is a query of its own; they share the seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        for case in cases(prop.read_text()):
-            query = Path(folder) / "case.vnnlib"
-            query.write_text(case)
-            before = spent()
-            found = answered([sys.executable, "-m", "tests.runtimes.prove", "--query", str(net), str(query)], seconds)
-            seconds -= int(spent() - before)
-            if found != "unsat":
-                return found
-            if seconds <= 0:
-                return ""
-    return "unsat"
+    found = prove(net, prop, seconds)
+    return "unsat" if found["proved"] else "sat" if found["refuted"] else ""
 
 
 def vibecheck(net: Path, prop: Path, seconds: int) -> str:
@@ -58,11 +33,6 @@ def vibecheck(net: Path, prop: Path, seconds: int) -> str:
 
 
 VERIFIERS: dict[str, Run] = {"Marabou": marabou, "vibecheck": vibecheck}
-
-
-def spent() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def ladders(folder: Path, sizes: range) -> dict[tuple[str, str, str], list[tuple[int, Path, Path]]]:

@@ -22,24 +22,21 @@ from typing import Any
 import ezkl
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
 
 
 def counts(d: int) -> onnx.ModelProto:
     """The sums of sign(x_i - m) and of |sign(x_i - m)|."""
-    names = ["x", "m", "y"]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, k]) for n, k in zip(names, (d, 1, 2), strict=True)]
-    nodes = [
-        helper.make_node("Sub", ["x", "m"], ["away"]),
-        helper.make_node("Sign", ["away"], ["sign"]),
-        helper.make_node("Abs", ["sign"], ["other"]),
-        helper.make_node("ReduceSum", ["sign", "axis"], ["balance"]),
-        helper.make_node("ReduceSum", ["other", "axis"], ["others"]),
-        helper.make_node("Concat", ["balance", "others"], ["y"], axis=1),
-    ]
-    graph = helper.make_graph(nodes, "counts", ends[:2], ends[2:], [numpy_helper.from_array(np.array([1]), "axis")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]>
+    counts (float[1, {d}] x, float[1, 1] m) => (float[1, 2] y) <int64[1] axis = {{1}}> {{
+        away = Sub(x, m)
+        sign = Sign(away)
+        other = Abs(sign)
+        balance = ReduceSum(sign, axis)
+        others = ReduceSum(other, axis)
+        y = Concat<axis = 1>(balance, others)
+    }}""")
 
 
 def proved(model: Path, inputs: list[list[float]], bits: int, answer_at: int, folder: Path) -> dict[str, Any]:

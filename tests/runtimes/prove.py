@@ -1,9 +1,9 @@
 """Prove a VNN-LIB property with Marabou: `python -m tests.runtimes.prove MODEL.onnx PROPERTY.vnnlib`.
 
 Marabou does not come back from a disjunction, so every case of the violation is a query of its own; the property is proved
-when all are unsat. A query is solved once, in a process of its own with a limit of processor time: the queries of
-`proofs.PROOFS` end in about a second. Prints a line of JSON: `proved`; `refuted` when a query has a solution; neither when a
-query did not end.
+when all are unsat. A query is solved once, in a process of its own. The queries of a property share a limit of processor
+time: those of `proofs.PROOFS` end in about a second. Prints a line of JSON: `proved`; `refuted` when a query has a solution;
+neither when a query did not end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-SECONDS = 60  # of processor time for a query
+SECONDS = 60  # of processor time for a property
 
 
 def cases(text: str) -> list[str]:
@@ -39,24 +39,31 @@ def solved(model: str, query: str) -> str:
     return str(Marabou.read_onnx(model).solve(propertyFilename=query, verbose=False, options=options)[0])
 
 
-def searched(model: Path, query: Path) -> str:
-    """The answer to a query, "" when the search did not end."""
-    command = [sys.executable, "-m", "tests.runtimes.prove", "--query", str(model), str(query)]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_limited, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+def answered(command: list[str], seconds: int) -> str:
+    """`sat` or `unsat` if that is the first word that a command prints, "" if it gives up or takes longer."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, check=False)
+    words = done.stdout.split()
+    return words[0] if words and words[0] in ("sat", "unsat") else ""
 
 
-def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+def spent() -> float:
+    """Processor time of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def prove(model: Path, prop: Path) -> dict[str, object]:
-    start, answers = time.perf_counter(), []
+def prove(model: Path, prop: Path, seconds: int = SECONDS) -> dict[str, object]:
+    start, before, answers = time.perf_counter(), spent(), []
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(prop.read_text()):
             query = Path(folder) / "case.vnnlib"
             query.write_text(case)
-            answers.append(searched(model, query))
+            command = [sys.executable, "-m", "tests.runtimes.prove", "--query", str(model), str(query)]
+            answers.append(answered(command, max(1, seconds - int(spent() - before))))
             if answers[-1] != "unsat":
                 break
     return {

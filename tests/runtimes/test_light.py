@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from exporter.ir.graph import CLAMP, TURNED
 from exporter.problem.families import FLOATS
 from exporter.problem.task import median
+from tests.running import parsed
 from tests.runtimes.adapters import RUNTIMES, one_by_one
 from tests.runtimes.cases import EXACT, Case, promised, rewritten
 
@@ -75,10 +76,10 @@ def test_a_hard_sigmoid_is_a_clip(slope: dict[str, Any], folder: Path) -> None:
     some = np.random.default_rng(0).normal(0.5, 0.5, 500)
     v = np.concatenate([[0, np.inf], least, least * (1 + 2.0**-23), 1 - steps, 1 + steps, some]).astype(np.float32)
     v = np.concatenate([v, -v])[None]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, v.size]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("HardSigmoid", ["x"], ["y"], **slope)], "clamp", ends[:1], ends[1:])
+    proto = parsed(f"(float[1, {v.size}] x) => (float[1, {v.size}] y) {{ y = HardSigmoid(x) }}")
+    proto.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in slope.items())
     path = folder / "clamp.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(proto, path)
     clipped = np.clip(v, 0, 1)
     for module in LIGHT:
         y = np.asarray(RUNTIMES[module].adapter().load(path)(v)).reshape(v.shape)
