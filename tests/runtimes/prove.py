@@ -79,7 +79,7 @@ def main(argv: list[str]) -> None:
     if argv[0] == "--query":
         print(solved(*argv[1:]), file=out, flush=True)
     else:
-        print(json.dumps(prove(*map(Path, argv))), file=out, flush=True)
+        print(json.dumps(prove(Path(argv[0]), Path(argv[1]))), file=out, flush=True)
 
 
 if __name__ == "__main__":
