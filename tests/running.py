@@ -53,9 +53,11 @@ def model_of(graph: Graph, d: int, p: int, profile: str = "", batch: int | None 
     return assemble(graph, "test", {"x": x}, {"y": y}, {"profile": profile})
 
 
-def parsed(text: str, opset: int = 17) -> onnx.ModelProto:
-    """A model from ONNX's own text of a graph: (inputs) => (outputs) <constants> { nodes }."""
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {text}')
+def parsed(text: str, opset: int = 17, **stored: Any) -> onnx.ModelProto:
+    """A model from ONNX's own text of a graph, (inputs) => (outputs) <constants> { nodes }, and other constants of it."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {text}')
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in stored.items())
+    return proto
 
 
 def session(proto: onnx.ModelProto) -> ort.InferenceSession:

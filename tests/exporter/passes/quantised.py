@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+
+from tests.running import parsed
 
 CHANNELS, MIDDLE = 9, 4
 SCALE = 0.125  # a power of two: int8 numbers of it are the grid of 8 bits on [-16, 15.875]
@@ -65,26 +66,18 @@ def run(proto: onnx.ModelProto, x: Any, names: Sequence[str] = ()) -> list[Any]:
 def convolutions() -> onnx.ModelProto:
     """Conv, the median of its nine channels by TopK, and Conv."""
     rng = np.random.default_rng(0)
-    stored = {
-        "w1": rng.normal(size=(CHANNELS, 1, 3, 3)).astype(np.float32),
-        "w2": rng.normal(size=(2, 1, 3, 3)).astype(np.float32),
-        "k": np.array([CHANNELS]),
-        "middle": np.array([MIDDLE]),
-    }
-    nodes = [
-        helper.make_node("Conv", ["image", "w1"], ["channels"], name="first"),
-        helper.make_node("TopK", ["channels", "k"], ["sorted", "unread"], name="top", axis=1),
-        helper.make_node("Gather", ["sorted", "middle"], ["median"], name="pick", axis=1),
-        helper.make_node("Conv", ["median", "w2"], ["y"], name="second"),
-    ]
-    return helper.make_model(
-        helper.make_graph(
-            nodes, "g", [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 1, 16, 16])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-            [numpy_helper.from_array(value, name) for name, value in stored.items()],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
-    )  # fmt: skip
+    w1, w2 = (rng.normal(size=(n, 1, 3, 3)).astype(np.float32) for n in (CHANNELS, 2))
+    return parsed(
+        f"""(float[n, 1, 16, 16] image) => (float[n, 2, 12, 12] y)
+        <int64[1] k = {{{CHANNELS}}}, int64[1] middle = {{{MIDDLE}}}> {{
+            [first] channels = Conv(image, w1)
+            [top] sorted, unread = TopK<axis = 1>(channels, k)
+            [pick] median = Gather<axis = 1>(sorted, middle)
+            [second] y = Conv(median, w2)
+        }}""",
+        w1=w1,
+        w2=w2,
+    )
 
 
 def median_inside(proto: onnx.ModelProto, ours: Sequence[str], x: Any) -> tuple[Any, Any]:

@@ -287,13 +287,12 @@ def test_that_nothing_was_checked_is_a_status_of_its_own(
 def test_calibration_makes_a_check_possible(tmp_path: Path) -> None:
     """Token numbers that index a table of 4: hardly any that is drawn will do."""
     table = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
-    proto = model("TopK", ["n", 9], k=3)
-    proto.graph.initializer.append(numpy_helper.from_array(table, "table"))
-    proto.graph.node.insert(0, helper.make_node("Gather", ["table", "less"], ["x"]))
-    proto.graph.initializer.append(numpy_helper.from_array(np.array(-1000), "thousand"))
-    proto.graph.node.insert(0, helper.make_node("Add", ["token", "thousand"], ["less"]))
-    del proto.graph.input[:]
-    proto.graph.input.append(helper.make_tensor_value_info("token", T.INT64, ["n"]))
+    text = """(int64[n] token) => (float[n, 3] v, int64[n, 3] i) <int64[1] k = {3}, int64 thousand = {-1000}> {
+        less = Add(token, thousand)
+        x = Gather(table, less)
+        v, i = TopK(x, k)
+    }"""
+    proto = parsed(text, table=table)
     path = saved(proto, tmp_path)
     assert rewrite(path).status == 3
     np.savez(tmp_path / "tokens.npz", token=1000 + np.arange(4))

@@ -10,35 +10,42 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 from exporter.formats.quantisation import nodes_to_exclude
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import operators, saved
 from tests.exporter.passes.test_int8 import LEVELS, outside_the_pattern, run
+from tests.running import parsed
 
 SCALE, ZERO = 0.0371, -7
 
 
 def island(
-    d: int, k: int, outputs: str, kind: str = "int8", rows: Any = "n", zero: int = ZERO, **attributes: Any
+    d: int,
+    k: int,
+    outputs: str,
+    kind: str = "int8",
+    *,
+    rows: Any = "n",
+    scale: float = SCALE,
+    zero: int = ZERO,
+    largest: int = 1,
 ) -> Any:
     """DequantizeLinear, TopK, QuantizeLinear, with one scale."""
-    integer = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["f"]),
-        helper.make_node("TopK", ["f", "k"], ["v", "i"], name="top", **attributes),
-        helper.make_node("QuantizeLinear", ["v", "s", "z"], ["y"]),
-    ][: 3 if "y" in outputs else 2]
-    kinds = {"y": integer, "i": TensorProto.INT64}
-    stored = {"s": np.float32(SCALE), "z": np.dtype(kind).type(zero), "k": np.array([k])}
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", integer, [rows, d])],
-        [helper.make_tensor_value_info(name, kinds[name], [rows, k]) for name in outputs],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in stored.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    kinds = {"y": kind, "i": "int64"}
+    ends = ", ".join(f"{kinds[name]}[{rows}, {k}] {name}" for name in outputs)
+    return parsed(
+        f"""({kind}[{rows}, {d}] x) => ({ends}) <int64[1] k = {{{k}}}> {{
+            f = DequantizeLinear(x, s, z)
+            [top] v, i = TopK<largest = {largest}>(f, k)
+            {"y = QuantizeLinear(v, s, z)" if "y" in outputs else ""}
+        }}""",
+        13,
+        s=np.array(scale, np.float32),
+        z=np.array(zero, kind),
+    )
 
 
 def order(x: Any, k: int, largest: bool) -> Any:
@@ -123,20 +130,18 @@ def test_quantise_then_rewrite(tmp_path: Path) -> None:
     """A Conv, the 12 largest of its 48 numbers and a MatMul of these, quantised by onnxruntime."""
     logging.disable(logging.WARNING)
     rng = np.random.default_rng(0)
-    stored = {"w": rng.normal(size=(1, 8, 1, 1)).astype(np.float32), "m": rng.normal(size=(12, 3)).astype(np.float32)}
-    stored |= {"shape": np.array([1, 48]), "k": np.array([12])}
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("Reshape", ["c", "shape"], ["f"], name="flat"),
-        helper.make_node("TopK", ["f", "k"], ["v", "i"], name="top"),
-        helper.make_node("MatMul", ["v", "m"], ["y"], name="product"),
-    ]
-    y, i = (helper.make_tensor_value_info(n, t, s) for n, t, s in (("y", TensorProto.FLOAT, [1, 3]), ("i", 7, [1, 12])))
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 6, 8])], [y, i],
-        [numpy_helper.from_array(value, name) for name, value in stored.items()],
-    )  # fmt: skip
-    path = saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path)
+    proto = parsed(
+        """(float[1, 8, 6, 8] x) => (float[1, 3] y, int64[1, 12] i) <int64[2] shape = {1, 48}, int64[1] k = {12}> {
+            [conv] c = Conv(x, w)
+            [flat] f = Reshape(c, shape)
+            [top] v, i = TopK(f, k)
+            [product] y = MatMul(v, m)
+        }""",
+        13,
+        w=rng.normal(size=(1, 8, 1, 1)).astype(np.float32),
+        m=rng.normal(size=(12, 3)).astype(np.float32),
+    )
+    path = saved(proto, tmp_path)
     quantize_static(path, tmp_path / "int8.onnx", Samples(), quant_format=QuantFormat.QDQ)
     logging.disable(logging.NOTSET)
     found = rewrite(tmp_path / "int8.onnx", tmp_path / "new.onnx")
@@ -147,8 +152,6 @@ def test_quantise_then_rewrite(tmp_path: Path) -> None:
 
 
 def test_a_scale_that_turns_the_order_is_not_taken(tmp_path: Path) -> None:
-    proto = island(9, 3, "i")
-    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(-1, np.float32), "s"))
-    found = rewrite(saved(proto, tmp_path))
+    found = rewrite(saved(island(9, 3, "i", scale=-1), tmp_path))
     assert found.ok, found.lines()
     assert "int" not in found.replaced[0].became

@@ -90,17 +90,16 @@ def test_an_index_stays_inside_the_axis_whatever_nan_does(tmp_path: Path) -> Non
 
 def chain() -> onnx.ModelProto:
     """Conv, median of 9 by TopK and Gather, and a second TopK whose length is unknown; metadata and documentation."""
-    proto = model("TopK", ["n", 9], k=5)
-    g = proto.graph
-    g.node.append(helper.make_node("Gather", ["v", "four"], ["median"], axis=1, name="pick"))
-    g.initializer.append(numpy_helper.from_array(np.array(4, dtype=np.int64), "four"))
-    g.node.insert(0, helper.make_node("Mul", ["x0", "two"], ["x"], name="scale", doc_string="kept"))
-    g.initializer.append(numpy_helper.from_array(np.array(2, dtype=np.float32), "two"))
-    g.input[0].name = "x0"
-    g.node.append(helper.make_node("TopK", ["y0", "k"], ["w", "j"], name="unknown"))
-    g.input.append(helper.make_tensor_value_info("y0", TensorProto.FLOAT, ["n", "m"]))
-    del g.output[:]
-    g.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("median", "w"))
+    proto = parsed("""(float[n, 9] x0, float[n, m] y0) => (float[n] median, float[n, 5] w)
+    <int64[1] k = {5}, int64 four = {4}, float two = {2}> {
+        [scale] x = Mul(x0, two)
+        [node] v, i = TopK<axis = 1>(x, k)
+        [pick] median = Gather<axis = 1>(v, four)
+        [unknown] w, j = TopK(y0, k)
+    }""")
+    for node in proto.graph.node:
+        node.ClearField("domain")  # the parser writes an empty one
+    proto.graph.node[0].doc_string = "kept"
     helper.set_model_props(proto, {"author": "someone"})
     return proto
 
@@ -298,14 +297,10 @@ def test_calibration_of_many_samples_for_a_model_of_one(tmp_path: Path) -> None:
 
 def test_outputs_are_those_of_the_file_as_written(tmp_path: Path) -> None:
     """MatMul and Add after a TopK are one Gemm in a default session; as an output, the product is not fused."""
-    proto = model("TopK", [4, 9], k=3)
     rng = np.random.default_rng(0)
-    for name, shape in (("w", (3, 64)), ("b", (64,))):
-        proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
-    proto.graph.node.append(helper.make_node("MatMul", ["v", "w"], ["p"]))
-    proto.graph.node.append(helper.make_node("Add", ["p", "b"], ["y"]))
-    del proto.graph.output[:]
-    proto.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 64]))
+    w, b = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 64), (64,)))
+    text = "(float[4, 9] x) => (float[4, 64] y) <int64[1] k = {3}> { v, i = TopK(x, k) p = MatMul(v, w) y = Add(p, b) }"
+    proto = parsed(text, w=w, b=b)
     path = saved(proto, tmp_path)
     loaded: list[list[str]] = []
     real = ort.InferenceSession
