@@ -102,7 +102,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
             name=path[1:],
             response_model=None,
             summary=summary,
-            description=f"{summary}. Every answer is the one that numpy gives, and is proven by counting.",
+            description=f"{summary}. Every answer equals numpy's and is proven by counting.",
             tags=["answers"],
             responses={200: answers, **statuses},
             openapi_extra={"requestBody": body, "parameters": schemas.parameters(path)},
@@ -141,7 +141,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
         try:
             content = await engine.in_background(found.file.content)
         except UnusableModelError as error:
-            raise ProblemError(404, f"The file of {name!r} is no longer what was loaded: {error}. Reload.") from None
+            raise ProblemError(404, f"The file of {name!r} has changed since it was loaded: {error}. Reload.") from None
         headers = {
             "Content-Length": str(len(content)),
             "Content-Disposition": f"attachment; filename*=utf-8''{quote(found.path.name)}",

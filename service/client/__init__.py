@@ -166,9 +166,9 @@ class Client:
             parts = _from_headers(response.headers, told, shape) if form.bare else _from_json(told)
             answer = ServiceAnswer(attempts=attempts, names=names, **parts)
         except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
-            raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
+            raise ServiceError(f"the answer does not come from this service: {type(error).__name__}: {error}") from None
         if answer.values.shape != shape:
-            raise ServiceError(f"{shape} answers were asked for, {answer.values.shape} came")
+            raise ServiceError(f"expected answers of shape {shape}, got {answer.values.shape}")
         return answer
 
     def models(self) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ class Client:
         try:
             models: list[dict[str, Any]] = self._ask("GET", "/models")[0].json()["models"]
         except (ValueError, LookupError, TypeError) as error:
-            raise ServiceError(f"the answer is not that of this service: {type(error).__name__}: {error}") from None
+            raise ServiceError(f"the answer does not come from this service: {type(error).__name__}: {error}") from None
         return models
 
     def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx.Response, int]:

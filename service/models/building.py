@@ -94,7 +94,7 @@ def ensure_models(settings: Settings) -> bool:
     if not settings.build:
         if not found.everything:
             said = {"folder": str(settings.models), "left_out": found.left_out}
-            log.error("there is no model to serve, and --no-build forbids to build one", extra={"fields": said})
+            log.error("there is no model to serve, and --no-build forbids building one", extra={"fields": said})
         return bool(found.everything)
     if any(model.is_median for model in found.models.values()):
         return True
@@ -148,7 +148,7 @@ class Builder:
             found = self.engine.registry
             if not any(model.d == d and model.exact and model.is_median for model in found.models.values()):
                 reason = next((why for name, why in found.left_out.items() if f"-d{d}-" in name), "it is not there")
-                raise ProblemError(503, f"The model of {d} entries was built and cannot be used: {reason}.")
+                raise ProblemError(503, f"The model of {d} entries was built but cannot be used: {reason}.")
         except Exception as error:
             problem = (
                 error if isinstance(error, ProblemError) else ProblemError(503, f"No model of {d} entries: {error}")

@@ -177,7 +177,7 @@ def checked(folder: Path, entry: Any) -> Entry:
         terms = filter_terms(about) if "window" in about or "frames" in about else contract(about)
     except (UserError, KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-        raise UnusableModelError(f"its description is not one of ours: {reason[:300]}") from None
+        raise UnusableModelError(f"its description is not valid: {reason[:300]}") from None
     file = CheckedFile(folder / name, entry["sha256"])
     return Entry(file, file.read(), about, terms)
 
@@ -244,7 +244,7 @@ def filter_terms(about: Description) -> FilterTerms:
         )
     border = about["border"] if frames is None else "edge"
     if border not in MODES and border != "valid":
-        raise ValueError(f"border = {border!r} is none of ours")
+        raise ValueError(f"border = {border!r} is unknown")
     if about["batch"] not in (None, 1):
         raise ValueError(f"it takes batches of {about['batch']!r}, and pictures come one by one")
     if about["dtype"] not in PIXELS:

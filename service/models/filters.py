@@ -139,7 +139,7 @@ def open_filter(entry: Entry) -> LoadedFilter:
     proto = proto_of(entry)
     dims = proto.graph.input[0].type.tensor_type.shape.dim
     if len(dims) != 4:
-        raise UnusableModelError(f"its input has {len(dims)} axes, which are not those of images")
+        raise UnusableModelError(f"its input has {len(dims)} axes, but images have 4")
     session = session_of(lambda: proto, 1)
     name = entry.file.path.stem
     loaded = LoadedFilter(name, entry.file, entry.description, entry.terms, session, proto.graph.input[0].name)

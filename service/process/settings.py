@@ -40,24 +40,20 @@ class Settings:
     workers: int = _option(1, "worker processes", 1)
     replicas: int = _option(1, "Ray Serve: replicas that always run", 1)
     max_replicas: int = _option(8, "Ray Serve: most replicas, when many requests wait", 1)
-    replica_requests: int = _option(
-        16, "Ray Serve: requests per replica, waiting ones too, above which there is another replica", 1
-    )
+    replica_requests: int = _option(16, "Ray Serve: target number of running and waiting requests per replica", 1)
     replica_cpus: float = _option(1.0, "Ray Serve: processors of a replica, and its threads", 0)
-    threads: int = _option(0, "inference threads per worker; 0 shares the processors out among the workers", 0)
-    build: bool = _option(True, "build models that are missing: the default one, and what long vectors need")
-    build_into: str = _option("", "folder that keeps models built for requests; else they last as long as the service")
-    max_length: int = _option(
-        2**20, "longest vector that models are built for; longer ones need a model that is there", 1
-    )
+    threads: int = _option(0, "inference threads per worker; 0 divides the processors among the workers", 0)
+    build: bool = _option(True, "build missing models: the default model, and models for long vectors")
+    build_into: str = _option("", "folder that keeps models built on request; without it they are removed at the end")
+    max_length: int = _option(2**20, "longest vector for which models are built; longer vectors need a loaded model", 1)
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off", 1)
     inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread", 0)
     cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut", 1)
-    queue: int = _option(8192, "vectors that may wait; beyond that requests are answered 429", 1)
+    queue: int = _option(8192, "vectors that may wait; beyond that 429", 1)
     max_vectors: int = _option(4096, "vectors in one request", 1)
     max_body_mib: float = _option(64.0, "size of a request body", SMALLEST)
     max_memory_mib: float = _option(
-        1024.0, "memory of all requests under way, beyond that of the idle process; then 503", SMALLEST
+        1024.0, "memory of all requests under way, above the idle process; beyond that 503", SMALLEST
     )
     max_head_kib: float = _option(32.0, "size of a request's head; beyond that 431", SMALLEST)
     max_connections: int = _option(1000, "connections per worker; beyond that 503", 1)
@@ -127,7 +123,7 @@ class Settings:
         if unknown := sorted(name for name in source if name.startswith(PREFIX) and name not in known):
             near = get_close_matches(unknown[0], known, 1)
             meant = f"; {near[0]} is meant?" if near else ""
-            raise ValueError(f"{unknown[0]} in the environment is no option{meant}")
+            raise ValueError(f"{unknown[0]} in the environment is not an option{meant}")
         values: dict[str, Any] = {}
         for option in fields(cls):
             text = source.get(PREFIX + option.name.upper())

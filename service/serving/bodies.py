@@ -180,7 +180,7 @@ def npy_header(body: Body) -> tuple[dict[str, str], int]:
         raise BadInputError(f"Version {body[6]} of the .npy format is unknown.", status=400)
     start = 8 + width + int.from_bytes(body[8 : 8 + width], "little")
     if start > NPY_HEADER_LIMIT or len(body) < start:
-        raise BadInputError("The .npy header is longer than any we accept, or cut short.", status=400)
+        raise BadInputError("The .npy header is too long or incomplete.", status=400)
     text = bytes(body[8 + width : start]).decode("latin-1").strip()
     members = NPY_MEMBER.findall(text)
     header = {name: value for _, name, value in members}

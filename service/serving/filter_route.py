@@ -117,7 +117,7 @@ def _query(exchange: Exchange) -> dict[str, str]:
     pairs = parse_qsl(exchange.query.decode("latin-1"), keep_blank_values=True)
     query = dict(pairs)
     if len(query) < len(pairs):
-        raise BadInputError("A query parameter is there twice.")
+        raise BadInputError("A query parameter occurs twice.")
     for name in query:
         if name not in KNOWN:
             raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(KNOWN)}.")

@@ -150,7 +150,7 @@ def _doubles(values: npt.ArrayLike) -> Floats:
     given = np.asarray(values)
     floats = np.ascontiguousarray(given, "<f8")
     if given.dtype.kind in "iu" and given.size and not (given.min() >= -(2**53) and given.max() <= 2**53):
-        raise ValueError("integers beyond 2^53 are exact in the format npy alone")
+        raise ValueError("integers beyond 2^53 are exact only in the format npy")
     return floats
 
 

@@ -130,7 +130,7 @@ class _Conversion:
             for name in value.keys():  # noqa: SIM118, values that are arrays stay simdjson's
                 self._take(len(name) // 8, path)
                 if name in members:
-                    raise BadInputError(f"The member {name[:40]!r} is there twice.")
+                    raise BadInputError(f"The member {name[:40]!r} occurs twice.")
                 if name == "":  # which simdjson does not look up
                     raise BadInputError("A member has an empty name.")
                 members[name] = self.plain(value[name], (*path, name))
@@ -174,7 +174,7 @@ def _mistake(text: bytes, said: str) -> BadInputError:
     if place is None:
         return _malformed("a string holds half a surrogate pair, or it is nested too deeply")
     *rows, index = place
-    said = "NaN, infinities and numbers beyond float64 have no place here."
+    said = "NaN, infinities and numbers beyond float64 are not allowed."
     return BadInputError(said, vector=rows[0] if rows else 0, index=index)
 
 
@@ -193,7 +193,7 @@ def _infinite(value: Any) -> list[int] | None:
 
 
 def _malformed(why: str) -> BadInputError:
-    return BadInputError(f"The body is not JSON that can be read here: {why}.", status=400)
+    return BadInputError(f"The body cannot be read as JSON: {why}.", status=400)
 
 
 def too_many(vectors: int) -> BadInputError:

@@ -126,7 +126,7 @@ class LimitedProtocol(HttpToolsProtocol):
         protocol, so a new parser reads the head without the offer."""
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self._refuse(ProblemError(400, "CONNECT asks for a proxy, which this is not."))
+            self._refuse(ProblemError(400, "CONNECT is for proxies, and this service is not a proxy."))
             return
         fields = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection")]
         if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):

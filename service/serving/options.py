@@ -114,7 +114,7 @@ class QuantileOptions(MedianOptions):
         if (self.quantiles is None) == (self.ranks is None):
             raise BadInputError('Give either "quantiles", numbers from 0 to 1, or "ranks", which count from 1.')
         if self.ranks is not None and self.method is not None:
-            raise BadInputError("A method is for quantiles: a rank needs none.")
+            raise BadInputError("A method applies to quantiles, not to ranks.")
         return self
 
 
@@ -131,7 +131,7 @@ def read_query(text: bytes, path: str = "/median") -> MedianOptions:
     pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
     query: dict[str, Any] = dict(pairs)
     if len(query) < len(pairs):
-        raise BadInputError("A query parameter is there twice.")
+        raise BadInputError("A query parameter occurs twice.")
     kind = ROUTES.get(path, MedianOptions)
     known = sorted(kind.members - VECTORS | _ONLY_QUERY)
     for name in query:
@@ -243,5 +243,5 @@ def _quantiles(items: list[Any]) -> tuple[float, ...]:
 def _ranks(items: list[Any]) -> tuple[int, ...]:
     for item in items:
         if not isinstance(item, int) or isinstance(item, bool) or not 1 <= item < 2**31:
-            raise BadInputError("ranks must be whole numbers from 1, the smallest value, on.")
+            raise BadInputError("ranks must be whole numbers from 1 up; rank 1 is the smallest value.")
     return tuple(items)

@@ -86,7 +86,7 @@ def _wanted(names: list[str], options: MedianOptions) -> list[str]:
     """The requested columns, or all."""
     (most, times), known_names = Counter(names).most_common(1)[0] if names else ("", 0), set(names)
     if times > 1:
-        raise BadInputError(f"The column {most[:40]!r} is there twice.")
+        raise BadInputError(f"The column {most[:40]!r} occurs twice.")
     for name in options.columns or ():
         if name not in known_names:
             known = ", ".join(repr(each[:40]) for each in names[:20])
@@ -135,7 +135,7 @@ def _first_line(body: Body, most: int) -> list[str]:
     try:
         cells = next(csv.reader([first.decode("utf-8-sig")], strict=True), [])
     except (UnicodeDecodeError, csv.Error):
-        raise BadInputError("The first line is not one of a CSV file in UTF-8.", status=400) from None
+        raise BadInputError("The first line is not CSV text in UTF-8.", status=400) from None
     if not cells:
         raise BadInputError("The first line of the table is empty.")
     return cells

@@ -1,6 +1,6 @@
 """Exact medians and quantiles of tables, equal to numpy's: `medians`, and `python -m service.tables` (docs/scale.md).
 
-query     what is asked
+query     a question about a table
 types     columns as unsigned integers in the same order, answers in the right type
 inputs    files, tables and data frames, read piece by piece
 rows      one answer per row, by sorting

@@ -26,10 +26,10 @@ how answers are found:
   rows      sorted in memory: for rows of 25 numbers six times faster than networks in onnxruntime
   groups    sorted by key and value, in memory, or by duckdb on disk beyond --memory
   columns   sorted in memory; beyond --memory searched by counting: an exported digit of the radix network
-            (BitShift, ScatterElements) counts values, and a last pass gathers the few that are left
+            (BitShift, ScatterElements) counts values, and a last pass gathers the few left
 Run the same command again after an interruption: finished parts and finished passes are kept.
 """
-INTERRUPTED = "interrupted: finished parts are kept; run the same command to go on"
+INTERRUPTED = "interrupted: finished parts are kept; run the same command to continue"
 
 
 def parser() -> argparse.ArgumentParser:

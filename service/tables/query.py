@@ -42,12 +42,12 @@ class TableQuery:
         quantiles = None if q is None else tuple(map(float, q)) if isinstance(q, Iterable) else (float(q),)
         size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", str(memory))
         if not size or not float(size[1]):
-            raise UserError(f"memory = {memory!r} is no size: give bytes, or 500MB, 2GB and the like")
+            raise UserError(f"memory = {memory!r} is not a size: give bytes, or a size such as 500MB or 2GB")
         return cls(q=quantiles, memory=int(float(size[1]) * 1000 ** " kMGT".index(size[2] or " ")), **given)
 
     def __post_init__(self) -> None:
         if wrong := [q for q in self.q or () if not 0 <= q <= 1]:
-            raise UserError(f"q = {wrong[0]} (--quantile) is no quantile: give a number from 0 to 1")
+            raise UserError(f"q = {wrong[0]} (--quantile) is not a quantile: give a number from 0 to 1")
         known = {
             "method": METHODS, "nan": ("error", "skip"), "engine": ("local", "ray"), "per": (None, "row", "column", "group"),
         }  # fmt: skip
@@ -60,7 +60,7 @@ class TableQuery:
             if len(set(getattr(self, option) or ())) < len(getattr(self, option) or ()):
                 raise UserError(f"{option} = {list(getattr(self, option))} names a value twice")
         if self.method != "linear" and self.q is None:
-            raise UserError("method (--method) says how a quantile is meant: give q (--quantile) too")
+            raise UserError("method (--method) applies to quantiles: give q (--quantile) too")
         if self.per is not None and bool(self.by) != (self.per == "group"):
             raise UserError(
                 f"per = {self.per!r} (--per): with by (--by) answers are per group, without by they are not"
@@ -109,7 +109,7 @@ class TableQuery:
             if pa.types.is_nested(kind) or pa.types.is_interval(kind):
                 raise TableError(f"{source.name}: column {name!r} is of type {kind}: a key is a plain value")
         if self.keep and per != "row":
-            raise TableError(f"keep (--keep) copies columns beside the answers of rows: there is none per {per}")
+            raise TableError(f"keep (--keep) needs one answer per row, not per {per}")
         full = replace(self, per=per, columns=columns)
         if taken := set(full.titles).intersection((*self.by, *self.keep)):
             raise TableError(f"column {min(taken)!r} has the name of a column of the answer: rename it in the input")

@@ -162,7 +162,7 @@ def test_an_answer_of_somebody_else_is_an_error(way: Callable[..., Way]) -> None
     for text in ("hello", "[]", '{"model": 1}', "null"):
         with (
             Client(way(httpx.Response(200, text=text)).url) as client,
-            pytest.raises(ServiceError, match="not that of"),
+            pytest.raises(ServiceError, match="does not come from this service"),
         ):
             client.models()
 

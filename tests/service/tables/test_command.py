@@ -102,7 +102,7 @@ def test_a_run_that_is_stopped_goes_on(data: Path, tmp_path: Path, shape: Sequen
     said = process.communicate(timeout=60)[1]
     if process.returncode and sent != signal.SIGKILL:  # otherwise it was done already
         assert (process.returncode, said) == (
-            130, "interrupted: finished parts are kept; run the same command to go on\n",
+            130, "interrupted: finished parts are kept; run the same command to continue\n",
         )  # fmt: skip
     assert not psutil.wait_procs(children, timeout=60)[1]
     assert tables(*command(data, shape, out)[3:]) == 0
