@@ -88,7 +88,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_option_in_the_environment_is_named_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="MEDIAN_MAX_BATHC in the environment is not an option; MEDIAN_MAX_BATCH is meant"):
+    with pytest.raises(
+        ValueError, match="MEDIAN_MAX_BATHC in the environment is not an option; MEDIAN_MAX_BATCH is meant"
+    ):
         Settings.from_env({"MEDIAN_MAX_BATHC": "4"})
     assert Settings.from_env({"MEDIAN_MAX_BATCH": "4", "OTHER": "x"}).max_batch == 4
 
