@@ -1,15 +1,15 @@
-"""window4: cells in a window of constants, and a vote of functions in every cell.
+"""window4: a window of constants is cut into cells, and in every cell hash functions vote.
 
-A function sends every position to one of p slots, by a random permutation that is cut into p blocks. In every cell a
-slot holds the sum of the distances of its entries from the cell's lower end, and the slots of all Q functions (Q odd) are
-ranked together. If the target has b - 1 entries above it in its cell, and no two entries share a slot, then the ranks
-Q (b - 1) + 1 .. Q b from the top hold the target; the one in the middle is the answer.
+A function sends every position to one of p slots: a random permutation is cut into p blocks. In every cell a slot holds the
+sum of the distances of its entries from the cell's lower end. The slots of all Q functions (Q odd) are ranked together. If
+the target has b - 1 entries above it in its cell, and no two entries share a slot, then the ranks Q (b - 1) + 1 .. Q b from
+the top hold the target. The middle one of these ranks is the answer.
 
-    a   entries of the cell up to the target: two of them in one slot may make one slot more above the target
-    b   entries of the cell from the target on: two of them in one slot make one slot less
+    a   the number of entries of the cell up to the target: a collision of two may add one slot above the target
+    b   the number of entries of the cell from the target on: a collision of two removes one slot
 
-An entry too many counts once in each function (`crowded`). The answer is right unless (Q + 1)/2 or more of one kind happen
-(docs/proofs.md has the proof).
+A collision counts once in each function (`crowded`). The answer is right unless (Q + 1)/2 or more collisions of one kind
+happen (docs/proofs.md has the proof).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from exporter.planning.schedule import Event, FailureLaw, Schedule
 from exporter.planning.search import narrowest_of, proven
 from exporter.planning.window import SHARES, Steps, constant_ends
 
-MOST = 2 * 4096**2  # neurons of a layer of window4: more do not fit where it would be run
+MOST = 2 * 4096**2  # largest width of window4: wider layers would not fit into memory
 FUNCTIONS = (1, 3, 5, 7, 9)
 
 
@@ -46,14 +46,14 @@ class Cells(Schedule):
 
 @lru_cache(maxsize=64)
 def crowded(d: int, slots: int, functions: int, most: int) -> tails.Floats:
-    """P(n entries at random places leave more than (Q - 1)/2 of the Q n places that they have in Q functions untaken).
+    """P(n entries at random places have more than (Q - 1)/2 collisions in Q functions together), for n = 0 .. most.
 
-    In one function let k entries have taken t slots: at most t longest - k of the d - k places that are left lie in them,
-    and an entry that comes there takes no slot. So the number of these entries is bounded by a Markov chain. Given the
-    places of the entries the functions are independent. For n = 0 .. most.
+    Suppose that k entries have taken t slots of one function. At most t longest - k of the remaining d - k places lie in
+    these slots, and an entry at such a place is a collision. So a Markov chain bounds the number of collisions. Given the
+    places of the entries, the functions are independent.
     """
     longest, enough = -(-d // slots), (functions + 1) // 2
-    law = np.zeros((most + 1, enough + 1))  # law[n, x]: x entries too many, or `enough` and more
+    law = np.zeros((most + 1, enough + 1))  # law[n, x]: P(x collisions of n entries); the last column: `enough` or more
     law[0, 0] = 1.0
     for n in range(most):
         taken = n - np.arange(enough + 1)
@@ -65,10 +65,11 @@ def crowded(d: int, slots: int, functions: int, most: int) -> tails.Floats:
 
 
 def outvoted(goal: Goal, ends: tails.Ints) -> Callable[[int, int], float]:
-    """P(the vote of a target's cell fails), of slots and functions.
+    """The function (slots, functions) -> P(the vote of a target's cell fails).
 
-    With x entries below a cell and n in it, a target is in the cell when low - n <= x <= high - 1: a trinomial law. Of these
-    entries a are up to the last target and b from the first target on. A cell with very many entries is taken to fail.
+    Let x entries lie below a cell and n in the cell. A target is in the cell if low - n <= x <= high - 1. The law of (x, n)
+    is trinomial. Of the n entries, a lie up to the last target and b from the first target on. Cells with very many entries
+    count as failures.
     """
     d, steps = goal.d, Steps(goal.cells)
     first, beyond = ends[:-1], ends[1:]
@@ -90,20 +91,20 @@ def outvoted(goal: Goal, ends: tails.Ints) -> Callable[[int, int], float]:
 
     def fails(slots: int, functions: int) -> float:
         lost = crowded(d, slots, functions, most)
-        return float(reproducible.dot(law, np.minimum(lost[n], lost[a] + lost[b]))) + many  # n is more than either
+        return float(reproducible.dot(law, np.minimum(lost[n], lost[a] + lost[b]))) + many  # n is at least a and at least b
 
     return fails
 
 
 def spaced(first: int, last: int, cells: int) -> tails.Ints:
-    """Ends of at most so many cells, shorter in the middle, where a target is likelier: along (5 t + 3 t^3)/8."""
+    """The ends of at most `cells` cells, spaced along (5 t + 3 t^3)/8: shorter in the middle, where targets are likelier."""
     whole = 16 * cells**3
     odd = range(-cells, cells + 1, 2)
     return np.unique([first + (last - first) * (whole // 2 + 5 * u * cells**2 + 3 * u**3) // whole for u in odd])
 
 
 def window4_plans(goal: Goal) -> Iterator[Cells]:
-    """For a width the cells are as many as the first layer has room for; the narrowest over all shares of the failure."""
+    """The narrowest plan over all ways to divide the failure. The first layer has as many cells as fit into the width."""
     d, widest = goal.d, min(2 * goal.d**2, MOST)
 
     def fit(window: tuple[int, int, Event], width: int) -> Cells | None:
@@ -113,7 +114,7 @@ def window4_plans(goal: Goal) -> Iterator[Cells]:
             return None
         ends = spaced(first, last + 1, cells)
         fails = outvoted(goal, ends)
-        slots = isqrt(max(0, width // (len(ends) - 1) - 8)) - 1  # of a cell, in all functions together
+        slots = isqrt(max(0, width // (len(ends) - 1) - 8)) - 1  # slots of one cell, over all functions
         made = partial(Cells, d=d, low=goal.low, high=goal.high, ends=tuple(map(int, ends)))
         for functions in FUNCTIONS:
             each = min(slots // functions, d)
@@ -132,7 +133,7 @@ def window4_nearest(goal: Goal) -> str | None:
 
 
 def first_edge(holds: Callable[[int], bool], good: int) -> int:
-    """A number that holds, within half a percent of one that does not."""
+    """A number that holds, such that some number at most half a percent below fails."""
     bad = good // 2
     while bad and holds(bad):
         good, bad = bad, bad // 2

@@ -1,10 +1,10 @@
-"""compact and linear18: pivots, soft rounds, block ending. Shallow at any real d; their guarantee is not the paper's.
+"""compact and linear18: pivots, soft rounds, block ending. They are shallow at practical d, but prove less than the paper.
 
-A sample gives K + 2 pivots; the counts of entries below the K inner ones are exact, so the bracket that holds the targets
-is chosen without error unless a target leaves the outermost pair. Then rounds that cannot miss, soft ones or with pivots of
-their own, then every block of the ending must hold all of its survivors. The number of live entries is a Markov chain as for
-linear46; its first law follows from h, the number of sampled entries at or below the low target: given h the sample below
-the target and the sample above it are independent uniformly random subsets.
+A sample gives K + 2 pivots. The counts of entries below the K inner pivots are exact, so the chosen bracket holds the
+targets unless a target lies outside the outermost pair. Rounds that cannot miss a target follow: soft rounds, or rounds with
+pivots of their own. In the ending, every block must hold all of its survivors. The number of live entries is a Markov chain,
+as for linear46. Its first law follows from h, the number of sampled entries at or below the low target: given h, the sample
+below the target and the sample above the target are independent uniformly random subsets.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from exporter.planning.search import edge, first_found, growing, narrowed, prove
 
 SPARE = 40
 MISS, BRACKET, RANGE = 0.35, 0.25, 0.005  # shares of the failure target
-Shape = tuple[int, ...]  # sets of pivots, 0, 1 or 2, of the first sample and of every round
+Shape = tuple[int, ...]  # the number of sets of pivots (0, 1 or 2) of the first sample and of each round
 
 
 def depth_of(shape: Shape) -> int:
-    """A sample and the ending take 6 layers, a round 4, a first set of pivots 2 and a finer one 3."""
+    """The depth: sample and ending take 6 layers, a round 4, a first set of pivots 2, and a finer set 3."""
     return 7 + 4 * (len(shape) - 1) + sum(3 * sets - 1 for sets in shape if sets)
 
 
@@ -51,10 +51,10 @@ DEPTHS = tuple(depth for depth in SHAPES if depth < 18)
 
 @dataclass(frozen=True, kw_only=True)
 class CompactSchedule(Schedule):
-    """Sample, pivots (ranks of the sample, the two outermost first and last), rounds that cannot miss, block ending.
+    """A sample, its pivots (ascending ranks of the sample), rounds that cannot miss, and the block ending.
 
-    Entries are compared with every `stride`-th pivot, then with those between. The ending compares all survivors in all
-    pairs, at most `entries` of them in each of its blocks.
+    Entries are compared with every `stride`-th pivot, then with the pivots in between. The ending compares all pairs of
+    survivors. Each of its blocks holds at most `entries` survivors.
     """
 
     sample: FirstSample
@@ -69,11 +69,11 @@ class CompactSchedule(Schedule):
 
     @property
     def width(self) -> int:
-        """Neurons of the widest layer, at most.
+        """An upper bound of the neurons of the widest layer.
 
-        The search tries hundreds of schedules, far more than can be built and counted; tests hold this to the networks.
-        Where the sample's window has no end on one side, entries are compared with the end of the range in the first layer:
-        2 d neurons, which are not counted here. A given `--width` is held against the network itself.
+        The search tries hundreds of schedules, too many to build and count. Tests compare this formula with networks. If the
+        sample's window has no end on one side, the first layer compares the entries with the end of the range. These 2 d
+        neurons are not counted here. A width that the user gives is compared with the network itself.
         """
         d, z, m = self.d, self.sample.size, self.ending.size
         layers = [z * (z - 1) + d, 5 * d + 5, self.ending.entries * d + 5, m * m + 8]
@@ -86,7 +86,7 @@ class CompactSchedule(Schedule):
 
 
 def searches(d: int, pivots: Sequence[int], stride: int, size: int, ends: int, carried: int) -> list[int]:
-    """The layers that select pivots from a sample, `ends` beside them, and compare them with all entries.
+    """The widths of the layers that select pivots (and `ends` more ranks) from a sample and compare all entries with them.
 
     For finer pivots the sample and its ranks are `carried`.
     """
@@ -97,10 +97,10 @@ def searches(d: int, pivots: Sequence[int], stride: int, size: int, ends: int, c
 
 
 def choose_pivots(goal: Goal, sample: FirstSample, inner: int) -> tuple[int, ...]:
-    """Ranks of the sample, dense where the target is likely: every bracket may be too long equally often.
+    """Ranks of the sample as pivots, denser where the target is likely, so that all brackets are too long equally often.
 
-    For a bound N of the bracket's length, brackets are cut greedily from below, each as long as its share allows; N is the
-    smallest for which `inner` cuts are enough.
+    For a bound N of the bracket's length, brackets are cut greedily from below, each as long as its share of the failure
+    allows. N is the smallest bound for which `inner` cuts are enough.
     """
     d, failure = goal.d, BRACKET * goal.failure
     h = np.arange(sample.lower, sample.upper)
@@ -126,7 +126,7 @@ def bracket_exceeds(goal: Goal, sample: FirstSample, pivots: Sequence[int], most
     d, low = goal.d, goal.low
     total = np.zeros(most.shape)
     for i, (left, right) in enumerate(pairwise(pivots)):
-        # the bracket is chosen for h = left .. right - 1; with an outermost pivot missing the target, another event counts
+        # this bracket is chosen for h = left .. right - 1; targets beyond the outermost pivots are another event
         h = np.arange(max(left, 0), right)
         if i == len(pivots) - 2:
             h = h[h <= sample.size]
@@ -153,11 +153,12 @@ def bracket_exceeds(goal: Goal, sample: FirstSample, pivots: Sequence[int], most
 
 
 def dealt_crowds(d: int, size: int, pivots: Sequence[int], live: tails.Ints, blocks: int, entries: int) -> tails.Floats:
-    """P(some block holds more than `entries` live ones), when positions are dealt to the blocks in the sample's order.
+    """P(some block holds more than `entries` live entries), if positions are dealt to the blocks in the sample's order.
 
-    Which ranks the sample holds decides the bracket; then its live entries stand at random places of the sample, and the
-    others at random places outside, independently. A block of s places, o of them the sample's, holds the sum of two
-    hypergeometric counts. How many live ones are sampled is the bracket's gap less 1; the mean is linear in it.
+    The ranks in the sample decide the bracket. Its sampled live entries then stand at random places of the sample, and its
+    other live entries at independent random places outside the sample. A block of s places, o of them in the sample, holds
+    a sum of two hypergeometric counts. The number of sampled live entries is the bracket's gap - 1, and the mean of the sum
+    is linear in this number.
     """
     live, gaps = np.maximum(live, 0), np.diff(pivots) - 1
     least, most = np.minimum(gaps.min(), live), np.minimum(gaps.max(), live)
@@ -172,7 +173,7 @@ def dealt_crowds(d: int, size: int, pivots: Sequence[int], live: tails.Ints, blo
 
 
 def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
-    """A schedule of this shape (less, where no pivots are needed) and at most `width` neurons a layer, if one is found."""
+    """A schedule of this shape with at most `width` neurons per layer, or None. Pivots that are not needed are left out."""
     first, *rounds = shape
     d, drop, room = goal.d, RANGE * goal.failure, width - SPARE
     size = min(isqrt(max(0, width - d)) - (first > 1), d)
@@ -185,7 +186,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
         return None
     sample, miss = first_sample(goal, size, MISS * goal.failure)
     pivots: tuple[int, ...] = (sample.lower, sample.upper)
-    if first and sample.lower < sample.upper:  # a sample of all entries has no need of pivots
+    if first and sample.lower < sample.upper:  # a sample of all entries needs no pivots
         most = min(inner, max(1, (room - d) // (2 * size) - 2))
         pivots = choose_pivots(goal, sample, min((most + 1) ** first, sample.upper - sample.lower) - 1)
     law = Law.of(partial(bracket_exceeds, goal, sample, pivots), 1, d, drop=drop, bins=FINE)
@@ -206,7 +207,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
             blocks = ending.blocks * tails.upper_tail(d, law.high, ending.block, ending.entries + 1)
             crowded = np.minimum(1.0, blocks)
         else:
-            # the ends of the bracket are not live; beyond the sample there is no end
+            # the ends of the bracket are not live; a bracket beyond the sample has one end only
             ends = (pivots[0] >= 1) + (pivots[-1] <= sample.size)
             crowded = dealt_crowds(d, sample.size, pivots, law.high - ends, ending.blocks, ending.entries)
         return law.expected(np.where(law.high > ending.entries, crowded, 0.0))
@@ -224,24 +225,24 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
 
 
 def stride_of(pivots: int, inner: int) -> int:
-    """1 if all pivots but the outermost can be compared at once, else so that `inner` at a time are enough."""
+    """1 if all inner pivots can be compared in one layer, else the stride for which `inner` per layer suffice."""
     return 1 if pivots <= inner else inner + 1
 
 
 def budget(goal: Goal) -> int:
-    """The width up to which a shallower plan is preferred to a narrower one, where neither is asked for."""
+    """The width up to which a shallower plan is preferred to a narrower plan, if the user gives neither depth nor width."""
     return (28 if goal.failure >= 1e-4 else 40) * goal.d
 
 
 def narrowest(goal: Goal, shape: Shape) -> CompactSchedule | None:
-    """By bisection over the width, to half a percent."""
+    """The narrowest schedule of this shape, found by bisection over the width to half a percent."""
     fitting = partial(fit, goal, shape)
     found = within(fitting, growing(goal.d, 1000))
     return found and narrowed(fitting, found, found[1] / (1.5 if found[1] > 8 * goal.d else 2), 1.005)[0]
 
 
 def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
-    """The narrowest of the depth asked for; else of all depths, the shallowest first, those within the budget only."""
+    """The narrowest schedule of the requested depth; or of each depth within the budget, shallowest first."""
     goal.only_neighbours()
     if goal.depth is not None and goal.depth not in DEPTHS:
         raise goal.no_depth(", ".join(map(str, DEPTHS)))
@@ -252,7 +253,7 @@ def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
 
 
 def compact_nearest(goal: Goal) -> str | None:
-    """A depth that has a schedule where the one asked for, or all within the budget, have none."""
+    """A hint that names a depth with a schedule, if the requested depth (or every depth within the budget) has none."""
     other = first_found(depth if narrowest(goal, SHAPES[depth]) else None for depth in DEPTHS)
     if other is None:
         return None
@@ -260,7 +261,7 @@ def compact_nearest(goal: Goal) -> str | None:
 
 
 def linear18_plans(goal: Goal) -> Iterator[CompactSchedule]:
-    """The narrowest; a wider one has more pivots and is larger too."""
+    """The narrowest schedule. A wider schedule has more pivots and also more neurons in all."""
     goal.only_neighbours()
     if plan := narrowest(goal, SHAPES[18]):
         yield plan

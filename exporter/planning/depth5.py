@@ -1,4 +1,4 @@
-"""depth5: blocks, and the window of ranks kept in each."""
+"""The planner of depth5: the blocks, and the window of ranks that is kept in each block."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Window = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Depth5Schedule(Schedule):
-    """Algorithm 3: blocks of the given sizes; from each the ranks first .. last (all where it is shorter)."""
+    """Algorithm 3: blocks of the given sizes, and the ranks first .. last that are kept of each (all of a shorter block)."""
 
     sizes: tuple[int, ...]
     windows: tuple[Window, ...]
 
     @property
     def width(self) -> int:
-        """Neurons of the widest layer, at most: the search has a schedule for every number of blocks, too many to build."""
+        """An upper bound of the neurons of the widest layer. The search tries too many schedules to build each."""
         each = [(s, last - first + 1) for s, (first, last) in zip(self.sizes, self.windows, strict=True)]
         kept = sum(k for _, k in each)
         return max(
@@ -35,10 +35,10 @@ class Depth5Schedule(Schedule):
 
 
 def lost(goal: Goal, size: int, window: Window) -> float:
-    """The probability that a window of ranks of a block of this size loses a target that stands in the block.
+    """The probability that the window of a block of this size drops a target that lies in the block.
 
-    The target of rank k has rank 1 + X in its own block, X ~ hypergeometric(d - 1, k - 1, size - 1); the other blocks do
-    not matter, so there is no union over blocks.
+    The target of rank k has rank 1 + X in its own block, X ~ hypergeometric(d - 1, k - 1, size - 1). The other blocks do
+    not matter, so no union bound over blocks is needed.
     """
     (first, last), total = window, 0.0
     for k in {goal.low, goal.high}:
@@ -48,7 +48,7 @@ def lost(goal: Goal, size: int, window: Window) -> float:
 
 
 def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
-    """The number of blocks and the windows that make depth5 narrowest."""
+    """The plan whose number of blocks and windows make depth5 narrowest."""
     plans = (blocks_of_equal_size(goal, count) for count in range(1, isqrt(goal.d) + 1))
     able = (plan for plan in plans if proven(plan, goal))
     if best := min(able, key=lambda plan: plan.width, default=None):
@@ -56,7 +56,7 @@ def depth5_plans(goal: Goal) -> Iterator[Depth5Schedule]:
 
 
 def blocks_of_equal_size(goal: Goal, count: int) -> Depth5Schedule:
-    """d entries in blocks as equal as possible, with the narrowest windows that lose a target as seldom as the goal says."""
+    """d entries in blocks of nearly equal size, with the narrowest windows that meet the goal's failure."""
     d, share = goal.d, goal.failure / 4
     sizes = tuple(d // count + (i < d % count) for i in range(count))
     windows = {}

@@ -1,4 +1,4 @@
-"""What is asked of a planner."""
+"""The request to a planner."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from exporter.problem.spec import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """The entries of ranks low .. high of d numbers, wrong with probability at most `failure`, within limits.
+    """A request for the entries of ranks low .. high of d numbers, wrong with probability at most `failure`.
 
-    The planner looks for the narrowest plan within `depth` and `width` (None: any). `cells` is the number of steps of the
-    data's grid, which networks for uniform inputs read. `construction` is its name, for messages.
+    The planner looks for the narrowest plan within `depth` and `width` (None: no limit). `cells` is the number of steps of
+    the data's grid; networks for uniform inputs need this number. `construction` is the name in messages.
     """
 
     d: int
@@ -26,7 +26,7 @@ class Goal:
     construction: str = "it"
 
     def __post_init__(self) -> None:
-        """Refuse what no planner can do, in the user's words."""
+        """Refuse goals that no planner can meet."""
         if self.d < 1:
             raise UserError(f"d = {self.d}: a network needs at least one input")
         if not 1 <= self.low <= self.high <= self.d:
@@ -36,21 +36,21 @@ class Goal:
 
     @property
     def gap(self) -> int:
-        """The distance of the outermost ranks."""
+        """The difference of the highest and the lowest rank."""
         return self.high - self.low
 
     def only_max(self) -> None:
-        """Refuse other ranks than the last."""
+        """Refuse all ranks except the last."""
         if self.low != self.d:
             asked = f"ranks {self.low}..{self.high} of {self.d}"
             raise UserError(f"{self.construction} computes the maximum, not {asked}: use {spelled('op', 'max')}")
 
     def only_neighbours(self) -> None:
-        """Refuse ranks that do not share an interval."""
+        """Refuse all except one rank or two neighbouring ranks."""
         if self.gap > 1:
             asked = f"{self.low}..{self.high}: build one network per rank"
             raise UserError(f"{self.construction} finds one rank or two neighbours, not {asked}")
 
     def no_depth(self, depths: str) -> UserError:
-        """The refusal of a depth that a construction never has."""
+        """The error for a depth that the construction never has."""
         return UserError(f"{self.construction} has depth {depths}, not {self.depth}")

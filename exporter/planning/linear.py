@@ -1,11 +1,11 @@
 """The planner of linear46: two hard rounds, two soft rounds, hashing.
 
-The proof. Every round has its own permutation, uniformly random and independent of the others, so whatever entries are
-live when it starts, its sample is a uniformly random subset of them. The live entries always form an interval of ranks.
-Their number is then a Markov chain with explicit steps: the length of an interval between two order statistics of a
-sample without replacement (`tails.spacing_exceeds`), after a soft round given the overflow u. What can fail: the windows
-of rounds 1 and 2 miss a target, a block of round 2 is short of live entries, or more entries survive than the hash family
-separates for sure. The bound holds for every fixed input, over the permutations.
+The proof. Every round has its own uniformly random permutation, independent of the others. So the sample of a round is a
+uniformly random subset of the live entries, for any set of live entries. The live entries always form an interval of ranks.
+Their number is a Markov chain with known steps: the length of an interval between two order statistics of a sample without
+replacement (`tails.spacing_exceeds`), and after a soft round the same given the overflow u. There are three ways to fail:
+the window of round 1 or 2 misses a target, a block of round 2 has too few live entries, or more entries survive than the
+hash functions are proven to separate. The bound holds for every fixed input, over the permutations.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from exporter.planning.schedule import (
 from exporter.planning.search import edge, first_found, growing, narrowed, proven, within
 
 SIDES = ("below", "above")
-WIDEST = 400  # in units of d: above it nothing is gained over depth 3 at these d
+WIDEST = 400  # in units of d: wider networks are no better than depth 3 at these d
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How the failure target is divided; survivors get what is left."""
+    """The shares of the failure target for each event. The event of too many survivors gets the rest."""
 
     first: float = 0.30
     second: float = 0.32
     shortage: float = 0.15
     range: float = 0.005
-    bins: int = 48  # values kept of the law of live entries, rounded to the unfavourable side
+    bins: int = 48  # bins of the law of live entries, each rounded to the unfavourable side
 
 
-# the last steps of the search try all splits
+# the last steps of the search try all of these ways to divide the failure
 COARSE = Shares()
 SPLITS = tuple(
     Shares(*parts, bins=96)
@@ -75,7 +75,7 @@ class LinearSchedule(Schedule):
 
 @dataclass(frozen=True)
 class Room:
-    """What fits into a width: the first sample, later samples, entries per block, the hash."""
+    """The sizes that fit into a width: of the first sample, of later samples, of blocks and of the hash."""
 
     sample: int
     slots: int
@@ -84,9 +84,9 @@ class Room:
 
 
 def room_within(d: int, width: int) -> Room:
-    """What fits: all pairs of m entries have 2 m^2 neurons, shortlisting has 4 for every slot of a block and every entry.
+    """The sizes that fit into a width. All pairs of m entries take 2 m^2 neurons; shortlisting takes 4 per slot and entry.
 
-    The search tries more widths than networks can be built and counted; tests hold this to the networks.
+    The search tries too many widths to build and count each network. Tests compare this formula with networks.
     """
     room = width - 2 * d - SPARE  # two vectors of d entries are carried through rounds 2 to 4
     sample = isqrt(max(0, (width - d) // 2)) - 1
@@ -97,7 +97,7 @@ def room_within(d: int, width: int) -> Room:
 
 
 def hard_round(goal: Goal, law: Law, room: Room, shares: Shares) -> tuple[HardRound, Law, tuple[Event, ...]] | None:
-    """The second sample: the choice that leaves the shortest interval on average, its law and the events."""
+    """The second sample that leaves the shortest interval on average, the law after it, and its failure events."""
     d, failure = goal.d, goal.failure
     shortest, longest = int(law.low[1]), int(law.high[-1])
     best: tuple[float, HardRound, Law, tuple[Event, ...]] | None = None
@@ -134,7 +134,7 @@ def hard_round(goal: Goal, law: Law, room: Room, shares: Shares) -> tuple[HardRo
 
 
 def _window(law: Law, usual: int, size: int, failure: float) -> tuple[int, int, float] | None:
-    """Margins for up to `usual` live entries, and how often they miss; longer intervals are rare and may miss more often."""
+    """Margins for up to `usual` live entries, and their miss probability. Longer intervals are rare and may miss more."""
     shortest, longest = int(law.low[1]), int(law.high[-1])
     margins = [smallest_margin(shortest, usual, size, side, failure / 2) for side in SIDES]
     if margins[0] is None or margins[1] is None:
@@ -151,7 +151,7 @@ def _window(law: Law, usual: int, size: int, failure: float) -> tuple[int, int, 
 
 
 def _most_blocks(d: int, law: Law, most: int, entries: int, failure: float) -> tuple[int, float]:
-    """The largest number of blocks that are rarely short of `entries` live ones (in steps of 1/40), and how rarely."""
+    """The largest number of blocks (in steps of 1/40) that rarely have fewer than `entries` live entries, and how rarely."""
     tried = []
     while most > 0:
         tried.append(most)
@@ -171,7 +171,7 @@ def _after_hard(law: Law, size: int, spacings: int, most: tails.Ints) -> tails.F
 
 
 def fit(goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | None:
-    """A schedule of at most `width` neurons a layer that fails as seldom as the goal says, if one is found."""
+    """A schedule with at most `width` neurons per layer that meets the goal's failure, or None."""
     d, failure, drop = goal.d, goal.failure, shares.range * goal.failure
     room = room_within(d, width)
     if room.sample < 8 or room.slots < 8 or room.entries < 1:
@@ -179,7 +179,7 @@ def fit(goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | Non
     sample, miss = first_sample(goal, room.sample, shares.first * failure)
     events = [Event("round 1: the window misses", miss)]
     law = first_law(d, sample, drop)
-    # near the ends of the range few entries are live after round 1: then round 2 is soft as well
+    # for ranks near 1 or d few entries are live after round 1, so round 2 is soft as well
     second = hard_round(goal, law, room, shares)
     hard: tuple[HardRound, ...] = ()
     if second is not None:
@@ -198,7 +198,7 @@ def fit(goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | Non
         d=d, low=goal.low, high=goal.high, events=tuple(events), sample=sample, hard=hard, soft=tuple(soft),
         ending=room.ending,
     )  # fmt: skip
-    # the layers that `room_within` leaves out: ceiling or rank computing, selection from the slots of the hash, pairs
+    # the layers that `room_within` ignores: ceiling or rank computing, selection from the slots of the hash, pairs
     n = room.ending.capacity
     rounds = max((10 if taken in hard else 8) * d + taken.size + (12 if taken in hard else 4) for taken in plan.rounds)
     fits = max(rounds, 4 * n * room.ending.prime + d, 2 * n * (n + 1) + d) <= width
@@ -206,7 +206,7 @@ def fit(goal: Goal, width: int, shares: Shares = COARSE) -> LinearSchedule | Non
 
 
 def linear_plans(goal: Goal) -> Iterator[LinearSchedule]:
-    """The narrowest, to half a percent."""
+    """The narrowest schedule, to half a percent."""
     coarse = partial(fit, goal)
     found = within(coarse, growing(goal.d, WIDEST))
     if found is None:
@@ -218,7 +218,7 @@ def linear_plans(goal: Goal) -> Iterator[LinearSchedule]:
 
 
 def linear_nearest(goal: Goal) -> str | None:
-    """A failure probability near the goal's for which there is a schedule."""
+    """A hint that names the nearest failure probability with a schedule, or None."""
     widest = int(max(growing(goal.d, WIDEST)))
     beyond = next((e for e in range(1, 301) if float(f"1e-{e}") <= goal.failure), 301)
     decades = edge(lambda e: fit(replace(goal, failure=float(f"1e-{e}")), widest) is not None, 0, beyond)
@@ -226,12 +226,12 @@ def linear_nearest(goal: Goal) -> str | None:
 
 
 def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, failure: float) -> float | None:
-    """A bound <= failure of the probability that a hard round's window misses its target on one side, else None.
+    """An upper bound of the probability that a hard round's window misses its target on one side; None if above `failure`.
 
-    X ~ hypergeometric(n, r, size) counts sampled entries at or below a target of rank r among n live ones; the lower end
-    misses when X <= floor(r size / n) - margin - 1. By reflection the upper end, ceil(r size / n) + margin, misses when
-    X <= floor((r - 1) size / n) - margin with r counted from above. All n in [shortest, longest] and all r are checked:
-    by monotonicity a cell of pairs is bounded at its corners, and only cells above the target are split.
+    X ~ hypergeometric(n, r, size) counts the sampled entries at or below a target of rank r among n live entries. The lower
+    end misses if X <= floor(r size / n) - margin - 1. By reflection the upper end, ceil(r size / n) + margin, misses if
+    X <= floor((r - 1) size / n) - margin, with r counted from above. All n in [shortest, longest] and all r are checked in
+    cells of pairs (n, r). By monotonicity the corners of a cell bound the cell. Only cells above `failure` are split.
     """
     shift, extra = (0, 1) if side == "below" else (1, 0)
     worst = 0.0
@@ -263,11 +263,11 @@ def window_miss(shortest: int, longest: int, size: int, margin: int, side: str, 
 
 @lru_cache(maxsize=1024)
 def least_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> int:
-    """A margin below which `window_miss` can prove nothing: all ranks are tried, but of few n."""
+    """A lower bound of the margins that `window_miss` can prove, from all ranks of a few n."""
     shift, extra = (0, 1) if side == "below" else (1, 0)
     middle = (longest // 2 - shift) * size // longest - extra
     quick = tails.lower_tail(longest, longest // 2, size, middle - np.arange(size))
-    margin = int(np.count_nonzero(quick > failure))  # falls with the margin
+    margin = int(np.count_nonzero(quick > failure))  # the probabilities fall with the margin
     for n in {shortest, (shortest + longest) // 2, longest}:
         ranks = reproducible.evenly(1, n, min(n, 2000))
         centre = ((ranks - shift) * size) // n - extra
@@ -281,7 +281,7 @@ def least_margin(shortest: int, longest: int, size: int, side: str, failure: flo
 
 @lru_cache(maxsize=1024)
 def smallest_margin(shortest: int, longest: int, size: int, side: str, failure: float) -> tuple[int, float] | None:
-    """The smallest margin that `window_miss` can prove, and its bound."""
+    """The smallest margin that `window_miss` can prove, and its bound, or None."""
     start = least_margin(shortest, longest, size, side, failure)
     for margin in range(start, min(size, start + 4) + 1):
         proved = window_miss(shortest, longest, size, margin, side, failure)

@@ -1,4 +1,4 @@
-"""The maximum: linear-max by two sparsification rounds and hashing, tree-max exactly by a tree of block maxima."""
+"""The planners of the maximum: linear-max (two sparsification rounds and hashing) and the exact tree-max (block maxima)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class MaxSchedule(Schedule):
 
 
 def max_plans(goal: Goal) -> Iterator[MaxSchedule]:
-    """Algorithms 1 and 2 of the paper: the sample's maximum, that of a shortlist, then hashing; in steps of d/2 neurons.
+    """Plans for Algorithms 1 and 2: the maximum of a sample, the maximum of a shortlist, then hashing.
 
-    A round never loses the maximum; what can fail is that more entries survive than the hash separates.
+    The width grows in steps of d/2 neurons. A round never loses the maximum. The network fails only if more entries survive
+    than the hash separates.
     """
     goal.only_max()
     if found := within(partial(fit, goal), (tenths * goal.d // 10 for tenths in range(50, 4000, 5))):
@@ -36,7 +37,7 @@ def max_plans(goal: Goal) -> Iterator[MaxSchedule]:
 
 
 def fit(goal: Goal, width: int) -> MaxSchedule | None:
-    """A schedule of at most `width` neurons a layer, if one is found."""
+    """A schedule with at most `width` neurons per layer, or None."""
     d, room = goal.d, width - goal.d - SPARE
     size = isqrt(max(0, room))
     slots, entries, hashed = size - 2, room // d, room - d
@@ -47,7 +48,7 @@ def fit(goal: Goal, width: int) -> MaxSchedule | None:
     )
     soft, overflow = soft_round(goal, law, slots, entries, sampled=size)
     ending = HashEnding.within(d, slots, hashed)
-    # entries above the shortlist's maximum were all left out: at most u of them, and equal ones are no more
+    # entries above the shortlist's maximum are among the u that overflowed; equal entries do not survive
     survive = float(after_soft(law, 0, overflow, np.array([ending.capacity]))[0])
     plan = MaxSchedule(
         d=d, low=d, high=d, events=(Event(f"more than {ending.capacity} survivors", survive),),
@@ -58,13 +59,13 @@ def fit(goal: Goal, width: int) -> MaxSchedule | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeSchedule(Schedule):
-    """Group sizes from the inputs up; a group of 2 costs one layer, a larger one two."""
+    """Group sizes from the inputs up. A group of 2 takes one layer, a larger group two."""
 
     groups: tuple[int, ...]
 
 
 def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
-    """The narrowest found of at most the depth asked for, the shallowest within the width, or the binary tree."""
+    """The narrowest tree within a given depth, the shallowest within a given width, or the binary tree."""
     goal.only_max()
     d = goal.d
     binary = (2,) * (d - 1).bit_length()
@@ -79,7 +80,7 @@ def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
 
 
 def _pairs(left: int, s: int) -> int:
-    """Neurons for all pairs of groups of s, the last one shorter."""
+    """The neurons for all pairs within groups of s entries. The last group may be shorter."""
     return left // s * s * s + (left % s) ** 2
 
 
@@ -88,7 +89,7 @@ def _height(groups: tuple[int, ...]) -> int:
 
 
 def _tree(d: int, width: int) -> tuple[int, ...]:
-    """The fewest layers within `width`: at every level the largest group that fits, or pairs where those suffice."""
+    """The tree with the fewest layers within `width`: each level has the largest groups that fit, or pairs if enough."""
     best: tuple[int, ...] = ()
     for halvings in range((d - 1).bit_length() + 1):
         groups: list[int] = [2] * halvings

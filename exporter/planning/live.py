@@ -1,4 +1,4 @@
-"""The number of live entries: its law after a sample, and what a soft round makes of it."""
+"""The probability law of the number of live entries, after a sample and after a soft round."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from exporter.planning.goal import Goal
 from exporter.planning.schedule import BlockSample, FirstSample, SoftRound
 
 Tail = Callable[[tails.Ints], tails.Floats]
-Longer = Callable[[tails.Ints, tails.Ints, tails.Ints], tails.Floats]  # of n, u and t: P(n' > t)
+Longer = Callable[[tails.Ints, tails.Ints, tails.Ints], tails.Floats]  # (n, u, t) -> P(n' > t)
 B = TypeVar("B", bound=BlockSample)
 
-SPARE = 12  # neurons for ranks, counts and interval ends that a layer carries beside its vectors
-EXACT = 4  # tails of a pivot round that are computed one by one; those of shorter runs are smaller
-BINS, FINE = 48, 160  # values kept of the law of live entries, rounded to the unfavourable side
+SPARE = 12  # neurons for the ranks, counts and interval ends that a layer carries beside its vectors
+EXACT = 4  # tails of a pivot round that are computed one by one; shorter runs have smaller tails
+BINS, FINE = 48, 160  # bins of the law of live entries, each rounded to the unfavourable side
 
 
 def first_sample(goal: Goal, size: int, failure: float) -> tuple[FirstSample, float]:
-    """The narrowest window of a sample that misses a target with probability at most `failure`, and that bound.
+    """The narrowest window of a sample that misses a target with probability at most `failure`, and its miss probability.
 
-    The end of rank L lies at or below the target k when at least L sampled entries are <= the target.
+    The end of rank L in the sample lies at or below the target if at least L sampled entries are <= the target.
     """
     d, low, high = goal.d, goal.low, goal.high
     lower = tails.largest_lower_cut(d, low, size, failure / 2) + 1
@@ -39,8 +39,9 @@ def first_sample(goal: Goal, size: int, failure: float) -> tuple[FirstSample, fl
 class Law:
     """A distribution of the number of live entries in bins low[i] .. high[i], and the probability beyond the last.
 
-    `mass` comes from bounds of P(n > t), so it is the law of a number that is stochastically larger than n: for what grows
-    with n. `short` comes from bounds of P(n <= t) in the same way: for what falls with n.
+    `mass` comes from bounds of P(n > t), so it is the law of a number that is stochastically larger than n. It serves for
+    expectations of functions that grow with n. `short` comes from bounds of P(n <= t) in the same way, and serves for
+    functions that fall with n.
     """
 
     low: tails.Ints
@@ -53,9 +54,9 @@ class Law:
     def of(
         exceeds: Tail, least: int, most: int, *, drop: float, bins: int, at_most: Tail = lambda t: np.ones(t.shape)
     ) -> Law:
-        """From P(n > t) and P(n <= t), with at most `drop` cut off above; what is rare below is left to the first bin."""
+        """The law from P(n > t) and P(n <= t). At most `drop` is cut off above. Rare small values go to the first bin."""
         edges = reproducible.evenly(least - 1, most, 23)
-        for cells in (24, bins):  # zoom in on the values that matter
+        for cells in (24, bins):  # a coarse pass, then a fine pass over the likely values
             above = exceeds(edges)
             under = np.minimum(1.0 - above, at_most(edges))
             first = int(edges[max(0, int(np.argmax(under > 1e-3 * drop)) - 1)])
@@ -69,15 +70,15 @@ class Law:
         return Law(edges[:-1] + 1, edges[1:], np.maximum(0.0, -np.diff(at)), np.diff(under), float(at[-1]))
 
     def expected(self, values: tails.Floats) -> float:
-        """Sum of mass times value, bins beyond counted as 1."""
+        """The sum of mass times value. The mass beyond the last bin counts with value 1."""
         return float(reproducible.dot(self.mass, values)) + self.beyond
 
 
 def first_law(d: int, sample: FirstSample, drop: float) -> Law:
-    """The number n of entries in the first interval, ends included.
+    """The law of the number n of entries in the first interval, ends included.
 
-    D, the distance in rank over the interval's gaps of the sample, counts from one end to the other, rank 0 or d + 1 where
-    an end is missing: n = D + 1 with both ends, D with one, d with none.
+    D is the difference of the ranks of the two ends. A missing end has rank 0 or d + 1. So n is D + 1 with both ends, D with
+    one end, and d without ends.
     """
     spacings = sample.upper - sample.lower
     more = (sample.lower >= 1) + (sample.upper <= sample.size) - 1
@@ -93,11 +94,11 @@ def first_law(d: int, sample: FirstSample, drop: float) -> Law:
 
 
 def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
-    """P(n' > most) after a soft round: D over gap + u gaps of a sample of n - u of n entries."""
+    """P(n' > most) after a soft round: the distance D over gap + u gaps of a sample of n - u of n entries."""
 
     def longer(n: tails.Ints, u: tails.Ints, t: tails.Ints) -> tails.Floats:
         tail = np.zeros(n.shape)
-        open_ = t < np.minimum(n, gap + 1 + 2 * u)  # elsewhere n' is within t for sure
+        open_ = t < np.minimum(n, gap + 1 + 2 * u)  # otherwise n' <= t is certain
         n, u, t = n[open_], u[open_], t[open_]
         tail[open_] = tails.lower_tail(n, t - 1, np.maximum(0, n - u), gap + u - 1)
         return tail
@@ -106,18 +107,18 @@ def after_soft(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> 
 
 
 def after_pivots(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -> tails.Floats:
-    """P(n' > most) after a pivot round, n' the entries strictly between its ends.
+    """P(n' > most) after a pivot round, where n' counts the entries strictly between its ends.
 
-    The pivots are every `gap`-th slot from a random place, so the bracket around the target is any of the `gap` runs of
-    `gap` gaps around it, equally likely, in a sample of n - u of n entries. Runs that do not reach an end of the interval
-    are, with their length counted in, one gap longer and no more than one run (Theorem 4 of docs/frontier.md); runs of
-    fewer gaps begin or end at an end of the interval. More live entries leave more, by the coupling of a soft round: of the
-    lowest t + 1 or t + 2 entries more and more are left out.
+    The pivots are every `gap`-th slot from a random start. So the bracket around the target is one of the `gap` runs of
+    `gap` gaps around the target, each equally likely, in a sample of n - u of n entries. The runs that touch no end of the
+    interval are together bounded by a single run that is one gap longer (Theorem 4 of docs/frontier.md). Shorter runs begin
+    or end at an end of the interval. The bound grows with the number of live entries, by the coupling of a soft round: of
+    the lowest t + 1 or t + 2 entries more and more are left out.
     """
 
     def longer(n: tails.Ints, u: tails.Ints, t: tails.Ints) -> tails.Floats:
         tail = np.zeros(n.shape)
-        open_ = t < n  # no more survive than were live
+        open_ = t < n  # at most n entries survive
         n, u, t = n[open_], u[open_], t[open_]
         sampled = np.maximum(0, n - u)
         exact = min(gap, EXACT)
@@ -130,10 +131,10 @@ def after_pivots(law: Law, gap: int, overflow: tails.Floats, most: tails.Ints) -
 
 
 def _averaged(law: Law, overflow: tails.Floats, most: tails.Ints, longer: Longer) -> tails.Floats:
-    """P(n' > most) from its bound given n and u, which grows with both.
+    """P(n' > most), averaged over n and u. `longer` bounds it for given n and u, and grows with both.
 
-    Summing by parts turns the bounds of P(U > t) into one of the average; values of u between two of those kept are counted
-    as the larger.
+    Summation by parts turns the bounds of P(U > t) into a bound of the average. Only some values of u are computed; a value
+    between two of them counts as the larger.
     """
     left = _spread_out(overflow.shape[1])
     n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
@@ -144,7 +145,7 @@ def _averaged(law: Law, overflow: tails.Floats, most: tails.Ints, longer: Longer
 
 
 def _spread_out(count: int) -> tails.Ints:
-    """Of 0 .. count - 1 the first and the last and, in steps that grow by a sixteenth, some between."""
+    """Numbers from 0 to count - 1, both included, in steps that grow by a sixteenth."""
     kept = [0]
     while kept[-1] < count - 1:
         kept.append(min(count - 1, kept[-1] + 1 + kept[-1] // 16))
@@ -152,7 +153,7 @@ def _spread_out(count: int) -> tails.Ints:
 
 
 def blockings(kind: type[B], d: int, slots: int, entries: int) -> Iterator[B]:
-    """All d positions in blocks, up to `entries` slots in each and at most `slots` in all."""
+    """The ways to cut all d positions into blocks with up to `entries` slots each and at most `slots` in total."""
     for taken in range(1, max(1, entries) + 1):
         block = -(-d // min(max(1, slots // taken), d))
         yield kind(-(-d // block), block, taken)
@@ -161,12 +162,12 @@ def blockings(kind: type[B], d: int, slots: int, entries: int) -> Iterator[B]:
 def soft_round(goal: Goal, law: Law, slots: int, entries: int, sampled: int = 0) -> tuple[SoftRound, tails.Floats]:
     """The soft round with the least overflow near the top of the law, and its tails P(U > t) for every bin.
 
-    `sampled`: none of the live entries is among so many positions that were sampled before and dealt to the blocks.
+    `sampled` is the number of positions that an earlier sample dealt to the blocks. No live entry is at such a position.
     """
     d, total = goal.d, goal.d - sampled
 
     def free(blocks: int) -> int:
-        """Places of a block that can be live: at most; the first blocks have one more of all and of the sampled places."""
+        """The largest number of places of a block that can hold live entries."""
         return max(d // blocks + (j < d % blocks) - sampled // blocks - (j < sampled % blocks) for j in range(blocks))
 
     at = int(np.searchsorted(np.cumsum(law.mass[::-1]), 0.05 * goal.failure))

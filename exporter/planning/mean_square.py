@@ -1,15 +1,15 @@
-"""A bound of a plan's mean squared error on uniform inputs: entries in [0, 1], independent, rounded to the grid.
+"""An upper bound of a plan's mean squared error on uniform inputs: independent entries in [0, 1], rounded to the grid.
 
-Every answer of every network lies in [0, 1], so the mean squared error is at most the failure bound p. The answers of a
-network for uniform inputs lie in its window. Let w be the length of the window, or of the longest cell, and D the distance
-of the target from the window:
+Every answer lies in [0, 1], so the mean squared error is at most the failure bound p. The answers of a network for uniform
+inputs lie in its window. Let w be the length of the window or of the longest cell. Let D be the distance of the target from
+the window (0 inside):
 
-    blocks    a wrong answer lies anywhere in the window: off by w + D at most
-    cells     a wrong answer lies in the target's cell, or at the nearer end of the window: off by w, or by D
-    vote-max  the same: the window is one cell, from F to 1
+    blocks    a wrong answer lies anywhere in the window, so the error is at most w + D
+    cells     a wrong answer lies in the target's cell (error at most w), or at the nearer end of the window (error D)
+    vote-max  as cells, with one cell from F to 1
 
-So the mean squared error is at most w^2 p + E[(s + D)^2 - s^2], s = w for blocks and 0 for cells. The tails P(D > t) are
-those of the failure bound with the end of the window moved by t. Counts that are far off are taken to be wrong by 1.
+So the mean squared error is at most w^2 p + E[(s + D)^2 - s^2] with s = w for blocks and s = 0 for cells. The tails P(D > t)
+are computed like the failure bound, with the end of the window moved by t. Counts that are far off count as an error of 1.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from exporter.planning.schedule import Schedule
 from exporter.planning.vote import VoteSchedule
 from exporter.planning.window import ConstantWindow, CountedWindow, Steps, counts_of
 
-Tail = Callable[[int], float]  # of t: P(the target lies more than t grid steps beyond an end of the window)
+Tail = Callable[[int], float]  # t -> P(the target lies more than t grid steps beyond an end of the window)
 
 
 def mse_bound(plan: Schedule, goal: Goal) -> float:
-    """A bound of the mean squared error in units of the squared range; `goal` is the one that the plan was made for."""
+    """A bound of the mean squared error in units of the squared range. `goal` is the goal of the plan."""
     below, above, far = None, None, 0.0
     length = slack = 0
     match plan:
@@ -57,7 +57,7 @@ def _longest(plan: Cells) -> int:
 
 
 def _beyond(goal: Goal, first: int, last: int) -> tuple[Tail, Tail]:
-    """Tails for a constant window; `last` counts from the upper end of the domain."""
+    """The tails for a constant window. `last` counts from the upper end of the domain."""
     steps, d = Steps(goal.cells), goal.d
 
     def tail(end: int, rank: int) -> Tail:
@@ -67,7 +67,7 @@ def _beyond(goal: Goal, first: int, last: int) -> tuple[Tail, Tail]:
 
 
 def _beyond_counted(goal: Goal, slope: int, below: int, above: int) -> tuple[Tail, Tail, float]:
-    """Tails for a window that follows a count, and the chance of counts that they leave out."""
+    """The tails for a window that follows a count, and the probability of the counts that the tails do not cover."""
     counts = counts_of(goal)
     turned = counts.mirrored()
     return (
@@ -78,7 +78,7 @@ def _beyond_counted(goal: Goal, slope: int, below: int, above: int) -> tuple[Tai
 
 
 def _mean_of_square(tail: Tail, slack: int, length: int, cells: int) -> float:
-    """E[(s + D)^2 - s^2] in units of the squared range: an upper sum over t, in steps that grow."""
+    """An upper bound of E[(s + D)^2 - s^2] in units of the squared range: an upper sum over t, in growing steps."""
     found, t = 0.0, 0
     while t < cells and (chance := tail(t)) > 0:
         after = min(cells, t + max(1, length // 16, t // 8))

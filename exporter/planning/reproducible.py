@@ -1,9 +1,9 @@
 """Arithmetic with the same bits on every processor and in every release of numpy.
 
-exp, log, the logarithms of factorials and sums differ in their last bits from one library or vector instruction to the
-next, and a planner that compares such numbers writes other files there. These are built from what IEEE 754 rounds in one
-way only, entry by entry: + - * / rint, comparisons and bits; their tables come from correctly rounded decimal arithmetic,
-and sums are taken from the first entry to the last. Relative errors: exp and log below 1e-15, log n! below 1e-15.
+exp, log, log n! and sums differ in their last bits between libraries and between vector instructions. A planner that
+compares such numbers would write different files on different machines. The functions here use only operations that
+IEEE 754 rounds in one way: + - * / rint, comparisons and bits, entry by entry. Their tables come from correctly rounded
+decimal arithmetic. Sums run from the first entry to the last. The relative errors of exp, log and log n! are below 1e-15.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-DIGITS = 50  # of the decimal arithmetic behind the tables
-CHUNK = 1 << 13  # entries of exp and log at once: what stays in a processor's cache
-PARTS = 1 << 8  # steps of the table of exp in a factor of 2
-SMALL = -700.0  # below it exp returns exp(SMALL): never less than the truth, and no subnormal numbers
-OUTWARD = 1 + 2.0**-26  # more than all roundings of a bound: see `outward`
+DIGITS = 50  # digits of the decimal arithmetic for the tables
+CHUNK = 1 << 13  # entries of exp and log that are computed at a time: they stay in a processor's cache
+PARTS = 1 << 8  # steps of the table of exp per factor of 2
+SMALL = -700.0  # below SMALL, exp returns exp(SMALL): an upper bound that is not subnormal
+OUTWARD = 1 + 2.0**-26  # covers all roundings of a bound: see `outward`
 
 
 def _decimals() -> tuple[list[float], float, float]:
-    """2^(i/PARTS), ln 2 in one float, and the rest of it."""
+    """2^(i/PARTS) for all i, and ln 2 as the sum of two floats."""
     with localcontext(Context(prec=DIGITS)):
         ln2 = Decimal(2).ln()
         near = int(ln2 * 2**32) / 2**32  # few bits, so that multiples of it are exact
@@ -48,7 +48,7 @@ def _by_chunks(function: Callable[[Floats], Floats], x: Floats) -> Floats:
 
 
 def exp(x: Floats) -> Floats:
-    """e^x for x <= 700; exactly 0 at minus infinity."""
+    """e^x for x <= 700. It is exactly 0 at minus infinity."""
     return _by_chunks(_exp, x)
 
 
@@ -83,14 +83,14 @@ def _log(x: Floats) -> Floats:
 
 
 def log1p(x: Floats) -> Floats:
-    """ln(1 + x) for x >= 0; what 1 + x rounds away is added to first order."""
+    """ln(1 + x) for x >= 0. The rounding error of 1 + x is corrected to first order."""
     near = 1 + x
     return np.asarray(log(near) + (x - (near - 1)) / near, dtype=np.float64)
 
 
 @lru_cache(maxsize=4)
 def log_factorials(largest: int) -> Floats:
-    """ln n! for n = 0 .. largest: in decimals up to 64, by Stirling's series beyond (the next term is below 1e-18)."""
+    """ln n! for n = 0 .. largest: by decimals up to 64, then by Stirling's series (the next term is below 1e-18)."""
     n = np.maximum(1.0, np.arange(largest + 1, dtype=np.float64))
     with localcontext(Context(prec=DIGITS)):
         first = [float(Decimal(factorial(i)).ln()) for i in range(min(largest, 64) + 1)]
@@ -106,7 +106,7 @@ def log_factorials(largest: int) -> Floats:
 def total(x: NDArray[Any], axis: int = -1) -> Floats:
     """The sum along an axis, from the first entry to the last."""
     rows = np.moveaxis(x, axis, 0)
-    if rows.ndim == 1:  # accumulate has no choice of order, unlike sum
+    if rows.ndim == 1:  # accumulate has a fixed order, unlike sum
         return np.asarray(np.add.accumulate(rows, dtype=np.float64)[-1] if rows.size else 0.0)
     out = np.zeros(rows.shape[1:])
     for row in rows:
@@ -125,10 +125,10 @@ def evenly(first: int, last: int, cells: int) -> NDArray[np.int64]:
 
 
 def outward(bound: float, digits: int = 3) -> float:
-    """A bound as it is stated: rounded up to a few digits, roundings of its own computation included.
+    """The bound as files state it: rounded up to a few digits, after the rounding errors of its computation are added.
 
-    A bound is a sum of products of numbers >= 0, a few thousand operations in a row at most, each off by 2^-53 of its
-    result, of tails that are bounds themselves: together below 2^-40. OUTWARD is 2^-26.
+    A bound is a sum of products of tails, which are bounds >= 0 themselves. It takes at most a few thousand operations in a
+    row, each with a relative error of 2^-53. All together stay below 2^-40. OUTWARD adds 2^-26.
     """
     rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(bound * OUTWARD)
     return min(1.0, float(rounded))

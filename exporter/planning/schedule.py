@@ -10,21 +10,21 @@
     ├── MaxSchedule         Algorithms 1 and 2: FirstSample, SoftRound, HashEnding
     └── TreeSchedule        exact maximum: levels of block maxima
 
-The parts are defined here; every schedule has a file with its planner. The paper's exponents fit no d that fits in a
-computer, so a planner takes a goal (d, the ranks, a failure probability) and searches for the narrowest network whose
-failure it can prove. How wide the network of a schedule is, `Planned.built` in `exporter.constructions` counts; a search
-tries too many schedules for that, so it knows what fits in a width by a formula, which tests hold to the networks.
+The parts are defined here. Each schedule has a file with its planner. The paper's exponents need a d that no computer can
+hold. So a planner takes a goal (d, the ranks, a failure probability) and searches for the narrowest network whose failure it
+can prove. `Planned.built` in `exporter.constructions` builds the network of a schedule and counts its width. A search tries
+too many schedules to build each, so it computes widths by formulas. Tests compare the formulas with networks.
 
-Every schedule lists its bad events with their probabilities. `failure_bound` is their sum, and `failure_law` says what the
-probability is over:
+Every schedule lists its bad events with their probabilities. `failure_bound` is the sum. `failure_law` says what is random:
 
     seeds           Every round has its own permutation, drawn by the seed. The bound holds for every fixed input, over the
-                    seeds. On random inputs it holds on average over the seeds, not for each: after round 1 the live
-                    entries stand mostly where round 1 did not sample, and a file's blocks may not be even there.
+                    seeds. On random inputs it holds on average over the seeds, but not for each seed: after round 1 most
+                    live entries stand where round 1 did not sample, and one seed may spread these places unevenly.
     file            All rounds share one permutation, so a seed only renames the inputs. The bound holds for every fixed
                     input over the seeds, and for every single file over inputs in random order.
-    uniform         Nothing is drawn. The bound holds over inputs whose entries are independent and uniform in the domain.
-    uniform-seeds   The same, on average over the seeds.
+    uniform         The network has no random choices. The bound holds over inputs whose entries are independent and uniform
+                    in the domain.
+    uniform-seeds   As uniform, but on average over the seeds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FailureLaw = Literal["seeds", "file", "uniform", "uniform-seeds"]
 
 
 class Failure(NamedTuple):
-    """How often an answer may be wrong, and over what: nothing can fail by default.
+    """The probability of a wrong answer and its law (see above). By default nothing can fail.
 
     `mse` bounds the mean squared error on uniform grid inputs, in units of the squared range.
     """
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """One way to fail and a bound of its probability."""
+    """One way to fail, and an upper bound of its probability."""
 
     name: str
     probability: float
@@ -60,9 +60,9 @@ class Event:
 
 @dataclass(frozen=True)
 class FirstSample:
-    """The first `size` entries; the sample's ranks `lower` and `upper` become the first interval.
+    """The first `size` entries as a sample. Its entries of ranks `lower` and `upper` are the ends of the first interval.
 
-    lower = 0 and upper = size + 1 mean that the interval has no end on that side.
+    lower = 0 or upper = size + 1 means that the interval has no end on this side.
     """
 
     size: int
@@ -72,7 +72,7 @@ class FirstSample:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """`entries` slots for live entries in each of `blocks` blocks of `block` positions, one more in the first `more`."""
+    """`blocks` blocks of `block` positions, each with `entries` slots for live entries; one slot more in the first `more`."""
 
     blocks: int
     block: int
@@ -81,7 +81,7 @@ class BlockSample:
 
     @property
     def size(self) -> int:
-        """Slots of the sample, filled or empty."""
+        """The number of slots of the sample, filled or empty."""
         return self.blocks * self.entries + self.more
 
 
@@ -90,7 +90,7 @@ class HardRound(BlockSample):
     """The first `entries` live entries of each of `blocks` blocks of `block` positions.
 
     The window is floor(r z / n) - below .. ceil(r z / n) + above for a target of rank r among n live entries,
-    z = blocks * entries. It fails when a block holds too few live entries or the window misses a target.
+    z = blocks * entries. The round fails if a block has too few live entries or if the window misses a target.
     """
 
     below: int
@@ -99,37 +99,37 @@ class HardRound(BlockSample):
 
 @dataclass(frozen=True)
 class SoftRound(BlockSample):
-    """Up to `entries` live entries of every block; the blocks cover all positions.
+    """Up to `entries` live entries of every block. The blocks cover all positions.
 
-    With u live entries left out, the target of rank r among the live has a rank in [r - u, r] among those taken,
-    so the window never misses it and at most gap + 1 + 2u entries survive. A soft round cannot fail.
+    Suppose that u live entries are left out. A target of rank r among the live entries then has a rank in [r - u, r] among
+    the taken entries, so the window never misses it. At most gap + 1 + 2u entries survive. A soft round cannot fail.
     """
 
 
 @dataclass(frozen=True)
 class PivotRound(SoftRound):
-    """A soft round whose interval is found by counting: it cannot miss a target either.
+    """A soft round that finds its interval by counting. It cannot miss a target either.
 
-    Every `gap`-th of its slots in the order of their values, the empty ones lowest, is a pivot, from a place that the seed
-    draws. Every entry is compared with every `stride`-th pivot, and then, if that is not each of them, with those in the
-    bracket that was found.
+    The slots are sorted by value, with empty slots lowest. Every `gap`-th slot is a pivot, from a start that the seed draws.
+    Every entry is compared with every `stride`-th pivot. If the stride is above 1, the entries are then compared with the
+    pivots in the bracket that was found.
     """
 
     gap: int
     stride: int
 
     def pivots(self, shift: int = 0) -> tuple[int, ...]:
-        """Ranks of the slots, for 0 <= shift < gap; 0 and size + 1 are the ends that the interval has."""
+        """The pivots as ranks of the slots, for 0 <= shift < gap. 0 and size + 1 stand for the old ends of the interval."""
         inner = range(1 + shift, 1 + shift + self.size, self.gap)
         return 0, *(min(rank, self.size) for rank in inner), self.size + 1
 
 
 @dataclass(frozen=True)
 class HashEnding:
-    """`functions` of the hash functions of Definition F.7 modulo `prime`, on at most `capacity` entries.
+    """Hash functions modulo `prime` (Definition F.7) that separate any `capacity` entries.
 
-    Two positions collide under at most digits - 1 of the functions a = 1 .. prime - 1, so one of more than
-    (digits - 1) capacity (capacity - 1) / 2 functions is free of collisions, wherever the entries stand.
+    Two positions collide under at most digits - 1 of the functions a = 1 .. prime - 1. So among more than
+    (digits - 1) capacity (capacity - 1) / 2 functions, one has no collision, for any positions of the entries.
     """
 
     prime: int
@@ -138,7 +138,7 @@ class HashEnding:
 
     @staticmethod
     def within(d: int, slots: int, neurons: int) -> HashEnding:
-        """As many functions as `neurons` have room for, modulo a prime of at most `slots`."""
+        """As many functions as fit into `neurons`, modulo a prime of at most `slots`."""
         prime = previous_prime(max(2, min(slots, isqrt(max(4, neurons)) + 1, d)))
         functions = max(1, min(prime - 1, neurons // prime))
         return HashEnding(prime, functions, hash_capacity(d, prime, functions))
@@ -146,7 +146,7 @@ class HashEnding:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
-    """What all schedules have: the ranks, and the proof."""
+    """The common part of all schedules: the ranks and the failure events."""
 
     d: int
     low: int
@@ -155,17 +155,17 @@ class Schedule(ABC):
 
     @property
     def outputs(self) -> int:
-        """How many ranks are wanted."""
+        """The number of wanted ranks."""
         return self.high - self.low + 1
 
     @property
     def failure_bound(self) -> float:
-        """Union bound over all events, as it is stated: rounded up to a few digits; never above 1."""
+        """The union bound over all events, rounded up to a few digits, and at most 1."""
         return outward(fsum(event.probability for event in self.events))
 
     @property
     def failure_law(self) -> FailureLaw:
-        """What the failure bound is a probability over."""
+        """The law of the failure bound: seeds, file, uniform or uniform-seeds."""
         return "file"
 
 
@@ -177,7 +177,7 @@ def previous_prime(n: int) -> int:
 
 
 def digits(d: int, prime: int) -> int:
-    """Digits of the positions 0 .. d - 1 in base `prime` (Definition F.6, which counts from 1)."""
+    """The number of digits of the positions 0 .. d - 1 in base `prime` (Definition F.6, which counts from 1)."""
     count, reach = 1, prime
     while reach < d:
         count, reach = count + 1, reach * prime
@@ -187,8 +187,8 @@ def digits(d: int, prime: int) -> int:
 def hash_capacity(d: int, prime: int, functions: int) -> int:
     """The largest number of entries that `functions` hash functions provably separate (Lemma F.9).
 
-    h_a(i) - h_a(j) is a times a polynomial in a of degree digits - 1 at most, with no more roots a = 1 .. prime - 1, and
-    not zero as i and j differ in a digit. One digit: every function separates all.
+    h_a(i) - h_a(j) is a times a polynomial in a of degree at most digits - 1. The polynomial is not zero, because i and j
+    differ in a digit, so it has at most digits - 1 roots. With one digit every function separates all positions.
     """
     roots = digits(d, prime) - 1
     if roots == 0:

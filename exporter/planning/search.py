@@ -1,8 +1,8 @@
-"""The search that all planners share: candidates in, the first that fits out, or the nearest that exists.
+"""The search that all planners share. It returns the first plan that fits, or an error with the nearest plan.
 
-A planner is a function from a goal to its plans in the order of preference; a plan within a width comes from a function
-`fit` that returns None where it finds none. `choose` takes the first plan within the width asked for, and is the one place
-where planning fails.
+A planner is a function from a goal to its plans in the order of preference. A function `fit` returns a plan within a width,
+or None if it finds none. `choose` returns the first plan within the requested width. Only `choose` raises an error when no
+plan is found.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ P = TypeVar("P", bound=Schedule)
 
 
 def first_found(candidates: Iterable[T | None]) -> T | None:
-    """The first candidate that exists."""
+    """The first candidate that is not None."""
     return next((found for found in candidates if found is not None), None)
 
 
 def edge(holds: Callable[[int], bool], good: int, bad: int) -> int:
-    """The last number from `good` towards `bad` that holds, by bisection; `bad` does not, and is not tried."""
+    """The last number that holds on the way from `good` to `bad`, by bisection. `bad` does not hold and is not tried."""
     while abs(bad - good) > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(middle) else (good, middle)
@@ -41,7 +41,7 @@ def lowest(holds: Callable[[int], bool], good: int) -> int:
 def narrowest_of(
     fits: Iterable[Callable[[int], P | None]], widest: int, least: Callable[[Callable[[int], bool], int], int] = lowest
 ) -> tuple[P, int] | None:
-    """The narrowest plan of several kinds, and its width: each kind is tried only below what was found before."""
+    """The narrowest plan of several kinds, and its width. Each kind is tried only below the narrowest width so far."""
     found = None
     for fit in fits:
         if fit(widest) is not None:
@@ -62,12 +62,12 @@ def within(fit: Callable[[int], P | None], widths: Iterable[float]) -> tuple[P, 
 
 
 def proven(plan: P, goal: Goal) -> P | None:
-    """The plan, if its stated failure is within the goal's."""
+    """The plan, if its stated failure is at most the goal's; else None."""
     return plan if plan.failure_bound <= goal.failure else None
 
 
 def narrowed(fit: Callable[[int], P | None], found: tuple[P, float], narrow: float, ratio: float) -> tuple[P, float]:
-    """Bisection between a width that is too narrow, or taken to be, and one that has a plan, to within a ratio."""
+    """The narrowest plan and its width, by bisection to within a ratio. `narrow` is too narrow, or is assumed to be."""
     plan, wide = found
     while wide > ratio * narrow:
         middle = (narrow + wide) / 2
@@ -79,14 +79,14 @@ def narrowed(fit: Callable[[int], P | None], found: tuple[P, float], narrow: flo
 
 
 class NoScheduleError(UserError):
-    """There is no plan for a goal, nor one near it."""
+    """There is no plan for a goal or near it."""
 
 
 def choose(goal: Goal, plans: Iterable[P], built: Callable[[P], Network], nearest: Callable[[Goal], str | None]) -> P:
-    """The first plan within the width asked for, if one was; else UserError with the nearest that exists, if any does.
+    """The first plan within the requested width, or the first plan. UserError names the nearest plan if none fits.
 
-    The width is that of the network that is built, as `describe` tells it. A planner searches without a limit, so every
-    width from the narrowest that is found upwards can be had.
+    The width is counted on the network itself. A planner searches without a width limit, so every width from the narrowest
+    plan upwards can be requested.
     """
     wider: list[tuple[int, int]] = []
     fails = True

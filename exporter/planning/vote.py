@@ -1,11 +1,12 @@
 """vote-max: the maximum of uniform inputs at depth 4, by a vote of hash functions (docs/frontier.md has the theorem).
 
-An entry is live if it exceeds the constant F = cells - reach. Every function sends every position to one of p slots, and a
-slot holds the sum of the excesses x - F of its live entries. In every function the slot of the maximum holds at least
-v = max - F, so at least Q of all slots do: the Q-th largest slot is v unless Q slots hold more. A slot that holds more than
-v has two live entries. So the answer is right unless no entry is live, or at least Q slots, in all functions together, have
-two live entries. A function is a random permutation of the positions, cut into p blocks of nearly equal length: given
-the n live positions the functions are independent, and the number of slots with two entries has an exact law.
+An entry is live if it exceeds the constant F = cells - reach, where `reach` is a number of grid steps below the top. Every
+function sends every position to one of p slots. A slot holds the sum of the excesses x - F of its live entries. In every
+function the slot of the maximum holds at least v = max - F, so at least Q slots hold v or more. The Q-th largest slot
+is v unless Q slots hold more than v. A slot that holds more than v has two live entries. So the answer is right unless no
+entry is live, or at least Q slots of all functions have two live entries. A function is a random permutation of the
+positions, cut into p blocks of nearly equal length. Given the n live positions, the functions are independent, and the
+number of slots with two entries has an exact law.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from exporter.planning.schedule import Event, FailureLaw, Schedule
 from exporter.planning.search import edge, narrowest_of, proven
 from exporter.planning.window import Steps
 
-MOST = 2 * 4096**2  # neurons of a layer: more do not fit where it would be run
-MISSES = (0.08, 0.15, 0.25, 0.4, 0.6)  # of the failure target, for inputs without a live entry; collisions get the rest
-CROWDED = 1e-3  # of the failure target, for numbers of live entries so large that they are taken to fail
+MOST = 2 * 4096**2  # largest width: wider layers would not fit into memory
+MISSES = (0.08, 0.15, 0.25, 0.4, 0.6)  # shares of the failure for inputs without a live entry; collisions get the rest
+CROWDED = 1e-3  # share of the failure for inputs with so many live entries that they count as failures
 FUNCTIONS = 24
-MOST_LIVE = 1024  # entries above the constant: more are taken to fail
-SHARED = 9  # slots of one function with two live entries: as many or more are taken to fail
+MOST_LIVE = 1024  # inputs with more live entries count as failures
+SHARED = 9  # this many slots of one function with two live entries, or more, count as a failure
 
 
 @dataclass(frozen=True, kw_only=True)
 class VoteSchedule(Schedule):
-    """Live are the entries above grid value cells - reach; `functions` permutations, each with `slots` blocks."""
+    """Entries above grid value cells - reach are live. There are `functions` permutations, each cut into `slots` blocks."""
 
     reach: int
     functions: int
@@ -48,9 +49,9 @@ class VoteSchedule(Schedule):
 def shared_slots(d: int, p: int, most: int) -> tails.Floats:
     """P(exactly x of p slots hold two or more of n entries at random positions), for n = 0 .. most (rows) and x < SHARED.
 
-    The slots are blocks of d // p or one more positions. Of the C(d, n) sets of positions, the coefficient of t^n y^x in the
-    product over the slots of 1 + s t + y sum over k >= 2 of C(s, k) t^k, s the slot's length, is the number with x such
-    slots. Terms are scaled by (p/d)^n, so that all of them are numbers of ordinary size; none is negative.
+    The slots are blocks of d // p or d // p + 1 positions. There are C(d, n) sets of n positions. The number of sets with x
+    such slots is the coefficient of t^n y^x in a product over all slots, whose factor for a slot of length s is
+    1 + s t + y sum over k >= 2 of C(s, k) t^k. Terms are scaled by (p/d)^n to moderate size. No term is negative.
     """
     mean, law = d / p, np.zeros((most + 1, SHARED))
     law[0, 0] = 1.0
@@ -68,7 +69,7 @@ def shared_slots(d: int, p: int, most: int) -> tails.Floats:
 
 
 def _product(a: tails.Floats, b: tails.Floats) -> tails.Floats:
-    """The product of two polynomials in t and y, without the powers that do not fit."""
+    """The product of two polynomials in t and y, without powers beyond the size of the arrays."""
     out, (rows, columns) = np.zeros_like(a), a.shape
     for i, j in zip(*np.nonzero(a), strict=True):
         out[i:, j:] += a[i, j] * b[: rows - i, : columns - j]
@@ -88,12 +89,15 @@ def _power(a: tails.Floats, k: int) -> tails.Floats:
 
 
 def outvoted(law: tails.Floats, functions: int) -> tails.Floats:
-    """P(at least `functions` slots of as many independent functions hold two or more entries), for every row of the law."""
+    """P(at least Q slots of Q independent functions together hold two or more entries), for each row of the law.
+
+    Q is `functions`.
+    """
     return tails.sum_reaches(law, functions, functions, 1e-11)
 
 
 def vote(goal: Goal, slots: int) -> VoteSchedule | None:
-    """A plan with at most so many slots in all, if one is found: few functions first."""
+    """A plan with at most `slots` slots in total, or None. Few functions are tried first."""
     for functions in range(1, FUNCTIONS + 1):
         p = min(slots // functions, goal.d)
         for share in MISSES:
@@ -107,7 +111,7 @@ def vote(goal: Goal, slots: int) -> VoteSchedule | None:
 
 @dataclass(frozen=True, eq=False)
 class _Live:
-    """How many entries are live: `chance` bounds the law of the number, `none` and `many` what lies outside."""
+    """The law of the number of live entries: `chance` bounds it, `none` is P(no entry), and `many` is P(too many)."""
 
     reach: int
     none: float
@@ -117,10 +121,10 @@ class _Live:
 
 @lru_cache(maxsize=16)
 def _live(d: int, cells: int, failure: float, share: float) -> _Live | None:
-    """The smallest reach that leaves no entry live in at most this share of the failure.
+    """The smallest reach for which "no entry is live" takes at most this share of the failure.
 
     Each entry is live with a chance between `least` and `most`. C(d, n) most^n (1 - least)^(d - n) bounds the chance of
-    n live entries; the terms follow one another by their ratios, so d may be as large as one likes.
+    n live entries. Each term is computed from the one before by a ratio, so d may be very large.
     """
     steps = Steps(cells)
 
@@ -137,10 +141,10 @@ def _live(d: int, cells: int, failure: float, share: float) -> _Live | None:
     terms = [none(reach)]
     for n in range(min(d, MOST_LIVE)):
         terms.append(terms[-1] * (d - n) * most / ((n + 1) * (1 - least)))
-    # the ratio of neighbours falls: from MOST_LIVE on the terms are below a geometric series
+    # the ratio of consecutive terms falls, so a geometric series bounds the terms from MOST_LIVE on
     ratio = d * most / (MOST_LIVE * (1 - least))
     rest = 0.0 if d <= MOST_LIVE else terms[-1] / (1 - ratio) if ratio < 1 else 1.0
-    beyond = np.add.accumulate([rest, *terms[:0:-1]])[::-1]  # beyond[n]: more than n are live
+    beyond = np.add.accumulate([rest, *terms[:0:-1]])[::-1]  # beyond[n]: P(more than n entries are live)
     few = np.flatnonzero(beyond <= CROWDED * failure)
     if not few.size:
         return None
@@ -162,7 +166,7 @@ def _plan(goal: Goal, live: _Live, functions: int, p: int) -> VoteSchedule | Non
 
 
 def vote_max_plans(goal: Goal) -> Iterator[VoteSchedule]:
-    """The plan with the fewest slots: its pairs fit in d neurons where d is large enough, else it is the narrowest."""
+    """The plan with the fewest slots. If d is large enough, its pairs fit into d neurons; else the narrowest plan."""
     goal.only_max()
     if goal.d <= MOST and (found := narrowest_of([partial(vote, goal)], min(isqrt(MOST), 2 * goal.d))):
         yield found[0]

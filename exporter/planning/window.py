@@ -1,14 +1,14 @@
-"""Windows for inputs that are uniform in the domain: what the planners of window4, window5 and window6 share.
+"""Windows for inputs that are uniform in the domain: the common part of the planners of window4, window5 and window6.
 
-The entries are independent, and the chance of one to lie below grid value A is (A - 1/2)/cells for reals rounded to the
-grid, A/(cells + 1) where all grid values are equally likely. `Steps` bounds both, and what rounding the ends of the domain
-or the data twice does to them; all that is proven here holds for every law within these bounds. Nothing is drawn, so
-nothing depends on a seed, and equal entries are counted as they come: windows are closed intervals of grid values.
+The entries are independent. The chance that an entry lies below grid value A is (A - 1/2)/cells for reals that are rounded
+to the grid, and A/(cells + 1) if all grid values are equally likely. `Steps` bounds both, and also the effect of rounding
+the ends of the domain or of rounding the data twice. The proofs hold for every law within these bounds. The networks have
+no random choices, so no seed matters. Equal entries need no order: windows are closed intervals of grid values.
 
-    constant  live is what lies in first .. last; the targets must be there, and no block may hold too many live ones
-    counted   N entries lie below a constant A; the ends A + slope (rank - N) -+ margin follow the count. Given N the
+    constant  entries in first .. last are live; the targets must be among them, and no block may hold too many live entries
+    counted   N entries lie below a constant A; the ends A + slope (rank - N) -+ margin follow the count. Given N, the
               entries on either side of A are independent: the numbers beyond an end are binomial, and the count of a
-              block is a sum of independent indicators (docs/frontier.md), so that Hoeffding's theorem bounds its tail
+              block is a sum of independent indicators (docs/frontier.md), so Hoeffding's theorem bounds its tail
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from exporter.planning.goal import Goal
 from exporter.planning.schedule import BlockSample, Event, FailureLaw, Schedule
 from exporter.planning.search import edge, narrowest_of, proven
 
-SPARE = 16  # neurons for counts and ranks that a layer carries beside its vectors
-SHARES = tuple(k / 20 for k in range(1, 20, 2))  # of the failure target, for windows that miss; blocks get the rest
-OUTSIDE = 1e-4  # of the failure target, for counts so far off that they are taken to fail
+SPARE = 16  # neurons for the counts and ranks that a layer carries beside its vectors
+SHARES = tuple(k / 20 for k in range(1, 20, 2))  # shares of the failure for windows that miss; blocks get the rest
+OUTSIDE = 1e-4  # share of the failure for counts so far off that they count as failures
 WIDEST = 1000  # in units of d
 BINS = 24
-FINE = 64  # margins are found to this part of the distance of two entries
+FINE = 64  # margins are found to 1/FINE of the mean distance between two entries
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The data's grid: entries 0 .. cells."""
+    """The data's grid with values 0 .. cells, and bounds of the chances of an entry."""
 
     cells: int
 
@@ -56,7 +56,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSchedule(Schedule):
-    """A window that needs no sample, and the block ending: at most `entries` live ones in each of its blocks."""
+    """A window that needs no sample, and the block ending with at most `entries` live entries in each of its blocks."""
 
     ending: BlockSample
 
@@ -66,7 +66,7 @@ class WindowSchedule(Schedule):
 
     @property
     def mask(self) -> int:
-        """Neurons of the layer that masks: `within` leaves room for all others."""
+        """The neurons of the mask's layer. `within` leaves room for all other layers."""
         return 5 * self.d
 
 
@@ -80,7 +80,7 @@ class ConstantWindow(WindowSchedule):
 
 @dataclass(frozen=True, kw_only=True)
 class CountedWindow(WindowSchedule):
-    """window6: with N entries below grid value `centre`, the window is
+    """window6: N entries lie below grid value `centre`, and the window is
     centre + slope (low - N) - below .. centre - 1 + slope (high - 1 - N) + above."""
 
     centre: int
@@ -93,13 +93,13 @@ class CountedWindow(WindowSchedule):
         return 5 * self.d + 5
 
 
-Overflows = Callable[[tails.Ints, tails.Ints], tails.Floats]  # of block lengths and entries: P(one block holds more)
+Overflows = Callable[[tails.Ints, tails.Ints], tails.Floats]  # (block lengths, entries) -> P(one block holds more)
 Make = Callable[..., WindowSchedule]
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a share of the failure buys: how it may miss, how its blocks overflow, and the plan that it makes."""
+    """The window for one share of the failure: its miss events, the overflow of its blocks, and the plan that uses it."""
 
     miss: tuple[Event, ...]
     one: Overflows
@@ -107,9 +107,9 @@ class Window:
 
 
 def overflows(d: int, blocks: tails.Ints, entries: tails.Ints, more: tails.Ints, one: Overflows) -> tails.Floats:
-    """P(some block holds more live ones than entries): union over blocks as equal as possible, for several endings.
+    """P(some block overflows), for several endings: a union bound over blocks of nearly equal length.
 
-    The first d mod blocks of them are one longer, and the first `more` have an entry more.
+    The first d mod `blocks` blocks are one position longer. The first `more` blocks have one slot more.
     """
     size, longer = d // blocks, d % blocks
     kinds = [(size + 1, entries + 1), (size + 1, entries), (size, entries + 1), (size, entries)]
@@ -120,7 +120,7 @@ def overflows(d: int, blocks: tails.Ints, entries: tails.Ints, more: tails.Ints,
 
 
 def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
-    """Of the endings of at most `width` neurons a layer the smallest that leaves the failure within the goal's."""
+    """The plan with the smallest ending within `width` neurons per layer that meets the goal's failure, or None."""
     d, slots = goal.d, isqrt(max(0, width - 6))
     room = (goal.failure - sum(e.probability for e in window.miss)) * (1 - 1e-6)
     entries = np.arange(1, min((width - 5) // d, slots, d) + 1, dtype=np.int64)
@@ -141,7 +141,7 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
 
 
 def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedule]:
-    """The narrowest plan over all shares of the failure that windows may take, first in tenths, then in hundredths."""
+    """The narrowest plan over all shares of the failure for windows: first in tenths, then in hundredths."""
     windows = {share: window(share) for share in SHARES}
     found = narrowest_of((partial(within, goal, at) for at in windows.values()), WIDEST * goal.d)
     if found:
@@ -151,11 +151,11 @@ def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedu
 
 
 def constant_ends(goal: Goal, share: float) -> tuple[int, int, Event]:
-    """The narrowest constants for a share of the failure, and how they may miss a target."""
+    """The constant ends of the narrowest window for a share of the failure, and the event that it misses a target."""
     steps, d = Steps(goal.cells), goal.d
 
     def under(rank: int) -> tuple[int, float]:
-        """The largest end that the entry of a rank seldom enough lies below, and how seldom."""
+        """The largest end below which the entry of this rank rarely lies, and the probability that it does."""
 
         def misses(end: int) -> float:
             return float(tails.binomial_upper_tail(d, steps.at_most(end), rank))
@@ -168,7 +168,7 @@ def constant_ends(goal: Goal, share: float) -> tuple[int, int, Event]:
 
 
 def constant_window(goal: Goal, share: float) -> Window:
-    """window5: the narrowest constants for a share of the failure."""
+    """The narrowest window of window5 for a share of the failure."""
     first, last, miss = constant_ends(goal, share)
     one = partial(_one_block, float(Steps(goal.cells).within(first, last)))
     return Window((miss,), one, partial(ConstantWindow, first=first, last=last))
@@ -180,7 +180,7 @@ def _one_block(chance: float, size: tails.Ints, entries: tails.Ints) -> tails.Fl
 
 @dataclass(frozen=True)
 class Counts:
-    """N, the number of entries below grid value `centre`: the values n that are likely, and bounds of their chances."""
+    """The likely values n of N, the number of entries below grid value `centre`, and bounds of their chances."""
 
     steps: Steps
     d: int
@@ -202,7 +202,7 @@ class Counts:
         return Counts(steps, d, centre, n, reproducible.exp(tails.log_multinomial([n, d - n], [p, q])), outside)
 
     def mirrored(self) -> Counts:
-        """The same of cells - x: what was above is below."""
+        """The counts for the mirrored entries cells - x, which exchange above and below."""
         centre = self.steps.cells + 1 - self.centre
         return replace(self, centre=centre, n=(self.d - self.n)[::-1], chance=self.chance[::-1])
 
@@ -210,7 +210,7 @@ class Counts:
         return float(reproducible.dot(self.chance, np.minimum(values, 1.0)))
 
     def misses(self, rank: int, slope: int, margin: int) -> float:
-        """P(the entry of a rank lies below centre + slope (rank - N) - margin), over the likely N."""
+        """P(the entry of a rank lies below centre + slope (rank - N) - margin), for the likely N."""
         end = self.centre + slope * (rank - self.n) - margin
         low, reach = float(self.steps.at_least(self.centre)), self.steps.at_most(np.maximum(end, 0))
         above = np.minimum(np.maximum(0.0, (reach - low) / (1 - low)), 1.0)
@@ -220,7 +220,7 @@ class Counts:
         return self.expected(np.where(end >= self.centre, up, np.where(end <= 0, 0.0, down)))
 
     def live(self, first: tails.Ints, last: tails.Ints) -> tails.Floats:
-        """The mean share of entries in first .. last, given every n: below and above the centre they are independent."""
+        """The mean share of entries in first .. last for each n. Entries below and above the centre are independent."""
         low = float(self.steps.at_least(self.centre))
         high = float(self.steps.at_most(self.centre))
         under = self.steps.within(first, np.minimum(last, self.centre - 1)) / max(low, 1e-300)
@@ -234,7 +234,7 @@ class Counts:
 
 
 def counted_window(goal: Goal, counts: Counts, share: float) -> Window:
-    """window6: the smallest margins for a share of the failure."""
+    """The window of window6 with the smallest margins for a share of the failure."""
     d, slope = goal.d, round(goal.cells / goal.d)
     room, part = share * (1 - OUTSIDE) * goal.failure / 2, max(1, slope // FINE)
 
@@ -251,7 +251,7 @@ def counted_window(goal: Goal, counts: Counts, share: float) -> Window:
 
 
 def _binned(chance: tails.Floats, live: tails.Floats) -> tuple[tails.Floats, tails.Floats]:
-    """The law of the mean share of live entries in few bins, each at its largest."""
+    """The law of the mean share of live entries in a few bins. Each bin counts as its largest value."""
     order = np.argsort(live, kind="stable")
     parts = np.array_split(order, min(BINS, len(order)))
     return np.array([float(reproducible.total(chance[p])) for p in parts]), np.array(
@@ -266,7 +266,7 @@ def _one_of_counted(chance: tails.Floats, live: tails.Floats, size: tails.Ints, 
 
 def counts_of(goal: Goal) -> Counts:
     """The law of the number of entries below a constant next to the targets."""
-    between = goal.low + goal.high - 1  # twice the place of the targets
+    between = goal.low + goal.high - 1  # twice the mean place of the targets
     centre = max(1, min(goal.cells, between * goal.cells // (2 * goal.d)))
     return Counts.of(goal.d, goal.cells, centre, OUTSIDE * goal.failure)
 
