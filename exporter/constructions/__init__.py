@@ -1,7 +1,7 @@
 """The catalogue of constructions: one module per theorem, one entry here.
 
-A construction is a function from the normalised input (entries in [0, 1], on a grid of step δ) and the wanted ranks to the
-entries of those ranks.
+A construction is a function. Its arguments are the normalised input (entries in [0, 1], on a grid of step δ) and the wanted
+ranks. It returns the entries of these ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from exporter.problem.spec import OptimizeFor, Spec
 
 
 def default(op: str) -> str:
-    """The construction that is taken for a question where none is named: exact, and shallow or fast."""
+    """The construction for a task if the user names none. It is exact, and shallow or fast."""
     named = {asked: c.name for c in CONSTRUCTIONS.values() for asked in c.answers}
     return named.get(op, named["median"])
 
@@ -61,7 +61,7 @@ def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
 
 
 def usual_radix(d: int, optimize_for: OptimizeFor) -> int:
-    """Bins per digit by what is wanted; docs/radix.md has the measurements behind the choice."""
+    """The bins per digit for each `optimize_for`. docs/radix.md has the measurements behind the choice."""
     match optimize_for:
         case "throughput" | "width":
             return 2
@@ -84,7 +84,7 @@ def _radix(x: Node, ranks: Sequence[int], spec: Spec, form: Form, offsets: bool)
         saturated_moves=form == "saturating" and optimize_for == "latency",
         rows=optimize_for == "latency" and form != "bounded",
         block=16 if optimize_for == "latency" else 1,
-        # after the rounding layers every entry is on the grid, which allows a shorter end
+        # after the rounding layers every entry is on the grid, so the last digit can be shorter
         served=(*each, Digit(1, 1)) if optimize_for == "throughput" and spec.rounds else (),
     )
     names = LayerNames()
@@ -134,7 +134,7 @@ def _no_depth5(d: int, ranks: Sequence[int]) -> str | None:
 
 _GRIDLESS = Idle("epsilon", ("bits", "inputs"), "its slopes are 12 d^4/E, in place of a grid")
 
-_SMALL = (9, 16, 17, 64, 65)  # with every neuron to be seen
+_SMALL = (9, 16, 17, 64, 65)  # small enough for the service's page to draw every neuron
 
 CONSTRUCTIONS: dict[str, Construction] = {
     c.name: c
@@ -296,7 +296,7 @@ GONE = {
 
 
 def lookup(name: str) -> Construction:
-    """The entry of a name, or UserError with the names there are."""
+    """The construction of this name, or UserError with all names."""
     if isinstance(name, str) and name in GONE:
         raise UserError(GONE[name])
     if not isinstance(name, str) or name not in CONSTRUCTIONS:
@@ -306,23 +306,23 @@ def lookup(name: str) -> Construction:
 
 
 def takers(option: str) -> list[str]:
-    """The constructions that take an option; none are named for an option of every export."""
+    """The constructions that take an option. The list is empty for an option that every export has."""
     return [c.name for c in CONSTRUCTIONS.values() if option in c.takes]
 
 
 def own(construction: Construction, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the given options a construction takes."""
+    """The given options that a construction takes."""
     return {o: value for o, value in given.items() if _reads(construction, o, given) or not takers(o)}
 
 
 def _reads(construction: Construction, option: str, given: Mapping[str, Any]) -> bool:
-    """Whether an option changes what a construction is, or how its fused file is laid out."""
+    """Whether an option changes the network of a construction or the layout of its fused file."""
     layout = given.get("profile") == "fused" and given.get("optimize_for") == "latency"
     return option in construction.takes or (option == "optimize_for" and layout)
 
 
 def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
-    """Refuse an option that would change nothing, so that no file is named after what it does not have."""
+    """Refuse an option that would change nothing, because the file's name would state the option all the same."""
     name = construction.name
     for option in given:
         if (others := takers(option)) and not _reads(construction, option, given):

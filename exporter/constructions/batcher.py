@@ -1,7 +1,8 @@
-"""Sorting networks as ReLU layers: Batcher's merge exchange, depth about log2(d)^2 / 2, and up to d = 32 shallower ones.
+"""Sorting networks as ReLU layers: Batcher's merge exchange, depth about log2(d)^2 / 2; shallower networks up to d = 32.
 
-They are exact on every input. One comparator is max(a, b) = b + [a - b]+ and min(a, b) = a - [a - b]+: one neuron, beside
-the two carried values, so a layer has at most 1.5 d neurons. Only comparators that a wanted rank depends on are built.
+They are exact on every input. One comparator is max(a, b) = b + [a - b]+ and min(a, b) = a - [a - b]+. So it takes one
+neuron beside the two carried values, and a layer has at most 1.5 d neurons. Comparators that no wanted rank depends on are
+left out.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from exporter.ir.trace import Node, assume, compared, relu, stack, variant
 
 Stage = npt.NDArray[
     np.int64
-]  # one row (i, j) a comparator: the smaller number goes to wire i, the larger one to wire j
-FEW = max(SORTERS)  # up to this many wires there are lists of comparators
+]  # one row (i, j) per comparator: the smaller number goes to wire i, the larger number to wire j
+FEW = max(SORTERS)  # published lists of comparators exist up to this many wires
 
 
 def merge_exchange(d: int) -> list[Stage]:
@@ -40,7 +41,7 @@ def merge_exchange(d: int) -> list[Stage]:
 
 
 def staged(pairs: Iterable[tuple[int, int]]) -> list[Stage]:
-    """Comparators in the order of a list, each in the first stage in which both its wires are free."""
+    """The comparators in stages. Each is put into the first stage in which both of its wires are free."""
     stages: list[list[tuple[int, int]]] = []
     free: dict[int, int] = {}
     for i, j in pairs:
@@ -53,27 +54,27 @@ def staged(pairs: Iterable[tuple[int, int]]) -> list[Stage]:
 
 
 def known(d: int, wanted: set[int]) -> Iterator[list[Stage]]:
-    """The listed networks that put the right values on the wanted of d wires; a longer one without its first and last."""
+    """The published networks that put the right values on the wanted wires. Longer networks are cut to d wires."""
     n = min((n for n in SORTERS if n >= d), default=d)
     for first in range(n - d + 1) if n in SORTERS else ():
         pairs = [(i - first, j - first) for i, j in comparators(SORTERS[n])]
         yield staged([(i, j) for i, j in pairs if i >= 0 and j < d])
     for n in (d, d + 1):
-        # a list of n = d + 1 wires without its last: for odd n its one middle wire is the upper of the two of d
+        # cut the last wire of a network of n = d + 1 wires: for odd n its middle wire is the upper middle wire of d
         if n in MEDIANS and wanted <= {(n - 1) // 2, d // 2}:
             ordered = [] if n % 2 else [(n // 2 - 1, n // 2)]
             yield staged([(i, j) for i, j in comparators(MEDIANS[n]) + ordered if j < d])
 
 
 def shallowest(d: int, ranks: Iterable[int]) -> tuple[list[Stage], list[npt.NDArray[np.bool_]]]:
-    """The network for the given ranks of fewest stages, then of fewest comparators, as `pruned` returns it."""
+    """The network with the fewest stages, then the fewest comparators, for the given ranks, as `pruned` returns it."""
     wanted = {r - 1 for r in ranks}
     found = [pruned(stages, wanted, d) for stages in (merge_exchange(d), *known(d, wanted))]
     return min(found, key=lambda network: (len(network[0]), sum(map(len, network[0]))))
 
 
 def pruned(stages: list[Stage], wanted: set[int], d: int) -> tuple[list[Stage], list[npt.NDArray[np.bool_]]]:
-    """The comparators that the wanted of d wires depend on, and for each stage which wires are needed after it."""
+    """The comparators that the wanted wires depend on, and for each stage a mask of the wires that are needed later."""
     needed, kept, after = np.zeros(d, dtype=bool), [], []
     needed[list(wanted)] = True
     for stage in reversed(stages):
@@ -86,16 +87,16 @@ def pruned(stages: list[Stage], wanted: set[int], d: int) -> tuple[list[Stage], 
 
 
 def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
-    """The entries of the given ranks through the pruned network; wire i holds rank i + 1 at the end.
+    """The entries of the given ranks, from the pruned network. At the end wire i holds rank i + 1.
 
-    `single`: fused files are for one vector at a time, and write a network of few wires as products.
+    `single`: the fused file is for one vector per run, so a network of few wires is written as matrix products.
     """
     d = x.shape[0]
     stages, after = shallowest(d, ranks)
     wires, w = np.arange(d), x
     halves: tuple[Node, Node] | None = None
     for stage, needed in zip(stages, after, strict=True):
-        if d > FEW and len(wires) == d and tuple(stage[0]) == (0, 1):  # merge exchange begins its last pass
+        if d > FEW and len(wires) == d and tuple(stage[0]) == (0, 1):  # the last pass of merge exchange begins here
             place = np.argsort(wires)
             halves = w.take(place[0::2]), w.take(place[1::2][::-1])
         w, wires = _arranged(w, wires, stage, d)
@@ -115,7 +116,7 @@ def batcher(x: Node, ranks: Sequence[int], single: bool = False) -> Node:
 
 
 def as_products(x: Node, stages: list[Stage]) -> Node:
-    """All wires behind the stages. One stage is w + B relu(D w), where D has a row e_i - e_j per comparator and B = -D'."""
+    """All wires after the stages. One stage is w + B relu(D w): D has a row e_i - e_j per comparator, and B = -D'."""
     for stage in stages:
         lower, upper = (np.eye(x.size)[ends] for ends in stage.T)
         excess = relu(x.along(0, lower - upper))
@@ -124,11 +125,11 @@ def as_products(x: Node, stages: list[Stage]) -> Node:
 
 
 def middle_of_two(rising: Node, falling: Node) -> Node:
-    """The middle entry, or both, of a vector from its sorted halves, of which the second is turned round and may lack one.
+    """The middle entry (or both middle entries) of a vector, from its ascending half and its descending half.
 
-    With a_1 <= ... <= a_n and b_1 <= ... <= b_n the n minima of a_i and b_(n+1-i) are the n smallest, the maxima the n
-    largest; where b_n is missing, it counts as infinite. Before its last pass merge exchange has sorted the even wires, and
-    the odd ones.
+    Let a_1 <= ... <= a_n and b_1 <= ... <= b_n. The n minima of a_i and b_(n+1-i) are the n smallest entries, and the maxima
+    are the n largest. The descending half may have one entry less; then b_n counts as infinite. Before its last pass, merge
+    exchange has sorted the even wires and the odd wires, which are the two halves.
     """
     missing = rising.size - falling.size
     low, high = compared(rising.take(slice(missing, None)), falling)
@@ -138,7 +139,7 @@ def middle_of_two(rising: Node, falling: Node) -> Node:
 
 
 def _arranged(w: Node, wires: npt.NDArray[np.int64], stage: Stage, d: int) -> tuple[Node, npt.NDArray[np.int64]]:
-    """The live wires in the order: lower ends, upper ends, bystanders; so that a stage reads slices."""
+    """The live wires in the order lower ends, upper ends, uncompared wires, so that a stage reads slices."""
     place = np.empty(d, dtype=np.int64)
     place[wires] = np.arange(len(wires))
     idle = np.ones(d, dtype=bool)

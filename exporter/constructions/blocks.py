@@ -1,12 +1,13 @@
-"""The paper's building blocks as linear46 composes them: one function a definition of Appendix G.
+"""The paper's building blocks as linear46 uses them: one function per definition of Appendix G.
 
-Every block takes whole layers, and `hold` carries the values that it does not change. Comparison, masking, indicator product
-and maximum are in `exporter.ir.primitives`. tests/paper_blocks.py has the paper's own forms, docs/paper-notes.md what is
-wrong with some of them.
+Every block takes whole layers. `hold` carries the values that a block does not change. Comparison, masking, indicator
+product and maximum are in `exporter.ir.primitives`. tests/paper_blocks.py has the paper's own forms. docs/paper-notes.md
+lists errors in some of them.
 
-Two forms differ from the paper's. Filtering (Definition G.8) needs the bits of the grid twice. Here `between` computes its
-mask, and the neurons that carry the entries through the next layer take the product, [y - (1 - mask)]+, which needs them
-once. Rank scaling and the ceiling have rounded weights and a margin, so that floating point is exact.
+Two forms differ from the paper's. First, filtering (Definition G.8) needs twice the bits of the grid. Here `between`
+computes the mask of the filter, and the neurons that carry the entries through the next layer compute the product
+[y - (1 - mask)]+, which needs the bits once. Second, rank scaling and the ceiling have rounded weights and a margin, so that
+floating point is exact.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from exporter.ir.primitives import compare, indicator_product, like, mask, maxim
 from exporter.ir.trace import Node, assume, assume_total, constant, relu, stack, trim
 from exporter.planning.schedule import BlockSample, HardRound
 
-FINE = 1 << 18  # rank scaling: the weights D b/k are rounded to multiples of 1/FINE, the ceiling forgives it
+FINE = 1 << 18  # rank scaling rounds the weights D b/k to multiples of 1/FINE; the margin of the ceiling covers this
 
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """What a filter leaves: all entries x, the entries y that it read (live ones, others 0), its mask and its two ends."""
+    """The result of a filter: all entries x, the filtered entries y (0 if not live), the mask and the two ends."""
 
     x: Node
     y: Node
@@ -39,7 +40,7 @@ class Filtered:
 
 
 def hold(node: Node, level: int) -> Node:
-    """The same value after `level` ReLU layers: x = [x]+ - [-x]+, one neuron where x >= 0."""
+    """The node, carried up to `level` ReLU layers: x = [x]+ - [-x]+, or one neuron if x >= 0."""
     while not node.is_constant and node.level < level:
         node = relu(node) if node.lo >= 0 else assume(relu(node) - relu(-node), node.lo, node.hi)
     return node
@@ -60,9 +61,9 @@ def rank_select(x: Node, wanted: Sequence[int | Node], quantum: Scalar) -> Node:
 
 
 def shortlist(y: Node, lower: Node, upper: Node, taken: BlockSample, order: Index, quantum: Scalar) -> Node:
-    """The first `entries` live entries of every block, zeros where there are fewer (Definition G.14): three layers.
+    """The first `entries` live entries of every block, filled up with zeros (Definition G.14): three layers.
 
-    The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so no filter stands here.
+    The lower end is raised to q/2 first, so that zeros are not live. y is filtered already, so this block has no filter.
     """
     half = Fraction(quantum) / 2
     lower = maximum(lower, constant(float(half)))
@@ -82,24 +83,24 @@ def shortlist(y: Node, lower: Node, upper: Node, taken: BlockSample, order: Inde
 
 
 def rank_compute(x: Node, y: Node, e: Node, rank: Scalar | Node, quantum: Scalar) -> Node:
-    """`rank` less the entries of x below e that are no entries of y below e (Definition G.16): one layer.
+    """`rank` minus the number of entries below e that are in x but not in y (Definition G.16): one layer.
 
-    e is an entry of y, and y a contiguous part of sorted x, with zeros elsewhere.
+    e is an entry of y. The non-zero entries of y are a contiguous part of the sorted entries of x.
     """
     below = compare(like(e, x), x, quantum).sum() - compare(like(e, y), y, quantum).sum()
     return rank - below
 
 
 def rank_scale(n: Node, rank: Node, b: int, d: int) -> Node:
-    """rank b / n up to 1/FINE (Definition G.18, of which the count n is the first layer): one layer.
+    """rank b / n with an error of at most 1/FINE (Definition G.18, whose first layer is the count n): one layer.
 
-    n < b live entries are a failure anyway. D >= d is a power of two.
+    n < b live entries count as a failure in any case. D >= d is a power of two.
     """
     fine = 1 << (d - 1).bit_length()
     k = np.arange(b, d + 1)
     part = assume(rank, 0.0, float(d)) / fine
     terms = indicator_product(part.spread(0, len(k)), n.spread(0, len(k)) - constant(k))
-    terms = assume_total(terms, 1.0)  # one of them at most is not 0
+    terms = assume_total(terms, 1.0)  # at most one of the terms is not 0
     weights = np.rint(fine * b / k * FINE) / FINE
     return assume(terms.along(0, weights[None, :]).reshape(), 0.0, b + 1.0)
 
@@ -107,7 +108,7 @@ def rank_scale(n: Node, rank: Node, b: int, d: int) -> Node:
 def ceiling(x: Node, d: int) -> Node:
     """⌈x⌉ for x in [-d, d] within 1/(4D) of a fraction with denominator at most d <= D (Definition G.20): one layer.
 
-    The paper's ramp from i to i + 1/d is moved to the middle half of that gap, so a rounded x does no harm.
+    The paper's ramp goes from i to i + 1/d. Here it lies in the middle half of this gap, so rounding x changes nothing.
     """
     fine = 1 << (d - 1).bit_length()
     i = constant(np.arange(-d, d + 1))
@@ -116,10 +117,10 @@ def ceiling(x: Node, d: int) -> Node:
 
 
 def block_extract(blocks: Node, counts: Node, wanted: Node, longest: int) -> Node:
-    """The first row of `blocks` that holds exactly `wanted` entries, zeros if none does (Definition G.24): two layers.
+    """The first row of `blocks` that holds exactly `wanted` entries, or zeros (Definition G.24): two layers.
 
-    `counts` are the entries of every row, one layer above the rows. A row with collisions has slots above the 1 that Lemma
-    G.11 asks for, up to `longest`, so the integer of the indicator product is scaled by that.
+    `counts` are the numbers of entries of the rows, one layer above the rows. Lemma G.11 needs slots of at most 1. A row
+    with collisions has slots up to `longest`, so the integer of the indicator product is scaled by `longest`.
     """
     functions, slots = blocks.shape
     chosen = compare(counts, like(wanted, counts) - 1, 1) - compare(counts, like(wanted, counts), 1)

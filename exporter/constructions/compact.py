@@ -1,10 +1,10 @@
 """compact: pivots, soft rounds and a block ending; depth 7, 9, 13 or 17 at any real d.
 
-The sample gives K + 2 pivots, the exact counts at the inner ones pick the bracket that holds the targets, and the few
-survivors are compared in all pairs. Its failure falls only polynomially in d, so it does not replace the paper's theorem.
+The sample gives K + 2 pivots. The exact counts at the inner pivots select the bracket that holds the targets. All pairs of
+the few survivors are compared. The failure falls only polynomially in d, so compact does not replace the paper's theorem.
 
-All intervals are open (see exporter.constructions.sampling), so equal entries need no bits and the failure bound holds for
-every input. The answer always lies in the interval, whatever fails.
+All intervals are open (see exporter.constructions.sampling), so equal entries need no bits, and the failure bound holds for
+every input. The answer always lies in the interval, even after a failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from exporter.ir.trace import Node, assume, constant, relu, stack, trim, variant
 from exporter.planning.compact import CompactSchedule, compact_nearest, compact_plans, linear18_plans
 from exporter.planning.schedule import PivotRound
 
-SHIFT = 100  # of the random numbers of pivot rounds, which are none of the permutations'
+SHIFT = 100  # offset of the seeds of pivot rounds, which keeps them apart from the seeds of the permutations
 
 
 PIVOTS = ("pivots: compare", "pivots: pick the bracket")
@@ -43,7 +43,7 @@ FINER = ("finer pivots: select", "finer pivots: compare", "finer pivots: pick th
 
 
 def layers(plan: CompactSchedule) -> list[str]:
-    """What every layer of a schedule does."""
+    """The purpose of each layer of a schedule."""
 
     def search(inner: bool, stride: int) -> list[str]:
         return ["sample: select pivots", *PIVOTS * inner, *FINER * (stride > 1)]
@@ -70,7 +70,7 @@ def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Nod
 
 
 def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
-    """The pair of neighbouring pivots of the first sample around the targets."""
+    """The interval between the two neighbouring pivots of the first sample that enclose the targets."""
     order, size, (coarse, finer) = permutation(e.d, seed, 1), plan.sample.size, parted(plan.pivots, plan.stride)
     if len(coarse) == 2:
         return first_interval(e, order, size, coarse[0], coarse[1])
@@ -88,10 +88,10 @@ def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
 
 
 def pivoted(e: Entries, at: Interval, plan: CompactSchedule, taken: PivotRound, order: Index, shift: int) -> Interval:
-    """A round in six layers: mask, shortlist, pairs, pivots, compare, pick; the last three again for finer pivots.
+    """A round in six layers: mask, shortlist, pairs, pivots, compare, pick. Finer pivots repeat the last three.
 
-    Pivots begin at a random place, so no rank is the worst one for all seeds. An empty slot counts as 0, the lower end: as a
-    pivot it is one that the interval has already.
+    Pivots begin at a random place, so no rank is the worst rank for all seeds. An empty slot is 0, which is the lower end of
+    the interval. As a pivot it changes nothing.
     """
     x, mask, _, _ = at.open_live(e, taken.block, taken.entries)
     slots, _ = slots_of(x, mask, order, groups(e.d, taken.blocks), taken.entries)
@@ -109,35 +109,35 @@ def pivoted(e: Entries, at: Interval, plan: CompactSchedule, taken: PivotRound, 
 
 
 def parted(pivots: Sequence[int], stride: int) -> tuple[tuple[int, ...], Index]:
-    """(every `stride`-th pivot and the last, those between them: a row for each bracket, all of one length)."""
+    """The coarse pivots (every `stride`-th and the last), and the finer pivots: one row of equal length per bracket."""
     coarse = (*pivots[:-1:stride], pivots[-1])
     rows = [list(pivots[i + 1 : i + stride]) for i in range(0, len(pivots) - 1, stride)]
-    # the last bracket may hold fewer: a pivot twice is as good as once
+    # the last bracket may have fewer pivots, so one is repeated, which changes nothing
     rows[-1] = [r for r in rows[-1] if r < pivots[-1]]
     rows[-1] += (rows[-1] or [pivots[-2]])[-1:] * (stride - 1 - len(rows[-1]))
     return coarse, np.array(rows, dtype=np.int64)
 
 
 def chosen(finer: Index, passed: Node) -> list[Node]:
-    """The pivots of the bracket that was found, as ranks: `passed` says which of the coarse ones lie below it."""
+    """The ranks of the finer pivots in the bracket that was found. `passed` marks the coarse pivots below the bracket."""
     ranks = constant(finer[0]) + passed.along(0, np.diff(finer, axis=0).T.astype(np.float64))
     ranks = assume(ranks, float(finer.min()), float(finer.max()))
     return [ranks.take([j]).reshape() for j in range(finer.shape[1])]
 
 
 def pick(e: Entries, p: Node, both: int) -> tuple[Interval, Node]:
-    """The pair of neighbours of p, ascending, around the targets, and for all p but the outermost whether it lies below.
+    """The two neighbours among the ascending pivots p that enclose the targets; for each inner pivot, whether it is below.
 
-    A pivot has c entries below it and c' not above it. c + c' < low + high = `both` says it is <= the low target and
-    otherwise >= the high one, if it is a target the one or the other: equal pivots are all lower ends or all upper ends. One
-    ramp of two steps counts both. The lower end is reached by adding the steps p_i - p_(i - 1) that pass the test, as in
-    Definition G.10.
+    A pivot has c entries below it and c' entries not above it. If c + c' < low + high = `both`, the pivot is <= the low
+    target; else it is >= the high target. A pivot that equals a target passes or fails the test; equal pivots agree. One
+    ramp of two steps counts c + c'. The lower end is the sum of the steps p_i - p_(i - 1) of the pivots that pass the test,
+    as in Definition G.10.
     """
     k = p.shape[0] - 2
     inner = p.take(range(1, k + 1))
 
     def counted(mine: Node) -> Node:
-        """d comparisons for each of some pivots."""
+        """The counts of the given pivots, by d comparisons for each."""
         apart = (mine.spread(1, e.d) - e.values.spread(0, mine.size)) / e.quantum
         return assume(trim(apart + 1, 2).sum(1), 0.0, 2.0 * e.d)
 
@@ -151,7 +151,7 @@ def pick(e: Entries, p: Node, both: int) -> tuple[Interval, Node]:
     under, over = both - 1 - count, count - both
     up = assume(relu(rise + under) - relu(under), 0.0, 1.0)
     down = assume(relu(fall + over) - relu(over), 0.0, 1.0)
-    # the integers need no more bits where they are cut off first
+    # integers that are trimmed first need fewer bits
     rises = variant(up.sum(), lambda _: assume(relu(rise - trim(-under)).sum(), 0.0, 1.0))
     falls = variant(down.sum(), lambda _: assume(relu(fall - trim(-over)).sum(), 0.0, 1.0))
     lower = assume(p.take([0]).reshape() + rises, 0.0, 1.0)
@@ -160,14 +160,14 @@ def pick(e: Entries, p: Node, both: int) -> tuple[Interval, Node]:
 
 
 def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> Node:
-    """All survivors in slots, compared in all pairs, the targets selected: four layers."""
+    """The targets: survivors are put into slots, all pairs are compared, and the targets are selected, in four layers."""
     ending, outputs = plan.ending, plan.outputs
     x, mask, n, below = at.open_live(e, ending.block, ending.entries)
-    # right after the sample its own order, dealt to the blocks; after more rounds an order of its own
+    # directly after the sample: the order of the sample, dealt to the blocks; after more rounds: a new permutation
     order = permutation(e.d, seed, 9) if plan.soft else dealt(permutation(e.d, seed, 1), ending.blocks)
     slots, _ = slots_of(x, mask, order, groups(e.d, ending.blocks), ending.entries)
     m = slots.shape[0]
-    # the empty slots are lowest; a target at an end of the interval falls on the zeros or the ceilings
+    # empty slots are lowest; a target at an end of the interval is read from the added zeros or ceilings
     first = outputs - 1 + m - n + plan.low - below
     x, ranks = ranked_between(slots, at.upper - at.lower, e.quantum, spare=outputs)
     wanted = 1 + trim(first, m + outputs)

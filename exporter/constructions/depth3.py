@@ -11,15 +11,15 @@ from exporter.ir.linear import Scalar
 from exporter.ir.primitives import rank_select
 from exporter.ir.trace import Node, assume, constant, trim, variant
 
-FEW = 32  # up to this many entries a list of pairs, as one product, takes fewer operations than their matrix
+FEW = 32  # up to this many entries, a list of pairs from one product takes fewer operations than their matrix
 
 
 def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, saturating: bool = False) -> Node:
-    """The entries of the given ranks, ascending from 1: compare all pairs, count the wins, select (Proposition B.1).
+    """The entries of the given ranks (from 1): compare all pairs, count the wins, select (Proposition B.1).
 
-    With `ties` equal entries are ranked by position, so every grid input comes out right; without, the network is the
-    paper's own, right on entries that differ by at least δ. `saturating` spends one layer more on comparisons that a
-    merged float32 Gemm can add up exactly.
+    With `ties`, equal entries are ranked by position, so every answer on the grid is right. Without `ties`, the network is
+    the paper's own, which needs entries that differ by at least δ. `saturating` adds one layer, so that a merged float32
+    Gemm can add the comparisons exactly.
     """
     found = rank_select(x, ranks, delta, ties, saturating)
     few = ties and 2 <= x.shape[0] <= FEW and len(ranks) <= 2
@@ -27,9 +27,9 @@ def depth3(x: Node, ranks: Sequence[int], delta: Scalar, ties: bool = True, satu
 
 
 def of_few(x: Node, ranks: Sequence[int], delta: Scalar) -> Node:
-    """The rank of every entry less r for every r, by two products: g = [x_j > x_i] for every pair j < i, and its sums.
+    """The rank of each entry minus r, for each r. One product computes g_ij = [x_j > x_i] for j < i, a second sums them.
 
-    The rank of x_i, equal entries by position, is 1 + sum over j < i of 1 - g_ij, and over the entries l after it g_li.
+    Equal entries are ranked by position. So the rank of x_i is 1 + sum over j < i of (1 - g_ij) + sum over l > i of g_li.
     """
     d, p = x.shape[0], len(ranks)
     i, j = np.tril_indices(d, -1)

@@ -1,8 +1,7 @@
 """Depth 5, width O(d^(5/3)): central ranks of blocks, then all candidates against all entries.
 
-Theorem 3.2, Algorithm 4. A candidate's rank in its own block is known, so it is compared
-with the other blocks only. Comparisons see entries with index offsets where the grid has bits to spare, so that no two
-are equal; selected are the entries themselves, with the same ranks.
+Theorem 3.2, Algorithm 4. The rank of a candidate in its own block is known, so candidates are compared only with other
+blocks. If the grid has bits to spare, index offsets make the compared entries distinct. The selected entries have no offset.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ LAYERS = (
 
 
 def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
-    """The entries of ranks plan.low .. plan.high, 0 in place of one that its block dropped."""
+    """The entries of ranks plan.low .. plan.high. If a block dropped a target, its answer is 0."""
     order = permutation(plan.d, seed, 1)
     bounds = np.cumsum([0, *plan.sizes])
     e = prepare(u, delta, offsets)
-    # what later layers read is held explicitly: d neurons a layer, whatever is taken from it
+    # values for later layers are held explicitly: d neurons per layer
     first_held = relu(e.values)
     second_held = relu(first_held)
     clean = assume(restored(e.plain(first_held), delta), 0.0, 1.0)
@@ -45,7 +44,7 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
         place = all_ranks(block, e.quantum, ties=True)
         kept, plain = (_select(x, place, wanted) for x in both)
         count: Node = constant(np.arange(first, last + 1))
-        # without offsets earlier blocks lose ties, later ones win them: x <= y is y > x - q on the grid
+        # without offsets earlier blocks lose ties and later blocks win ties: x <= y is y > x - q on the grid
         for part, allowance in ((order[:start], e.quantum), (order[end:], 0)):
             if len(part):
                 other = second_held.take(part)
@@ -63,12 +62,12 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
 
 
 def _by_index(u: Node, plan: Depth5Schedule, delta: Scalar, order: npt.NDArray[np.int64], cells: int) -> Node:
-    """The same candidates and ranks in the bits of the grid: equal entries are told apart by their indices themselves.
+    """The same answers without extra bits for offsets: equal entries are ordered by a comparison of their indices.
 
-    Entry j is above entry k when u_j - u_k + δ [j > k] > 0. A candidate's index is selected beside it.
+    Entry j is above entry k if u_j - u_k + δ [j > k] > 0. The index of a candidate is selected together with the candidate.
     """
     bounds = np.cumsum([0, *plan.sizes])
-    fine = 1 << plan.d.bit_length()  # an index over it is a number in [0, 1] that floating point holds
+    fine = 1 << plan.d.bit_length()  # index / fine is in [0, 1] and exact in floating point
     candidates, ranks = [], []
     for (start, end), (first, last) in zip(pairwise(bounds.tolist()), plan.windows, strict=True):
         mine, others = np.sort(order[start:end]), np.sort(np.concatenate([order[:start], order[end:]]))

@@ -1,4 +1,4 @@
-"""What the catalogue says of a construction."""
+"""The type of an entry of the catalogue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Build = Callable[[Node, Sequence[int], Spec, Form, bool], "Statistics"]
 
 @dataclass(frozen=True)
 class Statistics:
-    """The wanted order statistics, in the order of the ranks, and how often they may be wrong on random input."""
+    """The wanted order statistics in the order of the ranks, and the probability that they are wrong."""
 
     values: Node
     failure: Failure = field(default_factory=Failure)
@@ -34,7 +34,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class Claims:
-    """What a theorem says: the depth, the exponent of the width, the power of d in the weights c d^k/eps; None: nothing."""
+    """The claims of a theorem: depth, exponent of the width, and the power k of the weights c d^k/eps; None: no claim."""
 
     depth: int | None = None
     exponent: float | None = None
@@ -43,21 +43,24 @@ class Claims:
 
 @dataclass(frozen=True)
 class Construction:
-    """One entry of the catalogue: all that is known of a construction stands here.
+    """One construction of the catalogue.
 
-    `build` makes of the input, the ranks and the spec a formula, in a form of comparison, with index offsets or without.
-    `takes` are the options that this construction reads and others may not; `idle` says which of them exclude each other.
-    `cannot` says why it cannot be built for (d, ranks), or returns None. `forms` are its comparison forms in the order of
-    preference; with `form_first` an earlier form in a wider dtype is preferred to a later one in a narrower dtype.
-    `offsets`: it tells equal entries apart by index offsets, where the dtype has bits for them; without, ties count against
-    its windows and capacities. Every other construction is as right on ties as without. `op` is what it is measured on.
-    `counted`: where it is too large to run it can still be counted. `everywhere`: the bare network is within one step on
-    every real input. `comparators`: it is made of comparators (without options that say otherwise), which are Max and Min.
-    `dense_bits`: a small dense chain of it is exact in float32 at so many bits. `uniform`: it is made for entries that are
-    independent and uniform in the domain, and promises nothing of others; it is built when it is named.
-    `searched`: options, and their values, that move it on the plane of depth and width (exporter.theory.frontier).
-    `answers`: the operations that it is taken for where no construction is named. `shown`: the d at which a small network of
-    it comes with the service's page.
+    `build` returns the formula for the input, the ranks, the spec, a comparison form, and the choice of index offsets.
+    `takes`: the options that not all constructions have. `idle`: options that exclude each other.
+    `cannot`: returns the reason why the construction cannot be built for (d, ranks), or None.
+    `forms`: the comparison forms in order of preference. `form_first`: an earlier form in a wider dtype is better than a
+    later form in a narrower dtype.
+    `offsets`: index offsets make equal entries distinct if the dtype has bits for them. Without these bits, ties count
+    against windows and capacities. All other constructions are right on ties.
+    `op`: the operation that benchmarks measure.
+    `counted`: a network that is too large to run can still be counted.
+    `everywhere`: the bare network is within one step on every real input.
+    `comparators`: the network consists of comparators (Max and Min), unless an option changes this.
+    `dense_bits`: the number of bits at which a small dense chain is exact in float32.
+    `uniform`: the construction is for independent entries, uniform in the domain, and is built only if it is named.
+    `searched`: options and values that change depth or width (exporter.theory.frontier).
+    `answers`: the operations for which this is the default construction.
+    `shown`: the d of the small networks that the service's page shows.
     """
 
     name: str

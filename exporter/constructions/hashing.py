@@ -1,4 +1,4 @@
-"""Hashing of few live entries into slots (Definition F.7): the ending that linear46 and linear-max share."""
+"""Hashing of a few live entries into slots (Definition F.7): the ending of linear46 and linear-max."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exporter.planning.schedule import HashEnding, digits
 
 
 def hash_table(d: int, p: int, digits: int, functions: Sequence[int], first: int = 1) -> npt.NDArray[np.int64]:
-    """h_a(i) for the given a and d indices i from `first`, 1 in the paper; a = p is the constant function, as there."""
+    """h_a(i) for the given a and for d indices i from `first` (1 in the paper). a = p is the constant function."""
     index = np.arange(first, first + d)
     table = np.empty((len(functions), d), dtype=np.int64)
     for row, a in enumerate(functions):
@@ -25,9 +25,9 @@ def hash_table(d: int, p: int, digits: int, functions: Sequence[int], first: int
 
 
 def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Positions by hash function, slot and place: (q, p, longest bucket), d where a bucket has no more.
+    """The positions by hash function, slot and place, of shape (q, p, longest bucket). Shorter buckets are filled with d.
 
-    Positions are hashed as 0 .. d - 1: where d is a power of the prime they have a digit less than the paper's 1 .. d.
+    Positions are hashed as 0 .. d - 1. If d is a power of the prime, they have one digit less than the paper's 1 .. d.
     """
     q, p = ending.functions, ending.prime
     table = hash_table(d, p, digits(d, p), range(1, q + 1), first=0)
@@ -42,17 +42,17 @@ def buckets(d: int, ending: HashEnding, order: npt.NDArray[np.int64]) -> npt.NDA
 
 
 def slot_sums(x: Node, where: npt.NDArray[np.int64]) -> Node:
-    """sum of x_j over the positions of every slot (Definition G.22; linear, so it needs no layer)."""
+    """The sum of x_j over the positions of each slot (Definition G.22). It is linear, so it needs no layer."""
     padded = stack([x, constant([0.0])])
     return padded.take(where.reshape(-1)).reshape(*where.shape).sum(2)
 
 
 def hashed_slots(live: Node, mask: Node, ending: HashEnding, where: npt.NDArray[np.int64]) -> Node:
-    """The live entries in p slots, 0 in the others, by the first hash function without collisions: three layers.
+    """The live entries in the p slots of the first hash function without collisions, 0 in empty slots: three layers.
 
-    Function a is free of collisions when no slot holds two live entries: sum_s [count_as - 1]+ = 0. Of the first such
-    function the slots are kept: with g_a its indicator, g_a - 1 - sum over a' < a of g_a' is 0 for it and <= -1 for every
-    other one, and no slot holds more than the longest bucket.
+    Function a has no collision if no slot holds two live entries: sum_s [count_as - 1]+ = 0. Let g_a be the indicator of
+    this event. g_a - 1 - sum over a' < a of g_a' is 0 for the first such function and <= -1 for every other function. So
+    only the slots of the first are kept, because no slot exceeds the length of the longest bucket.
     """
     longest, q = where.shape[2], ending.functions
     count = assume(slot_sums(mask, where), 0.0, float(longest))

@@ -1,12 +1,12 @@
-"""Published sorting and median networks of up to 32 wires that are shallower than Batcher's: checked by the tests.
+"""Published sorting and median networks of up to 32 wires that are shallower than Batcher's. The tests check them.
 
 Comparator lists from Bert Dobbelaere's collection, bertdobbelaere.github.io/sorting_networks.html and, with the medians,
 github.com/bertdobbelaere/SorterHunter: Networks/Sorters/Sort_N_SIZE_DEPTH.json and Networks/Median/Median_N_SIZE_DEPTH.json.
 `i:j` puts the smaller of two wires on i, the larger on j.
 
-A list of n wires is one of n - 1 as well: with infinity on the last wire, which stays there, its comparators do nothing; or
-with its negative on the first. So not every size has a list here. No sorter of the collection is shallower than what is had
-in this way but one: it sorts 17 wires in 10 stages, not 11.
+A list of n wires also serves n - 1 wires. With infinity on the last wire, the comparators of this wire change nothing, so
+the wire can be cut. The same holds for minus infinity on the first wire. So not every size needs a list here. Only one
+sorter of the collection is shallower than the cut lists: it sorts 17 wires in 10 stages, not 11.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Theorem 3.3: depth 46, width O(d), the paper's blocks one after the other (Algorithms 6, 7 and 8).
+"""Theorem 3.3: depth 46, width O(d). The paper's blocks follow one after the other (Algorithms 6, 7 and 8).
 
     round 1       rank selection 2, filter 1                                                                         3
     rounds 2-4    shortlisting 3, rank computing 1, rank scaling 1, ceiling 1, max/min 1, rank selection 2, filter 1  30
     hashing       hash 1, block extraction 3, rank selection 2                                                        6
     the end       largest survivor 2, rank computing 1, rank selection 2, clip 1                                      6
 
-Every hidden layer belongs to one block (exporter.constructions.blocks). In a soft round the layer of rank scaling counts
-the overflow instead, and the layer of the ceiling only carries. Up to the hash, index offsets tell equal entries apart;
-after it they are not needed, because any of several equal entries is a right answer.
+Every hidden layer belongs to one block (exporter.constructions.blocks). In a soft round, the layer of rank scaling counts
+the overflow instead, and the layer of the ceiling only carries values. Up to the hash, index offsets make equal entries
+distinct. After the hash no offsets are needed, because any of several equal entries is a right answer.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def linear46(u: Node, plan: LinearSchedule, delta: Scalar, seed: int = 0, offset
 
 
 def first_round(e: Entries, plan: LinearSchedule, order: Index) -> Filtered:
-    """Step 1 of Algorithm 6: the entries between two ranks of a sample, three layers.
+    """Step 1 of Algorithm 6: the entries between two ranks of a sample, in three layers.
 
-    A rank below or above the sample stands for the end of the range.
+    A rank below or above those of the sample stands for the end of the range.
     """
     size, lower, upper = plan.sample.size, plan.sample.lower, plan.sample.upper
     sample = e.values.take(order[:size])
@@ -73,7 +73,7 @@ def first_round(e: Entries, plan: LinearSchedule, order: Index) -> Filtered:
 
 
 def sparsify(s: Filtered, plan: LinearSchedule, taken: HardRound | SoftRound, order: Index, q: Scalar) -> Filtered:
-    """Steps 2(a) to 2(c) of Algorithm 6: ten layers."""
+    """Steps 2(a) to 2(c) of Algorithm 6, in ten layers."""
     at, z = s.mask.level, taken.size
     y = relu(s.y - (1 - s.mask))
     slots = shortlist(y, s.lower, s.upper, taken, order, q)
@@ -85,9 +85,9 @@ def sparsify(s: Filtered, plan: LinearSchedule, taken: HardRound | SoftRound, or
         first, last = hard_window(n, rank, plan, taken, x.size)
     else:
         first, last = (hold(r, at + 6) for r in soft_window(n, rank, nonzero, plan, taken, order))
-    # the paper's maximum for the one and minimum for the other; both for both, so that a failure stays in range
+    # the paper clamps each rank on one side; here both sides are clamped, so that a failure stays in range
     ranks = [hold(1 + trim(r - 1, z + 1), at + 7) for r in (first, last)]
-    # the paper's sentinel above is 1; the old upper end keeps the known entry that rank computing needs
+    # the paper's upper sentinel is 1; here it is the old upper end, an entry whose rank rank_compute can count
     sample = stack([constant([0.0]), hold(slots, at + 7), hold(upper, at + 7).reshape(1)])
     ends = rank_select(sample, ranks, q)
     lower, upper = (ends.take([i]).reshape() for i in (0, 1))
@@ -95,9 +95,9 @@ def sparsify(s: Filtered, plan: LinearSchedule, taken: HardRound | SoftRound, or
 
 
 def hard_window(n: Node, rank: Node, plan: LinearSchedule, taken: HardRound, d: int) -> tuple[Node, Node]:
-    """The ranks of the new ends in a sample of a fixed size: the scaled rank, rounded, less and plus the plan's margins.
+    """The ranks of the new ends in a sample of a fixed size: the rounded scaled rank, minus and plus the plan's margins.
 
-    Fewer live entries than these ranks need are a failure anyway.
+    If there are fewer live entries than these ranks need, the round has failed in any case.
     """
     z, gap = taken.size, plan.high - plan.low
     rank = assume(rank, 0.0, float(d))
@@ -109,7 +109,7 @@ def hard_window(n: Node, rank: Node, plan: LinearSchedule, taken: HardRound, d: 
 def soft_window(
     n: Node, rank: Node, nonzero: Node, plan: LinearSchedule, taken: SoftRound, order: Index
 ) -> tuple[Node, Node]:
-    """The ranks of the new ends where every live entry has a slot, up to the entries that overflowed.
+    """The ranks of the new ends if every live entry has a slot, except those that overflowed.
 
     z + 1 places lie below the sentinel at the top. The empty slots and the sentinel 0 are lowest.
     """
@@ -124,9 +124,9 @@ def soft_window(
 
 
 def hash_survivors(s: Filtered, e: Entries, ending: HashEnding, order: Index) -> Node:
-    """The survivors in `capacity` places, zeros first (Algorithm 7): hash, block extraction, rank selection, six layers.
+    """The survivors in `capacity` places, zeros first (Algorithm 7): hash, block extraction, rank selection; six layers.
 
-    The hash (Definition G.22) is linear: its layer filters the entries, and the slots of every function are sums of these.
+    The hash (Definition G.22) is linear. Its layer filters the entries, and the slots of a function are sums of the result.
     """
     where = buckets(e.d, ending, order)
     y = relu(e.plain(s.y) - (1 - s.mask))
@@ -137,13 +137,13 @@ def hash_survivors(s: Filtered, e: Entries, ending: HashEnding, order: Index) ->
 
 
 def select_among(survivors: Node, x: Node, plan: LinearSchedule, quantum: Scalar) -> Node:
-    """Steps 3 and 4 of Algorithm 8 without the clip: largest survivor, rank computing, rank selection, five layers."""
+    """Steps 3 and 4 of Algorithm 8 without the clip: largest survivor, rank computing, rank selection; five layers."""
     at, d, m = survivors.level, x.shape[0], survivors.shape[0]
     largest = hold(rank_select(survivors, [m], quantum).reshape(), at + 2)
     x, y = hold(x, at + 2), hold(survivors, at + 2)
-    # the rank in all m places: how many of them are 0 cancels
+    # the rank among all m places: the number of zeros cancels
     wanted = assume(rank_compute(x, y, largest, plan.low, quantum), -float(d), float(d + m))
-    # entries equal to all survivors may stand below them: then every survivor is the answer
+    # if entries equal to all survivors rank below them, every survivor is the answer
     wanted = 1 + trim(wanted - 1, m - plan.outputs)
     return rank_select(hold(y, at + 3), [wanted + i for i in range(plan.outputs)], quantum)
 

@@ -1,6 +1,6 @@
 """The maximum: exact trees of block maxima, and Algorithms 1 and 2 (two sparsification rounds, then hashing).
 
-The maximum of maxima is the maximum, so trees need no sampling; the sampled form is the paper's route to constant depth.
+The maximum of maxima is the maximum, so trees need no sampling. The sampled form is the paper's way to constant depth.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ LAYERS = (
 
 
 def best_of(x: Node, quantum: Scalar) -> Node:
-    """The maximum over the last axis of x (groups, s) in two layers, each pair compared once; x <= 1, the maximum >= 0.
+    """The maximum over the last axis of x (groups, s) in two layers. Each pair is compared once.
 
-    Of equal entries the first wins. The one entry that loses to none passes [x_i - losses]+, every other one is at most 0.
+    All entries must be <= 1 and the maximum >= 0. The first of equal entries wins. The entry without a loss passes
+    [x_i - losses]+; for every other entry this is 0.
     """
     count, s = x.shape
     if s == 1:
@@ -36,7 +37,7 @@ def best_of(x: Node, quantum: Scalar) -> Node:
 
 
 def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
-    """The maximum by levels of block maxima: exact on every grid input; with groups of two on every input."""
+    """The maximum by levels of block maxima. It is exact on every grid input, and with groups of two on every input."""
     x = u
     for s in plan.groups:
         left = x.shape[0]
@@ -56,7 +57,7 @@ def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
 
 
 def tree_layers(plan: TreeSchedule) -> list[str]:
-    """What the layers do: a group of two takes one, a larger one two."""
+    """The purpose of each layer. A level of groups of two takes one layer, a level of larger groups two."""
     work = [["maximum of two"] if s == 2 else ["pairs", "maximum"] for s in plan.groups]
     return [f"level {level}: {name}" for level, names in enumerate(work, 1) for name in names]
 
@@ -64,8 +65,8 @@ def tree_layers(plan: TreeSchedule) -> list[str]:
 def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Node:
     """Algorithm 1, then Algorithm 2: entries up to a sample's maximum are dropped, twice.
 
-    Entries equal to that maximum are dropped too, so ties do not count; the excess over it is what is passed on, and where
-    nothing exceeds it, 0 is.
+    Entries equal to this maximum are dropped too, so ties do not count. The rounds pass on the excess over the maximum, or 0
+    if no entry exceeds the maximum.
     """
     d, soft, ending = plan.d, plan.soft, plan.ending
     order = permutation(d, seed, 1)

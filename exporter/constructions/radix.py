@@ -1,19 +1,19 @@
-"""Digit by digit: exact on every grid input, whatever its order, ties or distribution (docs/radix.md has the proof).
+"""A search digit by digit. It is exact on every grid input, for any order, ties or distribution (proof in docs/radix.md).
 
 The search keeps the lower end e of an interval that holds the wanted entry. One digit of T bins of width s counts the
 entries below the thresholds e + i s, i = 1..T-1, and moves e up by s for every count that is below the wanted rank k:
 
     c_i = #{x_j < e + i s},     e <- e + s * sum_i [c_i < k].
 
-After all digits s is the grid step u and e is the entry. Three forms of the comparison:
+After all digits s is the grid step u, and e is the entry. The comparison has three forms:
 
-    pair         u [x >= t] = relu(x - t + u) - relu(x - t)      2 layers a digit; Clip(x - t + u, 0, u) when fused
-    saturating   u [x < t]  = relu(u - relu(x - t + u))          3 layers a digit; one pass less over the data
-    bounded      saturating, and the counts are tested so too    4 layers a digit; no partial sum above 1 in any order,
-                                                                 so that a merged float32 Gemm is exact
+    pair         u [x >= t] = relu(x - t + u) - relu(x - t)      2 layers per digit; Clip(x - t + u, 0, u) when fused
+    saturating   u [x < t]  = relu(u - relu(x - t + u))          3 layers per digit; one pass less over the data
+    bounded      saturating, and counts are compared like this   4 layers per digit; no partial sum above 1 in any order,
+                                                                 so a merged float32 Gemm is exact
 
-The entry of rank k + 1 beside that of rank k costs no second search: the counts of the last digit find it where it lies in
-the same last bin, and otherwise it is the smallest entry beyond that bin, found by a mask and a tree of maxima.
+Rank k + 1 needs no second search after rank k. If both entries lie in the same last bin, the counts of the last digit find
+the entry of rank k + 1. Otherwise it is the smallest entry beyond this bin, and a mask and a tree of maxima find it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from exporter.ir.primitives import column
 from exporter.ir.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim, variant
 
 Form = Literal["pair", "saturating", "bounded"]
-SMALL = 64  # below this many values a stage of the tree is one small matrix
+SMALL = 64  # below this many values, a stage of the tree is one small matrix
 LAST = "last digit"
 
 
 @dataclass(frozen=True)
 class Digit:
-    """So many bins, and the width of each in steps of the grid."""
+    """The number of bins of a digit, and the width of a bin in grid steps."""
 
     bins: int
     width: int
@@ -45,17 +45,17 @@ class Digit:
 
 @dataclass(frozen=True)
 class Digits:
-    """How a search over `cells` grid steps is cut, its comparison form, and whether neighbouring ranks share one search."""
+    """The plan of a search over `cells` grid steps: digits, comparison form, and whether neighbouring ranks share it."""
 
     cells: int
     each: tuple[Digit, ...]
     form: Form = "pair"
     share: bool = True
     _: KW_ONLY
-    saturated_moves: bool = False  # a layer more a digit, two small operations less
-    rows: bool = False  # the thresholds of the last digit as one matrix: fewer operations, more neurons
-    block: int = 1  # the tree of maxima takes blocks of so many entries by small matrices, rather than halves
-    served: tuple[Digit, ...] = ()  # other digits, the last one in rows, for the fused profile
+    saturated_moves: bool = False  # one layer more per digit, but two small operations less
+    rows: bool = False  # the thresholds of the last digit are one matrix: fewer operations, more neurons
+    block: int = 1  # the tree of maxima reduces blocks of this many entries by small matrices; 1: it takes halves
+    served: tuple[Digit, ...] = ()  # other digits for the fused profile, whose last digit uses `rows`
 
     @property
     def step(self) -> Fraction:
@@ -64,7 +64,7 @@ class Digits:
 
 
 def even_digits(bits: int, radix: int) -> tuple[Digit, ...]:
-    """`bits` in digits of log2(radix) bits, a shorter one first where they do not divide."""
+    """The digits of `bits` bits: log2(radix) bits each, and a shorter first digit if the division leaves a rest."""
     size = radix.bit_length() - 1
     rest = bits % size
     ends = [*range(bits - rest, -1, -size)]
@@ -72,7 +72,7 @@ def even_digits(bits: int, radix: int) -> tuple[Digit, ...]:
 
 
 def radix(x: Node, ranks: Sequence[int], digits: Digits, names: LayerNames | None = None) -> Node:
-    """The entries of the given ascending ranks of x, whose entries lie in [0, 1] on the grid of the digits."""
+    """The entries of the given ascending ranks of x. The entries of x lie in [0, 1] on the grid of the digits."""
     if x.size == 1:
         return stack([x] * len(ranks)) if len(ranks) > 1 else x
     found: list[Node] = []
@@ -87,7 +87,7 @@ def radix(x: Node, ranks: Sequence[int], digits: Digits, names: LayerNames | Non
 
 
 def _search(x: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
-    """The entry of rank k, and with `both` that of rank k + 1."""
+    """The entry of rank k, and with `both` also the entry of rank k + 1."""
     if digits.form == "bounded":
         return _last_digit(*_anew(x, k, digits, names), k, both, digits, names)
     end, v = _in_place(x, k, digits, names)
@@ -105,7 +105,7 @@ def _search(x: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> N
 
 @dataclass
 class _End:
-    """The lower end as the sum of its moves: scalars, less the shifts they contain, and vectors with a step as factor."""
+    """The lower end as a sum of moves: scalars minus the shifts that they contain, and vectors times a step."""
 
     moves: list[Node] = field(default_factory=list)
     steps: dict[Node, Fraction] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class _End:
         return assume(total(terms, -self.back), 0.0, 1.0)
 
     def product(self) -> tuple[Node, Array] | None:
-        """A vector and the row whose product with it is the lower end: the moves, where all of them are vectors."""
+        """A vector and a row whose product is the lower end, or None if some moves are scalars."""
         if not self.moves:
             return None
         return self._vectors() if len(self.steps) == len(self.moves) else (self.value().reshape(1), np.ones(1))
@@ -130,10 +130,10 @@ class _End:
 
 
 def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End, Node]:
-    """(e, v) before the last digit: v = x - t + u is moved from digit to digit, one pass over the data each.
+    """(e, v) before the last digit. v = x - t + u is updated for each digit, with one pass over the data.
 
-    The moves carry a shift, so that v - moves follows both the move of e and the change of the spacing; e itself is
-    added up once, at the end.
+    Each move contains a shift, so that v - moves accounts for the move of e and for the new width of the bins. e is summed
+    only once, at the end.
     """
     u, end, v = digits.step, _End(), x
     for n, (digit, following) in enumerate(pairwise(digits.each)):
@@ -148,7 +148,7 @@ def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End,
             names.span(f"digit {n + 1}", v, end.moves[-1])
             v = assume(v - end.moves[-1].spread(0, x.size), -1.0, 1.0)
         else:
-            # steps of 1, made s by the small matrix behind them: so all digits count with one and the same long row
+            # the moves have step 1, and a small matrix scales them to s, so all digits share one long row of ones
             moves = _moves(v, k, Fraction(1), u, digits)
             names.span(f"digit {n + 1}", v, moves)
             end.moves.append(moves)
@@ -162,9 +162,9 @@ def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End,
 
 
 def _anew(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[Node | None, Node]:
-    """(e, x - e) before the last digit, e carried as one number and v computed anew: no partial sum above 1."""
+    """(e, x - e) before the last digit. e is carried as one number, and v is recomputed, so no partial sum exceeds 1."""
     u = digits.step
-    e: Node | None = None  # once for every threshold of the digit at hand; None stands for 0
+    e: Node | None = None  # one copy for each threshold of the present digit; None means 0
     for n, (digit, following) in enumerate(pairwise(digits.each), 1):
         s = digit.width * u
         v = _distances(x, e, digit.bins, s, u)
@@ -176,7 +176,7 @@ def _anew(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[Node | No
 
 
 def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> Node:
-    """x - t + u for the thresholds t = e + i s, 0 < i < bins: a row each, or a plain vector for one threshold."""
+    """x - t + u for the thresholds t = e + i s, 0 < i < bins: one row per threshold, or a vector for a single threshold."""
     d = x.size
     if bins == 2:
         return x - (s - u) if e is None else total([(1, x), (-1, e.spread(0, d))], u - s)
@@ -203,7 +203,7 @@ def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, shift: Fra
 
 
 def _advanced(e: Node | None, moves: Node, copies: int, most: float) -> Node:
-    """The lower end after the moves of one digit, at most `most`: a scalar, or as many copies as the next digit compares."""
+    """The lower end after the moves of one digit, at most `most`. `copies`: one for each threshold of the next digit."""
     if copies == 1:
         moved = moves.sum() if moves.shape else moves
         before = None if e is None else e.take([0]).reshape() if e.shape else e
@@ -215,10 +215,10 @@ def _advanced(e: Node | None, moves: Node, copies: int, most: float) -> Node:
 
 
 def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
-    """The last bins are single grid values: thresholds e + i u, i = 1..bins, and one more when rank k + 1 is wanted.
+    """The last bins are single grid values. The thresholds are e + i u, i = 1..bins, and one more for rank k + 1.
 
-    w = x - e. Neighbouring thresholds are one grid step apart, so they share their neurons: relu(x - t) of one is
-    relu(x - t' + u) of the next.
+    w = x - e. Neighbouring thresholds are one grid step apart, so they share neurons: relu(x - t) of a threshold is
+    relu(x - t' + u) of the next threshold t'.
     """
     form, bins, u = digits.form, digits.each[-1].bins, digits.step
     ramps = [relu(w - i * u) for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
@@ -237,7 +237,7 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
         # 1 - (x - t) beyond the last threshold t, 0 before it
         beyond = assume(sides[-1] / u - ramps[-1], 0.0, 1.0)
     else:
-        # ramp + side/u <= 1: the entry is beyond the threshold or before it, never both
+        # ramp + side/u <= 1, because an entry is not on both sides of the threshold
         beyond = relu(1 - assume(ramps[-1] + sides[-1] / u, 0.0, 1.0))
     largest = max_tree(beyond, digits.block)
     gap = relu(fewer.take([bins]).reshape() - largest)
@@ -248,12 +248,12 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
 
 
 def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
-    """The last digit with its thresholds as one matrix: more neurons, and the fewest operations.
+    """The last digit with its thresholds as one matrix: more neurons, but the fewest operations.
 
-    For rank k + 1, v = x - t + u is read at the last threshold t: [x >= t] - v is 1 - v >= t - u beyond the threshold and
-    -v <= t - u before it, so its maximum is 1 - v of the smallest entry beyond, where there is one, and never negative.
-    A digit of a single bin has one threshold t for both ranks: on the grid nothing lies between e and t. Rank k is e, or t
-    where fewer than k entries are below t: the largest value of all, which no digit reaches.
+    Rank k + 1 uses v = x - t + u at the last threshold t. [x >= t] - v is 1 - v >= t - u beyond the threshold and
+    -v <= t - u before it. So its maximum is 1 - v of the smallest entry beyond the threshold, if there is one. The maximum
+    is never negative. A digit with a single bin has one threshold t for both ranks, because no grid value lies between e
+    and t. Rank k is then e, or t if fewer than k entries are below t. Only the largest grid value is such a t.
     """
     u, d, bins = digits.step, x.size, digits.each[-1].bins
     count, step = bins + (both and bins > 1), float(u)
@@ -269,12 +269,12 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
     wanted, tested = constant([k] * bins + [k + 1] * count), np.concatenate([np.eye(bins, count), np.eye(count)])
     fewer = trim(wanted + below.along(0, -tested))
     names.span(LAST, v, fewer)
-    last = np.eye(1, count, count - 1)  # of several rows a product reads one faster than a slice copies it
+    last = np.eye(1, count, count - 1)  # selects one of several rows: a product is faster than a slice
     side = sides / u if count == 1 else sides.along(0, last / step)
     reached = side if digits.form == "pair" else 1 - side
     beyond = reached - v if count == 1 else reached + v.along(0, -last)
     largest = max_tree(assume(beyond, 0.0, 1.0).reshape(d), digits.block)
-    # up to rank k; up to rank k + 1 in the last bins; beyond them
+    # the part up to rank k; the step to rank k + 1 within the last bins; the step beyond the last bins
     steps = np.zeros((3, bins + count))
     steps[0, :bins], steps[1, bins:-1], steps[2, -1] = step, step, 1
     ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
@@ -285,12 +285,12 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
 
 
 def _raised(vector: Node, lower: tuple[Node, Array] | None, weights: Array) -> Node:
-    """The vector plus the lower end, given as a product, times every weight."""
+    """The vector plus the lower end times each weight. The lower end is given as a product."""
     return vector + lower[0].along(0, np.outer(weights, lower[1])) if lower else vector
 
 
 def _below(side: Node, u: Fraction, form: Form) -> Node:
-    """#{x < t}, along the last axis: from u [x >= t] in the pair form, from u [x < t] in the others."""
+    """The counts #{x < t} along the last axis: from u [x >= t] in the pair form, from u [x < t] in the other forms."""
     counted = side.sum(len(side.shape) - 1) / u
     return side.shape[-1] - counted if form == "pair" else counted
 
@@ -303,7 +303,7 @@ def _fewer(c: Node, k: int, form: Form) -> Node:
 
 
 def _climb(e: Node | None, fewer: Node, u: Fraction, gap: Node | None = None) -> Node:
-    """e + u * (number of thresholds passed) + gap, in [0, 1]; one neuron carries it on."""
+    """e + u * (number of thresholds passed) + gap. It lies in [0, 1], so one neuron carries it."""
     terms = [(Fraction(1), n) for n in (e, gap) if n is not None]
     return assume(total([*terms, (u, fewer.sum())]), 0.0, 1.0)
 
@@ -311,8 +311,9 @@ def _climb(e: Node | None, fewer: Node, u: Fraction, gap: Node | None = None) ->
 def max_tree(q: Node, block: int = 1) -> Node:
     """The largest entry of q >= 0 by halving: max(a, b) = b + relu(a - b) (Definition G.1).
 
-    Long vectors are halved by slices, or in blocks by small matrices; short ones by matrices. `each` neurons add up to one
-    value: after a matrix stage [relu(a - b), relu(b)] they are two, added up by the matrix of the next stage.
+    Long vectors are halved by slices, or reduced in blocks by small matrices. Short vectors are halved by matrices. A value
+    is the sum of `each` neurons: a matrix stage returns the two neurons relu(a - b) and relu(b), and the matrix of the next
+    stage adds them.
     """
     h, n, each = q, q.size, 1
     while n > 1:
@@ -329,7 +330,7 @@ def max_tree(q: Node, block: int = 1) -> Node:
 
 
 def _block_maxima(h: Node, size: int, each: int, q: Node) -> Node:
-    """Two neurons for the maximum of every row of `size` values, `each` neurons a value."""
+    """The maximum of each row of `size` values, as two neurons. A value is the sum of `each` neurons."""
     axis = len(h.shape) - 1
     joined = np.kron(np.eye(size), np.ones((1, each)))
     while size > 1:

@@ -1,15 +1,14 @@
-"""Steps that linear46, compact and the sampled maximum share: lean forms of the paper's building blocks.
+"""The common steps of linear46, compact and the sampled maximum: smaller forms of the paper's building blocks.
 
-Entries are multiples of a quantum q. An interval says which of them are live; its ends are entries themselves or the ends
-of the range. Inside a round values are taken relative to `lower`, so that an empty slot, which ends up as 0, means "no
-better lower end".
+Entries are multiples of a quantum q. The entries in an interval are live. The ends of an interval are entries or the ends of
+the range. Inside a round, values are relative to `lower`. So an empty slot, which is 0, means "no better lower end".
 
-Equal entries. The proofs order them by index, so that no two are equal. Two ways to keep that order:
-    open intervals   live is what lies strictly between the ends, and a target may be an end itself: its rank is then
-                     below the first or above the last live one. All entries strictly between are also between the ends in
-                     the order by index, so ties never make more of them than the proof allows. It costs no bits.
-    index offsets    entry j is raised by j/D of a grid step before it is compared with the ends of a closed interval. A
-                     hard round needs it: strictly between the ends there may be too few entries to fill its blocks.
+Equal entries. The proofs order equal entries by index. There are two ways to keep this order:
+    open intervals   Entries strictly between the ends are live. A target may be an end; its rank is then below the first or
+                     above the last live entry. All live entries also lie between the ends in the order by index, so ties
+                     never add more live entries than the proof allows. Open intervals cost no bits.
+    index offsets    Entry j is raised by j/D of a grid step before the comparison with the ends of a closed interval. A
+                     hard round needs offsets, because too few entries may lie strictly between the ends to fill its blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """The input as it is compared: multiples of the quantum q, entry j raised by j q where a step has `fine` > 1 quanta."""
+    """The input for comparisons: multiples of the quantum q. If a grid step has `fine` > 1 quanta, entry j is raised j q."""
 
     values: Node
     quantum: Fraction
@@ -49,15 +48,15 @@ class Entries:
         return self.quantum * self.fine
 
     def plain(self, v: Node) -> Node:
-        """v, a value for every entry, without the offsets: what is 0 for a dead entry is then 0 or less."""
+        """v (one value per entry) without the offsets. The value 0 of an entry that is not live becomes 0 or less."""
         return v if self.fine == 1 else v - constant(np.arange(self.d) * float(self.quantum))
 
 
 def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
-    """v = (u + δ + δ j/D)/2: no entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal.
+    """v = (u + δ + δ j/D)/2. No entry is 0, and with `offsets` (D >= d a power of two) no two entries are equal.
 
-    u is halved first: compilers join constants that are added in a row, and the one that rounds u to the grid is so large
-    that it would swallow an offset.
+    u is halved first, because compilers merge constants that are added one after the other. The constant that rounds u to
+    the grid is so large that a merged sum would lose the offset.
     """
     step, d = Fraction(delta), u.shape[0]
     if not offsets:
@@ -68,33 +67,33 @@ def prepare(u: Node, delta: Scalar, offsets: bool) -> Entries:
 
 
 def restored(m: Node, delta: Scalar) -> Node:
-    """Input values from values of v without offsets."""
+    """The input values for values of v without offsets: the inverse of `prepare`."""
     return m * 2 - delta
 
 
 def permutation(d: int, seed: int, number: int) -> Index:
-    """The baked permutation of one round: independent of those of the other rounds."""
+    """The fixed permutation of one round. The permutations of different rounds are independent."""
     return np.random.default_rng([seed, number]).permutation(d)
 
 
 def dealt(order: Index, blocks: int) -> Index:
-    """The entries of `order` dealt to the blocks like cards, block by block, in the sizes of `groups`.
+    """The entries of `order`, dealt to the blocks like cards and listed block by block, in the sizes of `groups`.
 
-    A prefix of `order` (the first sample) is then spread over the blocks as evenly as it can be, and all that a seed
-    changes is one permutation of the whole network: no seed is better or worse than another on inputs in random order.
+    Any prefix of `order` (the first sample) is spread evenly over the blocks. A seed then changes only one permutation of
+    the whole network, so all seeds are equally good on inputs in random order.
     """
     return np.concatenate([order[first::blocks] for first in range(blocks)])
 
 
 def lean_ranks(x: Node, quantum: Scalar) -> Node:
-    """Ranks 1..m of all entries of a vector: m (m - 1) neurons. For `lean_select`, which when fused needs no unique ones."""
+    """Ranks 1..m of all entries of a vector, by m (m - 1) neurons, for `lean_select`. Fused ranks need not be unique."""
     if x.size == 1:
         return constant([1.0])
     return variant(ranks_of_rows(x, quantum), lambda cells: all_pairs(x, quantum, cells, unique=False))
 
 
 def ranks_of_rows(x: Node, quantum: Scalar) -> Node:
-    """Ranks 1..m within a vector, or within every row of a matrix; equal entries rank by position."""
+    """Ranks 1..m within a vector, or within each row of a matrix. Equal entries are ranked by position."""
     i, j = np.triu_indices(x.shape[-1], 1)
     axis = len(x.shape) - 1
     lower = counted(compare(x.take(i, axis), x.take(j, axis), quantum), x.shape[-1], (i, j))
@@ -102,9 +101,9 @@ def ranks_of_rows(x: Node, quantum: Scalar) -> Node:
 
 
 def counted(wins: Node, m: int, pairs: tuple[Index, Index]) -> Node:
-    """How many of its pairs each of m entries wins, along the last axis.
+    """The number of pairs that each of m entries wins, along the last axis.
 
-    Each pair (a, b) is compared once: `wins` says whether a wins it, and 1 minus that whether b does.
+    Each pair (a, b) is compared once: `wins` is 1 if a wins, and 0 if b wins.
     """
     axis, n = len(wins.shape) - 1, len(pairs[0])
     table = np.zeros((m, m), dtype=np.int64)
@@ -114,10 +113,10 @@ def counted(wins: Node, m: int, pairs: tuple[Index, Index]) -> Node:
 
 
 def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive: bool = False) -> Node:
-    """The entries of the wanted ranks, when every rank 1..m is taken once and 0 <= x <= 1; two neurons per entry.
+    """The entries of the wanted ranks, with two neurons per entry. Each rank 1..m must occur once, and 0 <= x <= 1.
 
-    [x_k + r - y_k]+ - [x_k + r - 1 - y_k]+ is 1 for the r - 1 lower entries, x_k for the one of rank r and 0 above: the sum
-    over k is x_(r) + r - 1. With `consecutive` the wanted ranks follow one another and share their neurons.
+    [x_k + r - y_k]+ - [x_k + r - 1 - y_k]+ is 1 for the r - 1 lower entries, x_k for the entry of rank r, and 0 above. So
+    the sum over k is x_(r) + r - 1. With `consecutive`, the wanted ranks are consecutive and share neurons.
     """
     m = x.shape[0]
     rows: list[Node | int] = []
@@ -129,7 +128,7 @@ def lean_select(x: Node, ranks: Node, wanted: Sequence[Node | int], consecutive:
     p = len(rows)
     cells = assume_total(relu(x.spread(0, p) + wants.spread(1, m) - ranks.spread(0, p)), m * (m + 1) / 2)
     last = np.arange(1, p, 1 if consecutive else 2)
-    # subtracted before they are summed, so that no sum exceeds m
+    # subtract before the sum, so that no sum exceeds m
     each = assume(cells.take(last) - cells.take(last - 1), 0.0, 1.0)
     before, exactly = (
         stack([(r - less).reshape(1) if isinstance(r, Node) else constant([float(r - less)]) for r in wanted])
@@ -149,7 +148,7 @@ def mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, N
 
 
 def open_mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[Node, Node, Node]:
-    """([l < x_i < u], number of x_i <= l, [l = u]) on as many neurons; where l = u the mask is -[x_i = l]."""
+    """([l < x_i < u], number of x_i <= l, [l = u]) with 4 neurons per entry. If l = u, the mask is -[x_i = l]."""
     above = compare(x, like(lower, x), quantum)
     beyond = compare(x, like(upper, x) - quantum, quantum)
     below = assume(x.shape[0] - above.sum(), 0.0, float(x.shape[0]))
@@ -157,7 +156,7 @@ def open_mask_of(x: Node, lower: Node, upper: Node, quantum: Scalar) -> tuple[No
 
 
 def groups(d: int, blocks: int, block: int | None = None) -> list[tuple[int, int, int]]:
-    """(first position, blocks, block length): as equal as possible over d, or `blocks` of exactly `block`."""
+    """(first position, blocks, block length) of each group: d positions cut as equally as possible, or blocks of `block`."""
     if block is not None:
         return [(0, blocks, block)]
     size, more = divmod(d, blocks)
@@ -170,8 +169,8 @@ def slots_of(
 ) -> tuple[Node, Node]:
     """(slots, live entries per block): the first `entries` live entries of every block, one neuron per entry and slot.
 
-    With the prefix counts P_j inside a block, T_i = sum_j [x_j - P_j + i - (c + 1)(1 - m_j)]+ telescopes: slot i is
-    T_i - T_(i - 1) - (i - 1). A slot that stays empty holds an integer <= 0. x <= 1 is enough where m_j = 0.
+    Let P_j be the prefix counts inside a block and T_i = sum_j [x_j - P_j + i - (c + 1)(1 - m_j)]+. Slot i is
+    T_i - T_(i - 1) - (i - 1). An empty slot holds an integer <= 0. Entries with m_j = 0 need only x <= 1.
     """
     found, counts = [], []
     c = entries
@@ -195,10 +194,10 @@ def slots_of(
 
 
 def _picked_slots(values: Node, live: Node, c: int, cells: int) -> Node:
-    """The slots of `slots_of` in the bits of an entry. An empty slot holds 0, which serves as well as any integer <= 0."""
+    """The slots of `slots_of`, computed with only the bits of an entry. An empty slot holds 0."""
     blocks, block = live.shape
     mask = live if live.lo >= 0 else assume(relu(live), 0.0, 1.0)
-    place = prefix_counts(mask) + (c + 1) * (1 - mask)  # of a dead entry: beyond c
+    place = prefix_counts(mask) + (c + 1) * (1 - mask)  # beyond c for an entry that is not live
     rows, found = max(1, cells // (blocks * block)), []
     for start in range(0, c, rows):
         index = constant(np.arange(start + 1.0, min(start + rows, c) + 1))
@@ -208,7 +207,7 @@ def _picked_slots(values: Node, live: Node, c: int, cells: int) -> Node:
 
 
 def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) -> tuple[Node, Node]:
-    """(x, ranks): the slots, `spare` zeros below and as many ceilings above, which need no comparison to be ranked."""
+    """(x, ranks): the slots with `spare` zeros below and `spare` ceilings above, whose ranks need no comparison."""
     m = slots.shape[0]
     x = stack([constant(np.zeros(spare)), relu(slots), ceiling.spread(0, spare)])
     lowest = np.arange(1, spare + 1)
@@ -217,26 +216,24 @@ def ranked_between(slots: Node, ceiling: Node, quantum: Scalar, spare: int = 1) 
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """The targets are in [lower, upper]; whether the ends count as live is for the next step to say."""
+    """The targets are in [lower, upper]. The next step decides whether the ends are live."""
 
     lower: Node
     upper: Node
 
     def open_live(self, e: Entries, longest: int, entries: int) -> tuple[Node, Node, Node, Node]:
-        """(x - lower, mask, live entries, number of x <= lower), live being what lies strictly between the ends.
+        """(x - lower, mask, live entries, number of x <= lower). Entries strictly between the ends are live.
 
-        Where the ends are equal nothing is: x is lowered so far that no slot of a block up to `longest` takes it.
+        If the ends are equal, no entry is live: x is lowered so far that no slot of a block up to `longest` takes it.
         """
         mask, below, shut = open_mask_of(e.values, self.lower, self.upper, e.quantum)
         x = e.values - like(self.lower + (longest + entries + 1) * shut, e.values)
-        x = variant(
-            x, lambda _: e.values - like(self.lower, e.values)
-        )  # picked slots take no entry where nothing is live
+        x = variant(x, lambda _: e.values - like(self.lower, e.values))  # _picked_slots takes only live entries
         return x, mask, assume(mask.sum(), -float(e.d), float(e.d)), below
 
 
 def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) -> Interval:
-    """Round 1: the ends are order statistics of the first `size` entries."""
+    """Round 1: the interval between two order statistics of the first `size` entries."""
     sample = e.values.take(order[:size])
     wanted = [r for r in (lower, upper) if 1 <= r <= size]
     ends = lean_select(sample, lean_ranks(sample, e.quantum), wanted)
@@ -246,12 +243,12 @@ def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) 
 
 
 def narrow(e: Entries, at: Interval, low: int, high: int, taken: SoftRound, order: Index) -> Interval:
-    """The ends that a soft round selects around the ranks low .. high, in four layers: mask, shortlist, pairs, select."""
+    """The interval that a soft round selects around the ranks low .. high: mask, shortlist, pairs, select (four layers)."""
     z, c = taken.size, taken.entries
     x, mask, n, below = at.open_live(e, taken.block, c)
     slots, counts = slots_of(x, mask, order, groups(e.d, taken.blocks), c)
     x, ranks = ranked_between(slots, at.upper - at.lower, e.quantum)
-    # the empty slots are lowest; of u entries left out all may be below the target, or none
+    # empty slots are lowest; of the u entries left out, between none and all are below the target
     window = z - n + low - below, z - n + high - below + relu(counts - c).sum()
     ends = lean_select(x, ranks, [1 + trim(r, z + 1) for r in window])
     lower, upper = (assume(at.lower + ends.take([k]).reshape(), 0.0, 1.0) for k in (0, 1))

@@ -1,7 +1,7 @@
-"""Constructions that need a schedule: from wanted ranks and a spec to a plan and a formula.
+"""Constructions that need a schedule: the steps from wanted ranks and a spec to a plan and a formula.
 
-Neighbouring ranks (the two middle ones of even d) share one network; ranks further apart get one each, side by side, and
-they share the failure probability evenly.
+Neighbouring ranks (the two middle ranks of even d) share one network. Ranks further apart get one network each, side by
+side, and divide the failure probability evenly.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ WEAKEST_FIRST: tuple[FailureLaw, ...] = ("seeds", "file", "uniform-seeds", "unif
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A construction by its planner: the plans for a goal, the network of one, and what there is where no plan is.
+    """A construction with a planner: the plans for a goal, the network of a plan, and the hint if there is no plan.
 
-    `built_by` takes (input, plan, δ, seed, whether index offsets tell equal entries apart). `layers` says what every hidden
-    layer does, for all plans alike or for one. `gridded`: a plan depends on the number of grid steps.
+    `built_by` takes (input, plan, δ, seed, whether to use index offsets). `layers` names the purpose of every hidden layer,
+    for all plans or as a function of the plan. `gridded`: a plan depends on the number of grid steps.
     """
 
     plans: Callable[[Goal], Iterator[Schedule]]
@@ -43,29 +43,29 @@ class Planned:
     gridded: bool = False
 
     def schedule(self, goal: Goal) -> Schedule:
-        """The plan for one run of ranks."""
+        """The plan for one goal."""
         return _schedule(self, goal)
 
     def built(self, plan: Schedule, delta: Scalar = STEP, seed: int = 0) -> Network:
-        """The network of a schedule, with names for its layers; neither the grid nor the seed changes its widths."""
+        """The network of a schedule, with names for its layers. Neither the grid nor the seed changes the widths."""
         x, names = vector(plan.d), LayerNames()
         self.name(names, plan, 0)
         return network(x, self.formula(x, plan, delta, seed), names)
 
     def name(self, names: LayerNames, plan: Schedule, level: int) -> None:
-        """Add what the layers of a schedule do, above so many others."""
+        """Name the layers of a schedule, which stand above `level` other layers."""
         for at, name in enumerate(self.layers(plan) if callable(self.layers) else self.layers, level + 1):
             names.add(at, name)
 
     def formula(self, u: Node, plan: Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
-        """The network of a schedule; `offsets` tell equal entries apart where the construction needs that."""
+        """The formula of a schedule. `offsets` make equal entries distinct, if the construction needs this."""
         return self.built_by(u, plan, delta, seed, offsets)
 
     def __call__(
         self, u: Node, ranks: Sequence[int], spec: Spec, form: Form = "pair", offsets: bool = True
     ) -> Statistics:
         found, names = dict[int, Node](), LayerNames()
-        bounds: list[Decimal] = []  # as they are stated, in decimals: their sum has few digits too
+        bounds: list[Decimal] = []  # the stated bounds as decimals, so that their sum has few digits too
         errors: list[Decimal] = []
         laws: set[FailureLaw] = set()
         parts = runs(ranks)
@@ -80,14 +80,14 @@ class Planned:
                 laws.add(plan.failure_law)
             self.name(names, plan, u.level)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
-        # what holds for every file holds over the seeds as well
+        # a bound that holds for every file also holds over the seeds
         law = next((law for law in WEAKEST_FIRST if law in laws), None)
         bound, error = (min(1.0, float(sum(parts))) for parts in (bounds, errors))
         return Statistics(stack([found[r] for r in ranks]), Failure(bound, law, error), names)
 
 
 def _goal(spec: Spec, low: int, high: int, failure: float) -> Goal:
-    """What the planner is asked for."""
+    """The goal for the planner."""
     return Goal(
         d=spec.task.d, low=low, high=high, failure=failure, depth=spec.depth, width=spec.width,
         construction=spec.construction,
@@ -100,7 +100,7 @@ def _schedule(planned: Planned, goal: Goal) -> Schedule:
 
 
 def runs(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending ranks as single ones and pairs of neighbours."""
+    """Ascending ranks, grouped into single ranks and pairs of neighbours."""
     out: list[tuple[int, int]] = []
     for r in sorted(set(ranks)):
         if out and out[-1][1] == r - 1 and out[-1][0] == out[-1][1]:

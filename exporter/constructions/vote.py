@@ -12,10 +12,10 @@ from exporter.planning.vote import VoteSchedule, vote_max_nearest, vote_max_plan
 
 
 def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0) -> Node:
-    """The Q-th largest of all slots of Q functions, added to the constant F below which no entry counts.
+    """The Q-th largest of all slots of Q functions, plus the constant F. Entries below F do not count.
 
-    A slot is the sum of the excesses [x - F]+ of a block of positions, so it is affine in the first layer. Slots are
-    compared as they are and trimmed to 1 - F before one is selected: every answer lies in [F, 1].
+    A slot is the sum of the excesses [x - F]+ of a block of positions, so it is affine in the first layer. The slots are
+    compared untrimmed. They are trimmed to 1 - F before the selection, so every answer lies in [F, 1].
     """
     step, d, p = Fraction(delta), plan.d, plan.slots
     most = plan.reach * step
@@ -27,7 +27,7 @@ def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0) -> Node:
             block = excess.take(order[start : start + blocks * size]).reshape(blocks, size)
             slots.append(assume(block.sum(1), 0.0, float(size * most)))
     pool = stack(slots)
-    unit = Fraction(1)  # a power of two: dividing by it rounds nothing
+    unit = Fraction(1)  # a power of two, so division by it is exact
     while unit / 2 >= most:
         unit /= 2
     wanted = plan.functions * p - plan.functions + 1

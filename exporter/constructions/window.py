@@ -1,9 +1,9 @@
 """window4, window5, window6: medians of uniform inputs in 3 to 5 hidden layers (docs/frontier.md has the proofs).
 
-Theorems 3.1 to 3.3 speak of entries that are independent and uniform in [0, 1]. Then the entry of rank k lies in a window of
-constants, about √d entries long, and the first rounds of the linear networks, whose only work is to find such a window,
-are not needed. Every answer, right or wrong, lies in the domain, and in the window or at one of its ends: a slot holds
-the distance of an entry from the lower end of the window or of its cell, and an empty slot holds 0.
+Theorems 3.1 to 3.3 assume entries that are independent and uniform in [0, 1]. Then the entry of rank k lies in a window with
+constant ends, about √d entries long. The first rounds of the linear networks only search for such a window, so they are not
+needed. Every answer, right or wrong, lies in the domain, and in the window or at one of its ends: a slot holds the distance
+of an entry from the lower end of the window or of its cell, and an empty slot holds 0.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedu
 
 
 def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
-    """Cells with constant ends; all pairs of the slots of every cell; selection in the targets' cells, by a vote.
+    """Cells with constant ends; all pairs of the slots of each cell; then a vote selects in the targets' cells.
 
-    [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and [u - e]+ read the same two neurons, so after one layer the numbers and
-    the slots of the cells, sums over blocks of positions, are affine. With N entries below its upper end, rank r of all is
-    rank Q (N - r) + (Q + 1)/2 from the top of the slots of its cell: an empty slot, which is 0, or none unless the cell
-    holds it. The lower end of the cell is added, so that every answer lies in the target's cell, ends included.
+    [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and [u - e]+ use the same two neurons. So after one layer the number of
+    entries of a cell and its slots (sums over blocks of positions) are affine. If N entries lie below the upper end of a
+    cell, the entry of rank r has rank Q (N - r) + (Q + 1)/2 from the top of the slots of its cell. For any other cell this
+    rank is an empty slot (0) or none. The lower end of the cell is added, so every answer lies in the target's cell, ends
+    included.
     """
     step = Fraction(delta)
     ends, inside = (constant([float(min(e * step, most)) for e in plan.ends]) for most in (2, 1))
@@ -65,19 +66,19 @@ def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
     for rank in range(plan.low, plan.high + 1):
         wanted = q * p + 1 - (q + 1) // 2 + q * (rank - below)
         chosen = indicator_product(held, wanted.spread(1, q * p) - ranks).sum(1).sum(0)
-        passed = relu(length - trim(below - (rank - 1))).sum(0)  # the cells that lie below the target
+        passed = relu(length - trim(below - (rank - 1))).sum(0)  # the length of the cells below the target
         found.append((inside.take([0]).reshape() + passed + chosen).reshape(1))
     return stack([assume(each, 0.0, 1.0) for each in found])
 
 
 def window5(u: Node, plan: ConstantWindow, delta: Scalar) -> Node:
-    """mask with constants; shortlist, pairs, select."""
+    """The targets in four layers: mask with constant ends, shortlist, pairs, select."""
     step = Fraction(delta)
     return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
 
 
 def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
-    """count below a constant; mask with ends that are affine in the count; shortlist, pairs, select."""
+    """The targets in five layers: count below a constant, mask with ends affine in the count, shortlist, pairs, select."""
     d, step = u.shape[0], Fraction(delta)
     n = assume(d - compare(u, (plan.centre - 1) * step, step).sum(), 0.0, float(d))
     per, at = plan.slope * step, plan.centre * step
@@ -87,19 +88,19 @@ def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
 
 
 def _ended(u: Node, at: Interval, plan: WindowSchedule, step: Fraction) -> Node:
-    """The entries in a closed interval in slots, compared in all pairs, the targets selected: four layers.
+    """The targets among the entries of a closed interval: mask, shortlist, pairs, select; four layers.
 
-    The blocks are as the entries come: they are independent, so a permutation would change nothing.
+    The blocks are consecutive entries. The entries are independent, so a permutation would change nothing.
     """
     d, outputs, ending = u.shape[0], plan.outputs, plan.ending
     mask, below = mask_of(u, at.lower, at.upper, step)
-    lower = trim(at.lower)  # no entry is below 0, and none is live if the end is above 1
+    lower = trim(at.lower)  # no entry is below 0, and if the end is above 1, no entry is live
     x = u - like(lower, u)
     n = assume(mask.sum(), 0.0, float(d))
     parts = apart(groups(d, ending.blocks), ending.more)
     slots = stack([slots_of(x, mask, np.arange(d), part, ending.entries + one)[0] for part, one in parts if part])
     m = slots.shape[0]
-    # the empty slots are lowest; they mean the lower end
+    # empty slots are lowest and stand for the lower end
     wanted = 1 + trim(m - n + plan.low - below - 1, m - outputs)
     found = [wanted + i for i in range(outputs)]
     above = lean_select(relu(slots), lean_ranks(slots, step), found, consecutive=True)
@@ -107,7 +108,7 @@ def _ended(u: Node, at: Interval, plan: WindowSchedule, step: Fraction) -> Node:
 
 
 def apart(parts: Sequence[tuple[int, int, int]], more: int) -> tuple[tuple[list[tuple[int, int, int]], int], ...]:
-    """The first `more` blocks, which have one entry more, and the others: (first position, blocks, block length)."""
+    """(groups, extra slots per block): first the groups of the first `more` blocks, with one extra slot, then the others."""
     first, rest = [], []
     for start, blocks, size in parts:
         taken = min(blocks, more)

@@ -91,7 +91,7 @@ def outvoted(goal: Goal, ends: tails.Ints) -> Callable[[int, int], float]:
 
     def fails(slots: int, functions: int) -> float:
         lost = crowded(d, slots, functions, most)
-        return float(reproducible.dot(law, np.minimum(lost[n], lost[a] + lost[b]))) + many  # n is at least a and at least b
+        return float(reproducible.dot(law, np.minimum(lost[n], lost[a] + lost[b]))) + many  # n >= a and n >= b
 
     return fails
 

@@ -72,7 +72,7 @@ class FirstSample:
 
 @dataclass(frozen=True)
 class BlockSample:
-    """`blocks` blocks of `block` positions, each with `entries` slots for live entries; one slot more in the first `more`."""
+    """`blocks` blocks of `block` positions, each with `entries` slots for live entries; the first `more` have one more."""
 
     blocks: int
     block: int

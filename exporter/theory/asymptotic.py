@@ -1,11 +1,11 @@
 """The networks of the asymptotic theorems (docs/frontier.md, Theorems 5 and 6): width O(d), failure exp(-d^Ω(1)).
 
     depth6    uniform inputs      count, mask and filter, shortlist, pairs, select
-    depth10   any order           a pivot in three layers, beside them a sample that is cut into cells; a full count at the
-                                  pivot beside pairs of every cell; ends; mask and filter, shortlist, pairs, select
+    depth10   any order           a pivot in three layers, and at the same time cells of a sample; a full count at the pivot,
+                                  and pairs of every cell; ends; mask and filter, shortlist, pairs, select
 
-They are no files of the catalogue: their widths are 4d and 6d from about d = 10^12 and 10^175 on. At a small d, with windows
-that fit there (exporter.theory.theorem), they compute what the proofs say, and are counted and run as any other network.
+The catalogue does not list these networks, because their widths fall to 4d and 6d only from about d = 10^12 and 10^175 on.
+With windows that fit a small d (exporter.theory.theorem), they compute the steps of the proofs, and can be counted and run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from exporter.theory.asymptotic_plan import Depth6, Depth10, Hashing
 
 
 def functions_of(d: int, ending: Hashing, seed: int) -> Index:
-    """The slot of every position, for each of Q random functions: independent and uniform."""
+    """The slots of all positions for each of Q random functions. The slots are independent and uniform."""
     return np.random.default_rng([seed, 9]).integers(0, ending.slots, (ending.functions, d))
 
 
 def depth6(u: Node, plan: Depth6, delta: Scalar, seed: int = 0) -> Node:
-    """The entry of rank k of uniform entries; 1/δ a multiple of d.
+    """The entry of rank k of uniform entries. 1/δ must be a multiple of d.
 
-    With N entries below k/d the window is lower .. lower + gap, lower = k/d + (k - N - W)/d. What is kept is x - lower:
-    that needs no neurons beside those of the mask, as the gap is a constant,
+    Let N entries lie below k/d. The window is lower .. lower + gap with lower = k/d + (k - N - W)/d. Live entries are kept
+    as x - lower. This needs only the neurons of the mask, because the gap is a constant:
     (x - l) [l <= x <= l + g] = [x - l]+ - [x - l - g]+ - g [x > l + g].
     """
     step, d, k, w = Fraction(delta), plan.d, plan.rank, plan.margin
@@ -49,17 +49,18 @@ def depth6(u: Node, plan: Depth6, delta: Scalar, seed: int = 0) -> Node:
 def hash_ending(
     values: Node, sides: tuple[Node, Node], most: Fraction, plan: Depth6 | Depth10, step: Fraction, seed: int
 ) -> Node:
-    """The value of the target among the live entries, at most `most`, by the first good function: three layers.
+    """The value of the target among the live entries (values up to `most`), by the first good function: three layers.
 
-    Live is what has reached the lower end and is not beyond the upper one. A function is good when no slot holds two live
-    entries and no block more than c. Of the first good one the slots are kept: with f_q its indicator, f_q - 1 - (f_1 + ...
-    + f_(q - 1)) is 0 for it and at most -1 for every other, and z + 1 times that takes the wanted rank out of reach.
+    An entry is live if it reaches the lower end and is not beyond the upper end. A function is good if no slot holds two
+    live entries and no block more than c. Only the slots of the first good function count. Let f_q be the indicator of a
+    good function. f_q - 1 - (f_1 + ... + f_(q - 1)) is 0 for the first good function and at most -1 for every other; z + 1
+    times this number puts the wanted rank of the others outside 1 .. z.
     """
     (reached, beyond), d, ending = sides, plan.d, plan.ending
     q, g, c, z = ending.functions, ending.blocks, ending.entries, ending.size
     slot_of = functions_of(d, ending, seed) + ending.slots * np.arange(q)[:, None]
     place = sp.csr_array((np.ones(q * d), (slot_of.ravel(), np.tile(np.arange(d), q))), shape=(q * ending.slots, d))
-    mask = reached - beyond  # where a step before went wrong the ends may be crossed, and what is between counts as -1
+    mask = reached - beyond  # after an earlier failure the ends may be crossed; entries between them then count as -1
     counts, sums = (v.along(0, place).reshape(q, g, ending.length) for v in (mask, values))
     below = assume(d - reached.sum(), 0.0, float(d))
     wanted = 1 + trim(z - mask.sum() + plan.rank - below - 1, z - 1)
@@ -73,9 +74,9 @@ def hash_ending(
 
 
 def first_slots(values: Node, counts: Node, c: int) -> Node:
-    """Along the last axis the first c values of count 1, on a new first axis, where no count exceeds 1.
+    """The first c values of count 1 along the last axis, on a new first axis. All counts must be 0 or 1.
 
-    As in `sampling.slots_of`, one neuron a value and place; an empty place holds a whole number <= 0.
+    As in `sampling.slots_of`, there is one neuron per value and place. An empty place holds a whole number <= 0.
     """
     axis, shape = len(values.shape) - 1, values.shape
     base = values - counts.prefix_sum(axis) - (c + 1) * (1 - counts)
@@ -99,13 +100,13 @@ def depth10(u: Node, plan: Depth10, delta: Scalar, seed: int = 0, offsets: bool 
     over, past = relu(rise), relu(fall)
     reached = assume(relu(rise + 1) - over, 0.0, 1.0)
     beyond = assume(relu(fall + 1) - past, 0.0, 1.0)
-    # u itself is kept, which is 1 at most: one entry below an end the ramp is at -1 or less
+    # keep u, which is at most 1: for an entry below an end the ramp is at most -1
     kept, gone = assume(relu(rise + u) - over, 0.0, 1.0), assume(relu(fall + u) - past, 0.0, 1.0)
     return hash_ending(kept - gone, (reached, beyond), Fraction(1), plan, Fraction(delta), seed)
 
 
 def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, h: int) -> tuple[Node, Node]:
-    """The ends of the window, two entries of the sample: five layers."""
+    """The ends of the window, which are two entries of the sample: five layers."""
     d, a, s, k, z = plan.d, plan.candidates, plan.sample, plan.rank, plan.size
     candidates, counted, cuts, sample = first
     # 1: the candidates against b entries, the first a of them the candidates again; the sample against the cuts
@@ -126,7 +127,7 @@ def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, 
     # 4: all entries against the pivot; all pairs of a cell
     reached = compare(x, like(pivot, x) - q, q)
     below, sampled = assume(d - reached.sum(), 0.0, float(d)), assume(s - reached.take(order[:s]).sum(), 0.0, float(s))
-    ranks = ranks_of_rows(slots, q) - z + upto.spread(1, z)  # in the whole sample; of an empty slot, one that is taken
+    ranks = ranks_of_rows(slots, q) - z + upto.spread(1, z)  # in the whole sample; an empty slot repeats another's rank
     # 5: the entries whose rank in the sample is ⌊sampled + (k - below) s/d⌋ - margin, and + margin + 1
     per, times = plan.rate.denominator, plan.rate.numerator
     values, ends = relu(slots), []

@@ -5,8 +5,9 @@
     depth 6    uniform inputs; a count, a window that follows it, hashing: width 4d + o(d)
     depth 10   any order; a pivot, a full count there, a local sample, hashing: width 6d + o(d)
 
-A network fails with at most EVENTS e^-λ for a whole number λ >= 1, its `tail`. The theorems take λ = d^e, a failure of one's
-own λ = ln(EVENTS/failure). Nothing here is rounded: d may be 10^300. The formulas are those of the proofs.
+A network fails with probability at most EVENTS e^-λ for a whole number λ >= 1, its `tail`. The theorems use λ = d^e. A given
+failure probability means λ = ln(EVENTS/failure). All numbers are whole and exact, so d may be 10^300. The formulas are those
+of the proofs.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from exporter.errors import UserError
 
 
 class PlannedLayer(NamedTuple):
-    """What a hidden layer does, and its neurons."""
+    """The purpose of a hidden layer, and its number of neurons."""
 
     module: str
     width: int
 
 
 class Layered(ABC):
-    """A network too large to build: the widths of its layers follow from its sizes. Tests hold them to small networks."""
+    """A network that is too large to build. Formulas give the widths of its layers; tests check them on small networks."""
 
     @abstractmethod
     def model(self) -> list[tuple[str, int]]:
-        """Work and neurons of every hidden layer."""
+        """The purpose and the number of neurons of every hidden layer."""
 
     @cached_property
     def layers(self) -> tuple[PlannedLayer, ...]:
@@ -76,13 +77,13 @@ def floor_root(n: int, power: int) -> int:
 
 
 def above_log(n: int) -> int:
-    """A whole number that is at least ln n: ln 2 < 0.6932 for every bit."""
+    """A whole number that is at least ln n: each bit counts ln 2 < 0.6932."""
     return ceil_div(6932 * n.bit_length(), 10_000)
 
 
 @dataclass(frozen=True)
 class Hashing:
-    """Q random functions from positions to p slots in g blocks; of every block the first c slots that are taken."""
+    """Q random functions from positions to p slots in g blocks. The first c filled slots of each block are compared."""
 
     functions: int
     blocks: int
@@ -91,7 +92,7 @@ class Hashing:
 
     @staticmethod
     def of(most: int, tail: int) -> Hashing:
-        """For at most `most` live entries; wrong with at most e^-tail over the functions (Lemma 5)."""
+        """The hashing for at most `most` live entries. It fails with probability at most e^-tail (Lemma 5)."""
         c = above_log(32 * most)
         g = ceil_div(8 * most, c)
         return Hashing(ceil_div(3 * tail, 2), g, ceil_div(2 * most * most, g), c)
@@ -102,11 +103,11 @@ class Hashing:
 
     @property
     def size(self) -> int:
-        """The slots that are compared, of one function."""
+        """The number of slots that are compared for one function."""
         return self.blocks * self.entries
 
     def layers(self, carried: int) -> list[tuple[str, int]]:
-        """Of the last three layers; `carried` neurons pass through all of them."""
+        """The last three layers. `carried` neurons pass through all of them."""
         q, z = self.functions, self.size
         return [
             ("shortlist and collisions", q * (self.slots * (self.entries + 1) + self.blocks) + 2 + carried),
@@ -126,7 +127,7 @@ class Theorem(Layered):
 
 @dataclass(frozen=True, kw_only=True)
 class Depth6(Theorem):
-    """The window reaches `margin` entries to either side of where the count puts the target."""
+    """The window extends `margin` entries to both sides of the place at which the count puts the target."""
 
     margin: int
 
@@ -139,7 +140,7 @@ class Depth6(Theorem):
 def depth6(d: int, rank: int, tail: int) -> Depth6:
     """Theorem 5, for inputs that are uniform in [0, 1]."""
     far = ceil_root(tail * d, 2)
-    each = tail + above_log(2 * far + 1)  # a window for every count within reach
+    each = tail + above_log(2 * far + 1)  # a union bound over all counts that differ by at most `far`
     margin = ceil_root(2 * far * each) + 2 * each
     _fits(far + margin <= min(rank, d - rank), d, "its windows leave [0, 1]")
     return Depth6(d=d, rank=rank, margin=margin, ending=Hashing.of(4 * margin, tail))
@@ -147,8 +148,11 @@ def depth6(d: int, rank: int, tail: int) -> Depth6:
 
 @dataclass(frozen=True, kw_only=True)
 class Depth10(Theorem):
-    """Positions in a random order: candidates are its first `a`, counted against its first b; cells are cut by its first t,
-    and the local sample is its first s, `blocks` of `block`, of which a cell takes `entries` each."""
+    """Sizes along a random order of the positions.
+
+    The first a positions are the candidates, which are counted against the first b. The first t cut the cells. The first s
+    are the local sample, in `blocks` blocks of `block` positions. A cell takes `entries` entries of each block.
+    """
 
     candidates: int
     counted: int
@@ -166,7 +170,7 @@ class Depth10(Theorem):
 
     @property
     def below(self) -> int:
-        """A candidate is below the target when it has fewer than this many of the counted below it."""
+        """A candidate counts as below the target if fewer than this many of the counted entries lie below it."""
         return ceil_div(self.rank * self.counted, self.d)
 
     @property
@@ -179,7 +183,7 @@ class Depth10(Theorem):
 
     @property
     def size(self) -> int:
-        """The slots of one cell."""
+        """The number of slots of one cell."""
         return self.blocks * self.entries
 
     def model(self) -> list[tuple[str, int]]:
@@ -224,7 +228,7 @@ def depth10(d: int, rank: int, tail: int) -> Depth10:
 
 @dataclass(frozen=True, kw_only=True)
 class Vote(Layered):
-    """A window of `cells` cells, and `functions` functions to `slots` slots that vote in every cell."""
+    """A window of `cells` cells. In every cell, `functions` functions to `slots` slots vote."""
 
     d: int
     cells: int
@@ -244,7 +248,7 @@ class Vote(Layered):
 
 
 def _voted(d: int, tail: int, window: int, counted: bool) -> Vote:
-    """Q = ⌈63 λ/20⌉, odd; p = ⌊√d/Q⌋; cells of μ = ⌊√(p/17.6)⌋ entries on average."""
+    """The vote with Q = ⌈63 λ/20⌉, odd; p = ⌊√d/Q⌋; and cells of μ = ⌊√(p/17.6)⌋ entries on average."""
     functions = ceil_div(63 * tail, 20) | 1
     slots = isqrt(d) // functions
     mean = isqrt(5 * slots // 88)
@@ -262,7 +266,7 @@ def depth4(d: int, rank: int, tail: int) -> Vote:
 
 
 def depth5(d: int, rank: int, tail: int) -> Vote:
-    """Theorem 9, for inputs that are uniform in [0, 1]: no union over the counts."""
+    """Theorem 9, for inputs that are uniform in [0, 1], without a union bound over the counts."""
     far, near = ceil_root(tail * d, 2), min(rank, d - rank)
     _fits(10 * far <= near, d, "its windows leave [0, 1]")
     bent = ceil_div(far * far, near)
@@ -273,7 +277,7 @@ def depth5(d: int, rank: int, tail: int) -> Vote:
 
 THEOREMS: dict[int, Callable[[int, int, int], Layered]] = {4: depth4, 5: depth5, 6: depth6, 10: depth10}
 EVENTS = {4: 5, 5: 7, 6: 6, 10: 13}
-RUN = (6, 10)  # those with a network of their own; window4 is the network of depth 4
+RUN = (6, 10)  # the depths that can be built and run; window4 is the network of depth 4
 
 
 def tail_for(depth: int, failure: float) -> int:

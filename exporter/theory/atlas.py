@@ -1,14 +1,14 @@
-"""The atlas: every construction at every d, built, exported, run and compared with what the theorems claim.
+"""The atlas: every construction at every d is built, exported, run and compared with the claims of the theorems.
 
 DIR/atlas.csv            the table, written after every row: an interrupted run keeps its rows
 DIR/atlas.md             the table as a page (exporter/theory/atlas_page.py)
 DIR/*.png                depth against width with the lower bounds, width and size against d, error by input family;
                          drawn from the table, so `--plots-only` can draw them again
 
-Every cell that is asked for is measured. Rows of other cells stay in the table.
+A cell is one construction at one d. Requested cells are measured. Rows of other cells stay in the table.
 
-A network whose tensors outgrow memory is counted and not run. A run ends after `seconds`; the table says how many vectors
-it had.
+A network whose tensors do not fit into memory is counted but not run. A run ends after `seconds`. The table states the
+number of vectors of each run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Effort:
-    """What is asked of a cell."""
+    """The settings for measuring a cell."""
 
     trials: int = 200
     failure: float = 1e-3
@@ -69,13 +69,13 @@ class Effort:
 
 
 def measure(cell: Cell, effort: Effort) -> Row:
-    """Build, export and run one construction. A refusal is a result too."""
+    """The row of one cell: the construction is built, exported and run. If it cannot be built, the row states the reason."""
     row: Row = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
     construction = lookup(cell.construction)
     claims = construction.claims
     task = tasks.extremum(cell.d, "max") if construction.op == "max" else tasks.median(cell.d)
     row |= {"op": construction.op, "claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
-    # on the grid only: what the theorems count; left free, compact turns deeper where it would be wide
+    # inputs="grid", as in the theorems; without a given depth, compact becomes deeper instead of wider
     asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
     spec = Spec(task, cell.construction, **own(construction, asked))
     try:
@@ -96,7 +96,7 @@ def measure(cell: Cell, effort: Effort) -> Row:
 def _counts(counted: Accounting, failure: Failure, d: int, power: int | None) -> Row:
     """The columns that need no run.
 
-    The mean squared error is the one proven for grid data, plus what rounding to the grid costs. A theorem reaches that
+    The mean squared error is the proven error on grid data plus the cost of rounding to the grid. A theorem reaches this
     error with weights 12 d^k/eps.
     """
     error = failure.mse + GRID_ERROR
@@ -108,7 +108,7 @@ def _counts(counted: Accounting, failure: Failure, d: int, power: int | None) ->
 
 
 def _run(session: Session, task: tasks.Task, effort: Effort) -> Row:
-    """Errors by family; uniform vectors get half of the time, the other families share the rest."""
+    """The errors by family. Uniform vectors get half of the time, and the other families share the rest."""
     rng = np.random.default_rng(0)
     chunk = max(1, min(effort.trials, session.chunk, (1 << 14) // session.d))
     errors: dict[str, float] = {}
@@ -121,7 +121,7 @@ def _run(session: Session, task: tasks.Task, effort: Effort) -> Row:
         while len(found) < count and not (found and time.monotonic() > stop):
             units = UNITS[name](rng, min(chunk, count - len(found)), session.d, 1 << BITS)
             x = (units / 2.0**BITS).astype(session.dtype)
-            # numpy in the file's own dtype: where the mean of two values rounds, both round
+            # numpy computes in the file's dtype, so both round the mean of two values in the same way
             found += np.abs(session.run(x)[:, 0].astype(np.float64) - task.answers(x)[:, 0]).tolist()
         error = np.array(found)
         errors[name] = float(np.mean(error**2))
@@ -216,7 +216,7 @@ def _number(text: str) -> float | None:
 
 
 def _exponents(rows: Iterable[Row]) -> None:
-    """The slope of log width over log d for every construction that has two d."""
+    """Add the slope of log width over log d for every construction with at least two d."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in (built := [r for r in rows if r.get("width")]):
         points.setdefault(row["construction"], []).append((np.log(row["d"]), np.log(row["width"])))

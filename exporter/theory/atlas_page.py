@@ -22,7 +22,7 @@ def page(rows: Sequence[Row]) -> str:
     for op, title in QUESTIONS.items():
         mine = [row for row in rows if row["op"] == op]
         built = [row for row in mine if row.get("width")]
-        narrow = [row for row in built if row["mse_bound"] < row["failure_bound"] / 2]  # elsewhere the bounds are alike
+        narrow = [row for row in built if row["mse_bound"] < row["failure_bound"] / 2]  # otherwise the bounds are close
         parts += [
             _table(f"{title}: width / d", built, "width_over_d", _about),
             _table(f"{title}: proven mean squared error", narrow, "mse_bound", _error),
@@ -33,7 +33,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def _table(title: str, rows: Sequence[Row], column: str, more: Callable[[Sequence[Row]], dict[str, str]]) -> str:
-    """A row for each construction, a column for each d, and what `more` says of all rows of a construction."""
+    """A table with a row for each construction, a column for each d, and the columns that `more` returns."""
     if not rows:
         return ""
     lengths = sorted({row["d"] for row in rows})
@@ -73,7 +73,7 @@ def _error(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _notes(rows: Sequence[Row]) -> str:
-    """A line for each reason; reasons that differ in their figures only share a line."""
+    """One line for each reason. Reasons that differ only in their figures share a line."""
     lines = []
     for name, group in _grouped(row for row in rows if row.get("reason")).items():
         kinds: dict[str, list[Row]] = {}

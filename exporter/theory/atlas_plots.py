@@ -1,6 +1,6 @@
 """The pictures of the atlas: depth against width with the lower bounds, growth with d, error by input family.
 
-Medians and maxima are different questions and have panels of their own. matplotlib is optional; the table says the same.
+Medians and maxima have separate panels. matplotlib is optional, because the table has the same figures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def can_plot() -> bool:
 
 
 def plots(rows: Sequence[Row]) -> dict[str, bytes]:
-    """PNG files by name; the rows are those of the table, with the errors by family in `families`."""
+    """PNG files by name, for the rows of the table. The field `families` of a row has the errors by family."""
     import matplotlib as mpl  # noqa: PLC0415 - the plots are optional
 
     mpl.use("Agg")
@@ -49,11 +49,11 @@ def plots(rows: Sequence[Row]) -> dict[str, bytes]:
 
 
 def forbidden(d: int) -> list[tuple[int, float, str, bool]]:
-    """(depth, width, theorem, exact): medians of that depth and less than that width are not exact, or not even accurate."""
+    """(depth, width, theorem, exact): no median of this depth below this width is exact (or, if not `exact`, accurate)."""
     found = [(2, float("inf"), "Corollary 4.6", False), (3, d * d / 20, "Corollary 4.8", False)]
     for depth in range(3, int(log2(max(2.0, log2(d)))) + 1):
         found.append((depth, d ** (1 + 1 / (2 ** (depth - 2) - 1)) / 40, "Theorem 4.2", True))
-    return [bound for bound in found if bound[1] > 1.1 * d]  # Theorem 4.9 says more than the others
+    return [bound for bound in found if bound[1] > 1.1 * d]  # below d, Theorem 4.9 is stronger than the others
 
 
 def _by_question(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -61,7 +61,7 @@ def _by_question(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> bytes:
-    """Medians at a middle d and at the largest, with what the paper rules out; maxima at the largest."""
+    """Medians at a middle d and at the largest d, with the lower bounds of the paper; maxima at the largest d."""
     shown: list[tuple[str, int, list[Row]]] = []
     for op, mine in _by_question(rows).items():
         ds = sorted({r["d"] for r in mine})
@@ -97,7 +97,7 @@ def _depth_width(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> byte
 
 
 def _narrowest_known(axes: Any, rows: Sequence[Row]) -> dict[str, Any]:
-    """The frontier of the networks of a panel, and its keys."""
+    """Draw the frontier of the networks of a panel, and return the entries of its legend."""
     networks = [
         (
             r["construction"],
@@ -122,7 +122,10 @@ def _curves(networks: Sequence[Network]) -> list[tuple[str, str, bool]]:
 
 
 def _staircase(networks: Sequence[Network], uniform: bool) -> list[tuple[str, int, int]]:
-    """Construction, depth and width of what is narrower than all that are as shallow; uniform inputs take any network."""
+    """(construction, depth, width) of each network that is narrower than all networks of the same or a smaller depth.
+
+    For `uniform` inputs all networks count, otherwise only those for inputs in any order.
+    """
     best: list[tuple[str, int, int]] = []
     for name, depth, width, only in sorted(networks, key=lambda n: (n[1], n[2])):
         if (uniform or not only) and (not best or width < best[-1][2]):
@@ -131,10 +134,10 @@ def _staircase(networks: Sequence[Network], uniform: bool) -> list[tuple[str, in
 
 
 def frontier_picture(d: int, failure: float, networks: Sequence[Network]) -> bytes:
-    """Depth against the narrowest width known, with the lower bounds: (construction, depth, width, uniform inputs only).
+    """A picture of depth against the narrowest known width, with the lower bounds.
 
-    One curve for inputs in any order and one for uniform inputs, for which the others work as well; a network is named where
-    it is narrower than all that are as shallow.
+    There is one curve for inputs in any order, and one for uniform inputs, for which all networks work. A network is named
+    if it is narrower than all networks of the same or a smaller depth.
     """
     import matplotlib as mpl  # noqa: PLC0415 - the plots are optional
 
@@ -171,7 +174,7 @@ def frontier_picture(d: int, failure: float, networks: Sequence[Network]) -> byt
 
 
 def _bound_keys(plt: Any) -> dict[str, Any]:
-    """What the shades of `_lower_bounds` mean."""
+    """The legend for the shades of `_lower_bounds`."""
     return {
         "no median is accurate: first layer below d at any depth (Theorem 4.9), any width at depth 2 (Corollary 4.6),\n"
         "width up to d²/20 at depth 3 (Corollary 4.8)": plt.Rectangle((0, 0), 1, 1, **GREY),
@@ -182,7 +185,7 @@ def _bound_keys(plt: Any) -> dict[str, Any]:
 
 
 def _lower_bounds(axes: Any, d: int, left: float, right: float, top: float) -> None:
-    """Shaded: what the paper rules out for medians."""
+    """Shade the depths and widths that the paper rules out for medians."""
     axes.axvspan(left, d, zorder=0, **GREY)
     axes.text(d * 0.93, top / 1.15, "Theorem 4.9", rotation=90, ha="right", va="top", fontsize=8)
     for depth, width, label, exact in forbidden(d):
@@ -191,14 +194,14 @@ def _lower_bounds(axes: Any, d: int, left: float, right: float, top: float) -> N
         axes.fill_between(
             [d, max(d, min(width, right))], depth / thick, depth * thick, zorder=1 + exact, **style
         )  # fmt: skip
-        # inside its bar where there is room, else above it
+        # write the label inside the bar if it fits, else above the bar
         place = depth * 1.3 if label == "Corollary 4.8" else depth * 1.15 if depth > 3 else depth
         behind = {"facecolor": "w", "edgecolor": "none", "alpha": 0.8, "pad": 1} if exact and depth == 3 else None
         axes.text(d * 1.15, place, label, fontsize=8, va="center", zorder=4, color="0.15", bbox=behind)
 
 
 def _network(axes: Any, r: Row, others: Sequence[Row], colour: Any) -> None:
-    """A point for the network, a ring for the order that its theorem claims."""
+    """Draw a point for the network, and a ring for the order that its theorem claims."""
     name, d = r["construction"], r["d"]
     axes.plot(r["width"], r["depth"], "o", color=colour, markersize=8, zorder=5)
     near = any(1 <= o["depth"] / r["depth"] < 1.2 and r["width"] < o["width"] < 8 * r["width"] for o in others)
@@ -213,7 +216,7 @@ def _network(axes: Any, r: Row, others: Sequence[Row], colour: Any) -> None:
 
 
 def _growth(plt: Any, rows: Sequence[Row], colours: dict[str, Any]) -> bytes:
-    """Width and size against d, a row of panels for medians and one for maxima."""
+    """Width and size against d, with one row of panels for medians and one for maxima."""
     asked = _by_question(rows)
     figure, panels = plt.subplots(len(asked), 2, figsize=(16, 5.5 * len(asked)), squeeze=False)
     for row, (op, mine) in zip(panels, asked.items(), strict=True):
@@ -251,7 +254,7 @@ def _growth_panel(plt: Any, axes: Any, column: str, op: str, rows: Sequence[Row]
 
 
 def _errors(plt: Any, rows: Sequence[Row]) -> bytes:
-    """Mean squared error of every construction on every family, at the largest d that was run; its bound on the right."""
+    """The mean squared error of every construction on every family at the largest d that was run, and its bound."""
     tables = {
         op: {r["construction"]: r for r in sorted(mine, key=lambda r: int(r["d"]))}
         for op, mine in _by_question(rows).items()

@@ -1,9 +1,9 @@
-"""What the lower bounds say of one file, and two inputs that prove it where there are some.
+"""The lower bounds that apply to one file, and two inputs that prove an error, if they can be found.
 
-`python -m exporter theory audit FILE` reads any Gemm/Relu chain, ours or not, that claims a median, a rank or a maximum; of
-any other ReLU graph it counts the layers, as far as a bound needs counts only. A bound is used from the d on at which it is
-proven with all its constants (`exporter/theory/lower_bounds.py`), and speaks of all real inputs: a file that promises a grid
-only is not contradicted by it.
+`python -m exporter theory audit FILE` reads any Gemm/Relu chain, of any origin, that claims a median, a rank or a maximum.
+For any other ReLU graph it only counts layers and neurons, for the bounds that need no more. A bound is used only for a d
+at which it is proven with all its constants (`exporter/theory/lower_bounds.py`). Bounds concern all real inputs, so they do
+not contradict a file that promises answers only on a grid.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from exporter.theory.lower_bounds import exact_width, least_depth, least_m, maxi
 
 Vector = npt.NDArray[np.float64]
 PRIME = 2**31 - 1
-LIMIT = 1 << 29  # steps of an elimination that is still done; larger first layers are counted only
+LIMIT = 1 << 29  # the most steps of an elimination; larger first layers are only counted
 
 
 def audit(path: Path, op: str | None = None, asked: int | None = None) -> dict[str, Any]:
-    """Which lower bounds apply to the file, and what they prove."""
+    """The lower bounds that apply to the file, and their conclusions."""
     proto = load(path)
     about = decode(proto)
     maps = chain_of(proto, path) if is_chain(proto) else None
@@ -90,7 +90,7 @@ def _depth_bound(outputs: list[Output], d: int, depth: int) -> dict[str, Any]:
 
 
 def _width_bound(outputs: list[Output], d: int, depth: int, width: int) -> dict[str, Any]:
-    """Theorem 4.1 for the maximum, Theorem 4.2 for any rank, as far as its proof reaches."""
+    """Theorem 4.1 for the maximum, and Theorem 4.2 for any rank, for the d that its proof covers."""
     m = max(maximum_within(o, d) for o in outputs)
     label = "Theorem 4.1" if m == d else "Theorem 4.2"
     needed = exact_width(m, depth)
@@ -111,7 +111,7 @@ def _width_bound(outputs: list[Output], d: int, depth: int, width: int) -> dict[
 def _first_layer_bound(
     outputs: list[Output], d: int, first: int, witness: dict[str, Any] | None, span: float
 ) -> dict[str, Any]:
-    """Theorem 4.9; a witness also where the layer is wide but its rank is below d."""
+    """Theorem 4.9. A wide first layer with a rank below d has a witness too."""
     errors = [e for o in outputs if (e := narrow_error(o, d)) is not None] if first < d else []
     if errors:
         says = (
@@ -129,7 +129,7 @@ def _first_layer_bound(
 
 
 def _silent(depth: int) -> list[dict[str, Any]]:
-    """The corollaries whose constants the paper does not give: they prove nothing about one file."""
+    """The corollaries without constants in the paper. They prove nothing about a single file."""
     if depth not in (2, 3):
         return []
     label, widths = {2: ("Corollary 4.6", "every width"), 3: ("Corollary 4.8", "width d²/20")}[depth]
@@ -150,7 +150,7 @@ def _verdict(bounds: list[dict[str, Any]], grid_only: bool, about: dict[str, Any
 
 
 def _full_rank(weight: Vector) -> bool:
-    """Whether the rank is d for certain: it is if it is d modulo a prime, the entries being dyadic numbers."""
+    """Whether the rank is proven to be d. The entries are dyadic, so rank d modulo an odd prime proves it."""
     mantissa, exponent = np.frexp(weight)
     low = int(exponent.min(initial=0))
     powers = np.array([pow(2, e - 53, PRIME) for e in range(low, int(exponent.max(initial=0)) + 1)], dtype=np.int64)
@@ -166,7 +166,7 @@ def _full_rank(weight: Vector) -> bool:
 
 
 def _kernel(weight: Vector) -> Vector | None:
-    """A vector that the first weights map to 0, or nearly, its largest entry 1; None where none is found or sought."""
+    """A vector with largest entry 1 that the first weights map to 0, exactly or nearly. None: not found, or not searched."""
     d, width = weight.shape
     if width >= d and (d * d * width > LIMIT or _full_rank(weight)):
         return None
@@ -179,10 +179,10 @@ def _kernel(weight: Vector) -> Vector | None:
 
 
 def _witness(maps: list[Affine], outputs: list[Output], lo: float, hi: float) -> dict[str, Any] | None:
-    """Two inputs that the first weights cannot tell apart, with different answers; None unless one is surely wrong.
+    """Two inputs that the first weights map to the same values, but whose right answers differ. None unless one is wrong.
 
-    The entries whose ranks are asked for stand in the middle, the others so far below and above that a step of 0.09 along
-    the kernel changes no order, whatever its signs. What is claimed is computed: the chain's outputs, less all rounding.
+    The entries of the asked ranks stand in the middle. The other entries are so far below and above that a step of 0.09
+    along the kernel keeps the order for all signs. The error is computed from the chain's outputs, minus all rounding.
     """
     d = maps[0].weight.shape[0]
     v = _kernel(maps[0].weight)
@@ -209,7 +209,7 @@ def _witness(maps: list[Affine], outputs: list[Output], lo: float, hi: float) ->
 
 
 def _pair(v: Vector, out: Output, d: int) -> Vector | None:
-    """x and x + 0.09 v in [0, 1]^d, the entries of the asked ranks those that make the answer move most."""
+    """x and x + 0.09 v in [0, 1]^d. The entries of the asked ranks are chosen such that the answer moves most."""
     order = np.argsort(v, kind="stable")
     ends = list(dict.fromkeys([*order[:2].tolist(), *order[-2:].tolist()]))
     n, low = len(out.ranks), out.ranks[0]
@@ -227,7 +227,7 @@ def _pair(v: Vector, out: Output, d: int) -> Vector | None:
 
 
 def audit_lines(found: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The result of `audit` as lines of text."""
     lines = [
         f"{found['file']} claims {found['claims']} of {found['d']} numbers. Counted on {found['counted_on']}, it has depth "
         f"{found['depth']}, width {found['width']}, and {found['first_width']} neurons in the first layer."

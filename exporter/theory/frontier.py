@@ -1,9 +1,9 @@
-"""The frontier: for every depth the narrowest and the smallest network known, all constructions, counted as built.
+"""The frontier: for every depth the narrowest and the smallest known network, over all constructions.
 
     python -m exporter theory frontier --d 2048 --failure 1e-3 --inputs any
 
-Depth, width, size and the largest weight are counted on the networks, without the layers that round and clamp data; nothing
-is run. `searched` are the options that make a construction's depth or width: all of them are built.
+Depth, width, size and the largest weight are counted on built networks, without the layers that round and clamp data. No
+network is run. The options in `searched` change the depth or width of a construction; a network is built for each value.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Point:
 
     @property
     def command(self) -> str:
-        """What exports it."""
+        """The command that exports this network."""
         return " ".join(
             [f"--construction {self.construction}", *(f"--{k.replace('_', '-')} {v}" for k, v in self.options.items())]
         )
 
 
 def candidates(inputs: Law, failure: float, names: Sequence[str] = ()) -> list[tuple[Construction, dict[str, Any]]]:
-    """Every construction for the median, or the named ones, with every choice that moves it on the plane."""
+    """The constructions for the median (all, or the named ones), with every choice that changes depth or width."""
     found = []
     for c in map(lookup, names or CONSTRUCTIONS):
         if c.op != "median" or (c.uniform and inputs == "any"):
@@ -63,7 +63,7 @@ def points(
     names: Sequence[str] = (),
     progress: Callable[[list[Any]], Iterable[Any]] = lambda all_: all_,
 ) -> Iterator[Point | tuple[str, str]]:
-    """A point for every candidate, or its name and why there is none."""
+    """A point for every candidate, or the name of the candidate and the reason why there is no point."""
     task = tasks.median(d)
     for construction, given in progress(candidates(inputs, failure, names)):
         spec = Spec(task, construction.name, inputs="grid", **given)
@@ -82,7 +82,7 @@ def points(
 
 
 def frontier(found: Iterable[Point]) -> list[tuple[Point, Point, bool]]:
-    """For every depth the narrowest and the smallest, and whether no shallower network is as narrow or as small."""
+    """For every depth the narrowest network, the smallest network, and whether one of them beats all shallower networks."""
     by_depth: dict[int, list[Point]] = {}
     for point in found:
         by_depth.setdefault(point.depth, []).append(point)
@@ -96,7 +96,7 @@ def frontier(found: Iterable[Point]) -> list[tuple[Point, Point, bool]]:
 
 
 def frontier_lines(d: int, rows: list[tuple[Point, Point, bool]]) -> list[str]:
-    """The table for people; a star where a depth gains something over all shallower ones."""
+    """The table as lines of text. A star marks a depth that is narrower or smaller than every shallower depth."""
     lines = [
         f"{'depth':>6} {'width/d':>9} {'size/d':>9} {'weight':>9} {'failure':>9} {'law':8} narrowest, then smallest"
     ]

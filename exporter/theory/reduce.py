@@ -1,25 +1,30 @@
 """Section 4 as transformations of a file: a network for a rank becomes one for the maximum, of the same depth and width.
 
-    exact   (Theorem 4.2)             the entries above the rank are fixed to 1: rank k of d is the maximum of k
-    l2      (Theorem 4.3)    they are fixed to random values in [1/2, 1], all entries permuted, the free
-                                               ones halved and the answer doubled
+    exact   (Theorem 4.2)    the entries above the rank are fixed to 1: rank k of d is the maximum of k
+    l2      (Theorem 4.3)    they are fixed to random values in [1/2, 1], all entries are permuted, the free entries are
+                             halved, and the answer is doubled
 
-A rank k below the middle is rank d + 1 - k of 1 - x, which fixes entries to 0 (or to [0, 1/2]): the maximum of d + 1 - k.
+A rank k below the middle is rank d + 1 - k of 1 - x. This fixes entries to 0 (or to [0, 1/2]) and gives the maximum of
+d + 1 - k numbers.
 
-The paper puts the free entries below (2d - 1)/(4d - 3), for the median of 2d - 1; we put them below 1/2, so that halving and
-doubling are exact and grid values stay grid values, of one bit less. What `l2` promises (docs/paper-notes.md has the proof):
+For the median of 2d - 1, the paper puts the free entries below (2d - 1)/(4d - 3). Here they are below 1/2, so that halving
+and doubling are exact and grid values stay on the grid, with one bit less. The promises of `l2` (proof in
+docs/paper-notes.md):
 
-- an exact network stays exact on the grid, of one bit less;
-- one that fails with probability p on inputs in random order fails with p on average over the seeds, and what is wrong is
-  wrong by 2 at most: mean squared error 4p. Where p is an average over the seeds of the network, so is this;
-- one that fails with probability p on uniform inputs fails with p 2^d/binom(d, m) at most, as the reduced input is a
-  uniform one given an event of probability binom(d, m)/2^d;
-- one of mean squared error ε on uniform inputs has ε times 4 2^d/binom(d, m), at most 8 √m ε for the median of d = 2m - 1.
+- An exact network stays exact on the grid, with one bit less.
+- A network that fails with probability p on inputs in random order still fails with probability p, on average over the
+  seeds. A wrong answer is off by at most 2, so the mean squared error is at most 4p. If p is an average over the seeds of
+  the network, so is the bound.
+- A network that fails with probability p on uniform inputs fails with probability at most p 2^d/binom(d, m), because the
+  reduced input is a uniform input under a condition of probability binom(d, m)/2^d.
+- A mean squared error ε on uniform inputs becomes at most ε times 4 2^d/binom(d, m), which is at most 8 √m ε for the median
+  of d = 2m - 1.
 
-All but the first are averages over the seeds, so the one that is written is also measured, and refused where it is above.
+All bounds but the first are averages over the seeds. So the written network is measured too, and refused if it exceeds the
+bound.
 
-Fixed entries go into the first bias and the rest into the first and the last weights of a chain; a graph of another kind
-gets affine nodes in front and behind.
+In a chain, fixed entries change the first bias, and all else changes the first and the last weights. Any other graph gets
+affine nodes at its input and output.
 """
 
 from __future__ import annotations
@@ -44,12 +49,12 @@ from exporter.formats.model_file import decode, encode, load
 from exporter.formats.session import open_session, running
 
 Mode = Literal["exact", "l2"]
-MEASURED = 1000  # uniform vectors on which a seed is measured
+MEASURED = 1000  # uniform vectors that measure one seed
 
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """x = places @ x' + fixed goes into the network, and y' = scale y + shift comes out."""
+    """The input of the network is x = places @ x' + fixed, and the new output is y' = scale y + shift."""
 
     places: npt.NDArray[np.float64]
     fixed: npt.NDArray[np.float64]
@@ -62,7 +67,7 @@ class Reduction:
 
 
 def to_max(d: int, rank: int, mode: Mode, seed: int = 0, bits: int = 24) -> Reduction:
-    """How rank `rank` of d numbers in [0, 1] becomes the maximum of max(rank, d + 1 - rank) numbers in [0, 1]."""
+    """The reduction of rank `rank` of d numbers in [0, 1] to the maximum of max(rank, d + 1 - rank) numbers in [0, 1]."""
     if 2 * rank < d + 1:
         step = to_max(d, d + 1 - rank, mode, seed, bits)
         return Reduction(-step.places, 1.0 - step.fixed, -step.scale, step.scale + step.shift)
@@ -79,21 +84,21 @@ def to_max(d: int, rank: int, mode: Mode, seed: int = 0, bits: int = 24) -> Redu
 
 
 def error_bound(about: dict[str, Any], m: int) -> float:
-    """The mean squared error of the `l2` reduction of a described file, averaged over the seeds; 0 for an exact file."""
+    """A bound of the mean squared error of the `l2` reduction, on average over the seeds. It is 0 for an exact file."""
     if about["exact_on_grid"]:
         return 0.0
     d, bits = int(about["d"]), int(about["bits"])
-    rarer = Fraction(2**d, comb(d, m))  # than uniform inputs are those with m entries below 1/2
+    rarer = Fraction(2**d, comb(d, m))  # 1 / the probability that m entries of a uniform input are below 1/2
     if about["epsilon"] is not None:
         return float(4 * about["epsilon"] * rarer)
     if uniform_only(about):
         return float(4 * about["failure_bound"] * rarer)
-    ties = 0.0 if about["ties"] == "exact" else comb(d, 2) / 2 ** (bits - 1)  # where equal entries may make it fail
+    ties = 0.0 if about["ties"] == "exact" else comb(d, 2) / 2 ** (bits - 1)  # equal entries may cause a failure
     return 4 * (float(about["failure_bound"]) + ties)
 
 
 def reduce_proto(proto: onnx.ModelProto, step: Reduction, profile: str) -> onnx.ModelProto:
-    """The reduced model. A chain stays one: only its first and last weights change."""
+    """The reduced model. A chain stays a chain: only its first and last weights change."""
     out = onnx.ModelProto()
     out.CopyFrom(proto)
     graph = out.graph
@@ -122,7 +127,7 @@ def reduce_proto(proto: onnx.ModelProto, step: Reduction, profile: str) -> onnx.
 
 
 def _wrap(graph: onnx.GraphProto, source: str, step: Reduction, dtype: np.dtype[Any]) -> None:
-    """An affine node before the graph, and one or two behind it."""
+    """Add an affine node before the graph, and one or two after it."""
 
     def constant(name: str, value: npt.ArrayLike) -> str:
         graph.initializer.append(numpy_helper.from_array(np.asarray(value, dtype), f"reduction_{name}"))
@@ -142,7 +147,7 @@ def _wrap(graph: onnx.GraphProto, source: str, step: Reduction, dtype: np.dtype[
 
 
 def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> tuple[Path, dict[str, Any]]:
-    """Write the reduced network of an exported file; returns its path and manifest entry."""
+    """Write the reduced network of an exported file, and return its path and manifest entry."""
     if seed < 0:
         raise UserError(f"--seed must be 0 or more, not {seed}")
     proto = load(path)
@@ -155,7 +160,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
         )
     if mode == "l2" and about["bits"] < 2:
         raise UserError(f"{path} has a grid of 1 bit, and --mode l2 takes one: export with more --bits")
-    # a mean squared error is promised for uniform reals, all else for grid values
+    # a promised mean squared error is for uniform reals, all other promises are for grid values
     step = to_max(d, rank, mode, seed, int(about["bits"]) if about["epsilon"] is None else 53)
     chained = about["profile"] in ("dense", "matmul")
     if chained and step.shift and about["exact_on_grid"] and about["mantissa_bits"] > MANTISSA[about["dtype"]] - 1:
@@ -178,7 +183,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
         "reduced_from": {"file": path.name, "d": d, "rank": rank, "mode": mode, "seed": seed},
         "nnz": None,
         "max_weight": None,
-        # what is put before the guard rounds too, so nothing is said of data off the grid
+        # the new nodes before the guard round too, so the file promises nothing for data off the grid
         "inputs": "grid",
         "off_grid_error": None,
     }
@@ -206,7 +211,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
 
 
 def _one_rank(about: dict[str, Any], path: Path) -> tuple[int, int]:
-    """d and the rank that a file computes, where it computes one rank on [0, 1]."""
+    """d and the rank of a file that computes one rank on [0, 1]. UserError for any other file."""
     if not about:
         raise UserError(f"{path} has no description of ours, so its rank is unknown: export it with this tool")
     outputs = about["outputs"]

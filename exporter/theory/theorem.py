@@ -3,9 +3,9 @@
     python -m exporter theory theorem 10 --d 1e100 1e200 --failure 1e-6     neurons of every layer, in units of d
     python -m exporter theory theorem 10 --d 512 --run 200                  the network itself, with windows that fit
 
-At a small d the theorem's windows do not fit, so what is run has narrower ones, and no failure is proven of it. But each
-proof has two halves: on certain events the network is right, and these events are likely. `holds` decides for an input
-whether they happen, from the ranks alone and without a network; where they do, the network must agree with numpy.
+At a small d the theorem's windows do not fit. So a run uses narrower windows, without a proven failure bound. But each proof
+has two parts: on certain events the network is right, and these events are likely. `holds` decides from the ranks of an
+input whether the events happen, without a network. If they happen, the network must agree with numpy.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from exporter.theory.asymptotic_plan import (
 )
 
 Ints = npt.NDArray[np.int64]
-BITS = 14  # of the inputs that are run: with the offsets of equal entries and a carried entry all is exact in float64
-AT_ONCE = 1 << 24  # numbers of the widest layer that are held at a time
-LARGEST = 2048  # d of a network that is run
+BITS = 14  # bits of the inputs: together with offsets and a carried entry all numbers are exact in float64
+AT_ONCE = 1 << 24  # numbers of the widest layer that are in memory at a time
+LARGEST = 2048  # the largest d of a network that is run
 
 
 def planned(depth: int, d: int, failure: float = 1e-3, exponent: Fraction | None = None) -> tuple[Layered, int]:
-    """The network of the theorem for the median (rank ⌈d/2⌉) and its λ: of a failure, or ⌊d^exponent⌋."""
+    """The network of the theorem for the median (rank ⌈d/2⌉), and λ: from the failure, or ⌊d^exponent⌋."""
     if exponent is None:
         tail = tail_for(depth, failure)
     else:
@@ -57,7 +57,7 @@ def planned(depth: int, d: int, failure: float = 1e-3, exponent: Fraction | None
 
 
 def relaxed(depth: int, d: int) -> Depth6 | Depth10:
-    """The same network with windows that fit at a small d."""
+    """The network of a theorem with windows that fit a small d."""
     k = ceil_div(d, 2)
     if depth == 6:
         w = 2 * ceil_root(ceil_root(d))
@@ -76,7 +76,7 @@ def relaxed(depth: int, d: int) -> Depth6 | Depth10:
 
 
 def built(plan: Depth6 | Depth10, seed: int = 0, bits: int = BITS) -> Network:
-    """The network on inputs of a grid of 2^bits steps."""
+    """The network for inputs on a grid of 2^bits steps."""
     x = vector(plan.d)
     if isinstance(plan, Depth6):
         return network(x, networks.depth6(x, plan, Fraction(1, 2**bits), seed))
@@ -84,7 +84,7 @@ def built(plan: Depth6 | Depth10, seed: int = 0, bits: int = BITS) -> Network:
 
 
 def holds(plan: Depth6 | Depth10, x: Ints, seed: int, bits: int = BITS) -> bool:
-    """Whether the events of the proof happen on one input of grid values: then the network is right."""
+    """Whether the events of the proof happen for one input of grid values. If they do, the network is right."""
     live = window6(plan, x, bits) if isinstance(plan, Depth6) else window10(plan, x, seed)
     return live is not None and any(separates(slots, plan.ending) for slots in _slots(plan, seed)[:, live])
 
@@ -94,7 +94,7 @@ def _slots(plan: Theorem, seed: int) -> Ints:
 
 
 def separates(slots: Ints, ending: Hashing) -> bool:
-    """No two live entries in a slot, and no more than c in a block."""
+    """Whether no slot has two live entries, and no block more than c."""
     if slots.size == 0:
         return True
     crowd = np.bincount(slots // ending.length).max()
@@ -111,7 +111,7 @@ def window6(plan: Depth6, x: Ints, bits: int) -> Ints | None:
 
 
 def window10(plan: Depth10, x: Ints, seed: int) -> Ints | None:
-    """The same; equal entries are ranked by their indices."""
+    """The positions of the live entries, if the target is one of them. Equal entries are ranked by index."""
     d, k, s = plan.d, plan.rank, plan.sample
     rank = np.empty(d, np.int64)
     rank[np.argsort(x, kind="stable")] = np.arange(1, d + 1)
@@ -137,7 +137,7 @@ def window10(plan: Depth10, x: Ints, seed: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a network on random inputs: how many, on how many the events held, and how often it was wrong."""
+    """The result of a network on random inputs: their number, how often the events held, and how often it was wrong."""
 
     depth: int
     widths: tuple[int, ...]
@@ -148,7 +148,7 @@ class Run:
 
 
 def measured(depth: int, d: int, trials: int, seed: int = 0, equal: bool = False) -> Run:
-    """The network at a small d on uniform grid values; with `equal` each of few values many times."""
+    """The result of a run at a small d on uniform grid values. `equal`: only a few distinct values, each many times."""
     if depth not in RUN:
         raise UserError(
             f"theorem {depth} is counted only, and theorem {' or '.join(map(str, RUN))} can be run"
@@ -188,7 +188,7 @@ def run_lines(depth: int, d: int, found: Run) -> list[str]:
 
 
 def table_lines(depth: int, ds: list[int], failure: float, exponent: Fraction | None) -> list[str]:
-    """Neurons of every layer in units of d."""
+    """A table of the neurons of every layer, in units of d."""
     about = f"at most {failure:g}" if exponent is None else f"at most {EVENTS[depth]} exp(-d^({exponent}))"
     lines = [f"theorem {depth}: neurons of the {depth - 1} hidden layers over d; failure {about}"]
     lines.append(f"{'d':>8} {'λ':>6} {'width/d':>9}  layers 1 .. {depth - 1}, over d")
@@ -213,7 +213,7 @@ def _over(width: int, d: int) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of the command."""
+    """Add the arguments of the command."""
     parser.add_argument("theorem", type=int, choices=sorted(THEOREMS), help="its depth")
     parser.add_argument(
         "--d", type=_long, nargs="+", required=True, metavar="D", help="whole numbers, as 2048 or 1e200"
@@ -230,7 +230,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def report(
     theorem: int, d: list[int], failure: float, exponent: Fraction | None, run: int | None, seed: int
 ) -> list[str]:
-    """What the command prints."""
+    """The lines that the command prints."""
     if run is None:
         return table_lines(theorem, d, failure, exponent)
     return [line for each in d for line in run_lines(theorem, each, measured(theorem, each, run, seed))]
