@@ -57,6 +57,28 @@ def until(page: Page, expression: str, seconds: float = 20) -> None:
         page.wait_for_timeout(20)
 
 
+def tab_to(page: Page, selector: str, most: int = 60) -> None:
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"):
+            return
+    raise AssertionError(f"{selector} is not reached")
+
+
+def dropped(page: Page, at: str, name: str, content: bytes) -> None:
+    """Drop a file on an element."""
+    transfer = page.evaluate_handle(
+        """([name, bytes]) => {
+          const transfer = new DataTransfer()
+          transfer.items.add(new File([new Uint8Array(bytes)], name))
+          return transfer
+        }""",
+        [name, list(content)],
+    )
+    for kind in ("dragenter", "dragover", "drop"):
+        page.dispatch_event(at, kind, {"dataTransfer": transfer})
+
+
 def answer(page: Page, expected: float) -> None:
     until(page, f"document.getElementById('median').textContent === {json.dumps(number(expected))}")
 

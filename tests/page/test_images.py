@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.page.browsing import Open, Page, needs_browser, shot, until
+from tests.page.browsing import Open, Page, dropped, needs_browser, shot, tab_to, until
 
 pytest.importorskip("playwright", reason="make page installs it")
 pytestmark = needs_browser
@@ -129,13 +129,7 @@ def test_what_cannot_be_filtered_is_told(open_page: Open) -> None:
 
 def test_a_picture_is_dropped(open_page: Open) -> None:
     page = opened(open_page)
-    data = list(png(picture(2)))
-    transfer = page.evaluate_handle(
-        "bytes => { const t = new DataTransfer(); t.items.add(new File([new Uint8Array(bytes)], 'dropped.png')); return t }",
-        data,
-    )
-    for kind in ("dragenter", "dragover", "drop"):
-        page.dispatch_event("#picture-drop", kind, {"dataTransfer": transfer})
+    dropped(page, "#picture-drop", "dropped.png", png(picture(2)))
     filtered(page, "dropped.png")
     assert page.evaluate(PIXELS, "after") == median3(picture(2))
 
@@ -143,12 +137,7 @@ def test_a_picture_is_dropped(open_page: Open) -> None:
 def test_by_keyboard_alone(open_page: Open) -> None:
     page = opened(open_page)
     for name in ("filter", "picture-choose", "picture-example", "picture-noise", "images-curl"):
-        for _ in range(20):
-            page.keyboard.press("Tab")
-            if page.evaluate("document.activeElement.id") == name:
-                break
-        else:
-            raise AssertionError(f"{name} is not reached")
+        tab_to(page, f"#{name}", 20)
         if name == "filter":
             page.keyboard.press("ArrowDown")
             until(page, "document.getElementById('images-said').textContent.includes('median-window3x3-valid')")

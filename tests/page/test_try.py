@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.page.browsing import Open, answer, needs_browser, shot, until
+from tests.page.browsing import Open, answer, dropped, needs_browser, shot, until
 
 DATA = Path(__file__).resolve().parent / "data"
 
@@ -102,11 +102,7 @@ def test_an_upload(open_page: Open, name: str, content: bytes, expected: float, 
 
 def test_a_file_is_dropped(open_page: Open) -> None:
     page = open_page("/")
-    transfer = page.evaluate_handle(
-        "() => { const t = new DataTransfer(); t.items.add(new File(['6 2 7'], 'dropped.txt')); return t }"
-    )
-    for kind in ("dragenter", "dragover", "drop"):
-        page.dispatch_event("#drop", kind, {"dataTransfer": transfer})
+    dropped(page, "#drop", "dropped.txt", b"6 2 7")
     answer(page, 6)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.page.browsing import ROOT, VIEWS, Open, answer, needs_browser, shot, until
+from tests.page.browsing import ROOT, VIEWS, Open, answer, needs_browser, shot, tab_to, until
 
 pytest.importorskip("playwright", reason="make page installs it")
 pytestmark = needs_browser
@@ -144,39 +144,31 @@ def test_the_key_is_asked_for_once_and_kept_in_the_page(open_page: Open, locked:
 def test_by_keyboard_alone(open_page: Open) -> None:
     """From the first Tab to an answer, to another view, to a neuron's formula, without a pointer."""
     page = open_page("/")
-
-    def tab_to(selector: str, most: int = 60) -> None:
-        for _ in range(most):
-            page.keyboard.press("Tab")
-            if page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"):
-                return
-        raise AssertionError(f"{selector} is not reached")
-
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    tab_to("#numbers")
+    tab_to(page, "#numbers")
     page.keyboard.type("9 4 7")
-    tab_to("#compute")
+    tab_to(page, "#compute")
     page.keyboard.press("Enter")
     answer(page, 7)
     page.keyboard.press("Control+Home")
     page.evaluate("document.activeElement.blur()")
-    tab_to("nav a[href='#watch']")
+    tab_to(page, "nav a[href='#watch']")
     page.keyboard.press("Enter")
     page.wait_for_selector("#watch-stage:not([hidden])")
-    tab_to("#next")
+    tab_to(page, "#next")
     page.keyboard.press("Space")
     assert page.inner_text("#layer-text").startswith("Layer 1 ")
-    tab_to("#layer")
+    tab_to(page, "#layer")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#layer-text").startswith("Layer 2 ")
-    tab_to("#neurons svg")
+    tab_to(page, "#neurons svg")
     page.keyboard.press("ArrowRight")
     page.wait_for_selector("#formula .expression")
     page.evaluate("document.activeElement.blur()")
     page.goto(page.url.split("#")[0] + "#compare")
     page.wait_for_selector("#atlas .point")
-    tab_to("#atlas .point")
+    tab_to(page, "#atlas .point")
     assert "failure" in page.inner_text("#atlas-tip")
 
 

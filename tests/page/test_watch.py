@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.page.browsing import Open, answer, needs_browser, shot, until, watched
+from tests.page.browsing import Open, Page, answer, needs_browser, shot, until, watched
 
 pytest.importorskip("playwright", reason="make page installs it")
 pytestmark = needs_browser
@@ -24,10 +24,15 @@ SCENES = {
 }
 
 
-@pytest.mark.parametrize("construction", SCENES)
-def test_watch(open_page: Open, construction: str) -> None:
+def opened(open_page: Open) -> Page:
     page = open_page("/#watch")
     page.wait_for_selector("#watch-stage:not([hidden])")
+    return page
+
+
+@pytest.mark.parametrize("construction", SCENES)
+def test_watch(open_page: Open, construction: str) -> None:
+    page = opened(open_page)
     numbers, title = SCENES[construction]
     watched(page, construction, numbers)
     until(page, f"document.getElementById('scene-title').textContent.startsWith({json.dumps(title)})")
@@ -49,8 +54,7 @@ def test_watch(open_page: Open, construction: str) -> None:
 
 
 def test_watch_opens_on_a_sorting_network_and_follows_a_wire(open_page: Open) -> None:
-    page = open_page("/#watch")
-    page.wait_for_selector("#watch-stage:not([hidden])")
+    page = opened(open_page)
     assert page.input_value("#construction") == "batcher"
     assert page.url.endswith("#watch?construction=batcher&n=16")
     page.click("#last")
@@ -62,19 +66,14 @@ def test_watch_opens_on_a_sorting_network_and_follows_a_wire(open_page: Open) ->
     assert "filler" not in page.inner_text("#watch-about")
 
 
-def test_three_ideas_are_drawn_as_they_come_into_view(open_page: Open) -> None:
-    page = open_page("/#watch")
-    for kind in ("pairs", "live", "bracket"):
-        page.wait_for_selector(f"#idea-{kind}", state="attached")
-        page.locator(f"#idea-{kind}").scroll_into_view_if_needed()
-        page.wait_for_selector(f"#idea-{kind} svg[role=img]")
+def test_an_idea_leads_to_its_construction(open_page: Open) -> None:
+    page = opened(open_page)
     page.get_by_role("button", name="Watch radix").click()
     until(page, "document.getElementById('scene-title').textContent.startsWith('The bracket')")
 
 
 def test_every_construction_that_is_offered_can_be_watched(open_page: Open) -> None:
-    page = open_page("/#watch")
-    page.wait_for_selector("#watch-stage:not([hidden])")
+    page = opened(open_page)
     offered = page.eval_on_selector_all("#construction option", "all => all.map(o => o.value)")
     assert set(SCENES) <= set(offered)
     for construction in offered:
@@ -85,8 +84,7 @@ def test_every_construction_that_is_offered_can_be_watched(open_page: Open) -> N
 
 
 def test_watch_plays_to_the_end(open_page: Open) -> None:
-    page = open_page("/#watch")
-    page.wait_for_selector("#watch-stage:not([hidden])")
+    page = opened(open_page)
     watched(page, "depth3", "9")
     page.click("#play")
     assert page.inner_text("#play") == "Pause"
@@ -96,8 +94,7 @@ def test_watch_plays_to_the_end(open_page: Open) -> None:
 
 def test_watch_a_neuron(open_page: Open) -> None:
     """Pointing at a neuron tells its formula, whose value is what its weights and the values beside them give."""
-    page = open_page("/#watch")
-    page.wait_for_selector("#watch-stage:not([hidden])")
+    page = opened(open_page)
     watched(page, "batcher", "16")
     for _ in range(4):
         page.click("#next")

@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from exporter.analysis.contract import structured_bits
 from exporter.analysis.evaluate import evaluate
-from exporter.constructions.sampling import groups, permutation
+from exporter.constructions.sampling import permutation
 from exporter.constructions.vote import vote_max
 from exporter.ir.network import network
 from exporter.ir.trace import vector
@@ -20,11 +20,7 @@ from exporter.planning import vote as planning
 from exporter.planning.goal import Goal
 from exporter.planning.vote import VoteSchedule, outvoted, shared_slots
 from exporter.problem.families import UNITS
-from tests.exporter.planning.planners import planner
-
-
-def slot_of(d: int, p: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.repeat(np.arange(p), [size for _, blocks, size in groups(d, p) for _ in range(blocks)])
+from tests.exporter.planning.planners import planner, slot_of
 
 
 @pytest.mark.parametrize(("d", "p"), [(9, 4), (8, 4), (10, 3), (7, 7)])

@@ -11,13 +11,14 @@ import pytest
 from scipy.stats import binom
 
 from exporter.analysis.evaluate import evaluate
-from exporter.constructions.sampling import groups, permutation
+from exporter.constructions.sampling import permutation
 from exporter.constructions.window import window4, window5, window6
 from exporter.ir.network import network
 from exporter.ir.trace import vector
 from exporter.planning.cells import Cells, crowded
 from exporter.planning.schedule import BlockSample, Schedule
 from exporter.planning.window import ConstantWindow, CountedWindow
+from tests.exporter.planning.planners import slot_of
 
 D, N = 5, 8  # 9^5 inputs, all equally likely: entries are independent, P(x < A) = A/9
 RANK = 3
@@ -39,7 +40,7 @@ def failures(plan: Schedule) -> float:
 
 
 def sizes(blocks: int) -> list[int]:
-    return [size for _, number, size in groups(D, blocks) for _ in range(number)]
+    return np.bincount(slot_of(D, blocks)).tolist()
 
 
 def plan_of(kind: type, blocks: int, entries: int, **numbers: int) -> Schedule:
@@ -107,7 +108,7 @@ def test_theorem_3(ends: tuple[int, ...], slots: int) -> None:
 @pytest.mark.parametrize(("d", "slots", "functions"), [(6, 3, 1), (7, 3, 3), (6, 2, 5)])
 def test_crowds_are_no_larger_than_proved(d: int, slots: int, functions: int) -> None:
     """Every set of places of one function, exactly; the functions are independent."""
-    rows = np.repeat(np.arange(slots), [size for _, number, size in groups(d, slots) for _ in range(number)])
+    rows = slot_of(d, slots)
     bound = crowded(d, slots, functions, d)
     for n in range(d + 1):
         one = np.bincount([n - len(set(rows[list(places)])) for places in combinations(range(d), n)], minlength=n + 1)
