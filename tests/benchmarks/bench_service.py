@@ -1,8 +1,7 @@
 """Figures of the service that take too long for `make test`. Needs `wrk` for `ratios` and `soak`.
 
     python tests/benchmarks/bench_service.py ratios      latency and throughput against bare endpoints, in one run
-    python tests/benchmarks/bench_service.py accuracy    10,000 vectors a family, any length, ranges up to 1e300
-    python tests/benchmarks/bench_service.py requests    10,000 to /median and /quantile, lengths 1 to 20,000, bit for bit
+    python tests/benchmarks/bench_service.py requests    10,000, lengths 1 to 20,000: bit for bit, or within the bound on the grid
     python tests/benchmarks/bench_service.py lengths     the first and the next answer for lengths up to a million
     python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
 
@@ -24,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -187,36 +185,6 @@ def ratios(models: Path, seconds: float, rounds: int, options: list[str]) -> dic
     return {name: ours_best / other for name, (ours_best, other) in best.items()}
 
 
-def accuracy(models: Path, count: int) -> dict[str, float]:
-    """Every family at random lengths and scales, in ragged requests: within the bound, and bit-equal when asked."""
-    failures: dict[str, float] = {}
-    with service(models, "--log-level", "error") as (url, _), Client(url) as client:
-        for number, (name, family) in enumerate(FAMILIES.items()):
-            rng = np.random.default_rng(number)
-            vectors = []
-            for _ in range(count):
-                length = int(rng.integers(1, D, endpoint=True))
-                scale, shift = 10.0 ** rng.uniform(-300, 300), rng.choice([0.0, 1.0, -0.5])
-                vectors.append((family(rng, 1, length, 24)[0] - shift) * scale)
-            parts = [vectors[start : start + 50] for start in range(0, count, 50)]
-            expected = np.array([np.median(vector) for vector in vectors])
-            with ThreadPoolExecutor(2) as pool:
-                loose = list(pool.map(partial(client.median, grid=True), parts))
-                exact = list(pool.map(client.median, parts))
-            got = np.concatenate([answer.medians for answer in loose])
-            bound = np.concatenate([answer.error_bound for answer in loose])
-            outside = int(np.count_nonzero(np.abs(got - expected) > bound))
-            unequal = int(
-                np.count_nonzero(np.concatenate([a.medians for a in exact]).view("i8") != expected.view("i8"))
-            )
-            print(
-                f"{name:<12} {count} vectors   beyond the bound: {outside}   exact but not bit-equal: {unequal}",
-                flush=True,
-            )
-            failures[name] = outside + unequal
-    return failures
-
-
 def requests(count: int) -> dict[str, float]:
     """Every family in turn, lengths 1 to 20,000, both routes, all methods, every format; models are built when needed."""
     wrong = dict.fromkeys(FAMILIES, 0.0)
@@ -283,17 +251,15 @@ def soak(models: Path, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ratios", "accuracy", "requests", "lengths", "soak"])
+    parser.add_argument("what", choices=["ratios", "requests", "lengths", "soak"])
     parser.add_argument("options", nargs="*", help="of the service (ratios)")
     parser.add_argument("--models", type=Path, default=ROOT / "models")
     parser.add_argument("--seconds", type=int, help="of each wrk run (whole ones; ratios 2, soak 60)")
     parser.add_argument("--rounds", type=int, default=9, help="of turn and turn about (ratios)")
-    parser.add_argument("--count", type=int, default=10_000, help="vectors a family (accuracy), or requests")
+    parser.add_argument("--count", type=int, default=10_000, help="how many requests (requests)")
     chosen = parser.parse_args()
     if chosen.what == "ratios":
         figures = ratios(chosen.models, chosen.seconds or 2, chosen.rounds, chosen.options)
-    elif chosen.what == "accuracy":
-        figures = accuracy(chosen.models, chosen.count)
     elif chosen.what == "requests":
         figures = requests(chosen.count)
     elif chosen.what == "lengths":

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,47 +97,35 @@ def several(column: str, quantiles: list[float]) -> str:
 
 FIVE, SEVEN = [0.05, 0.25, 0.5, 0.75, 0.95], [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
 BY_K = ("--column", "x", "--by", "k")
+GROUPS = Case(
+    "9 million rows of float32, groups of 3000, median",
+    keyed(9_000_000, 3000),
+    BY_K,
+    "select k, median(x) from '{data}/*.parquet' group by k",
+    "t.group_by('k').agg(pl.col('x').median())",
+    "t.groupby('k').median().reset_index()",
+)
+WIDE = Case(
+    "200,000 x 500 float64, median",
+    wide(200_000, 500),
+    (),
+    "select median(columns(*)) from '{data}/*.parquet'",
+    "t.select(pl.all().median())",
+    "t.median().to_frame().T",
+)
 CASES = {
-    "groups": Case(
-        "9 million rows of float32, groups of 3000, median",
-        keyed(9_000_000, 3000),
-        BY_K,
-        "select k, median(x) from '{data}/*.parquet' group by k",
-        "t.group_by('k').agg(pl.col('x').median())",
-        "t.groupby('k').median().reset_index()",
+    "groups": GROUPS,
+    "groups5": replace(
+        GROUPS,
+        title="the same, 5 quantiles",
+        asked=(*BY_K, "--quantile", *map(str, FIVE)),
+        sql=f"select k, quantile_cont(x, {FIVE}) from '{{data}}/*.parquet' group by k",
+        polars=f"t.group_by('k').agg({several('pl.col(chr(120))', FIVE)})",
+        pandas=f"t.groupby('k').x.quantile({FIVE}).unstack().reset_index()",
     ),
-    "groups5": Case(
-        "the same, 5 quantiles",
-        keyed(9_000_000, 3000),
-        (*BY_K, "--quantile", *map(str, FIVE)),
-        f"select k, quantile_cont(x, {FIVE}) from '{{data}}/*.parquet' group by k",
-        f"t.group_by('k').agg({several('pl.col(chr(120))', FIVE)})",
-        f"t.groupby('k').x.quantile({FIVE}).unstack().reset_index()",
-    ),
-    "doubles": Case(
-        "the same in float64, median",
-        keyed(9_000_000, 3000, np.float64),
-        BY_K,
-        "select k, median(x) from '{data}/*.parquet' group by k",
-        "t.group_by('k').agg(pl.col('x').median())",
-        "t.groupby('k').median().reset_index()",
-    ),
-    "many": Case(
-        "10^7 rows, 3 x 10^6 groups, median",
-        keyed(10_000_000, 3_000_000),
-        BY_K,
-        "select k, median(x) from '{data}/*.parquet' group by k",
-        "t.group_by('k').agg(pl.col('x').median())",
-        "t.groupby('k').median().reset_index()",
-    ),
-    "wide": Case(
-        "200,000 x 500 float64, median",
-        wide(200_000, 500),
-        (),
-        "select median(columns(*)) from '{data}/*.parquet'",
-        "t.select(pl.all().median())",
-        "t.median().to_frame().T",
-    ),
+    "doubles": replace(GROUPS, title="the same in float64, median", write=keyed(9_000_000, 3000, np.float64)),
+    "many": replace(GROUPS, title="10^7 rows, 3 x 10^6 groups, median", write=keyed(10_000_000, 3_000_000)),
+    "wide": WIDE,
     "wide7": Case(
         "1000 x 500 float64, 7 quantiles",
         wide(1000, 500),
@@ -146,13 +134,11 @@ CASES = {
         "",
         f"t.quantile({SEVEN})",
     ),
-    "files": Case(
-        "2000 files of 200 rows, median",
-        files(2000, 200),
-        (),
-        "select median(x) from '{data}/*.parquet'",
-        "t.select(pl.all().median())",
-        "t.median().to_frame().T",
+    "files": replace(
+        WIDE,
+        title="2000 files of 200 rows, median",
+        write=files(2000, 200),
+        sql="select median(x) from '{data}/*.parquet'",
     ),
     "rows": Case(
         "10^6 rows of 25 float32, median of each",
