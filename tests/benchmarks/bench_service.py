@@ -1,7 +1,7 @@
 """Figures of the service that take too long for `make test`. Needs `wrk` for `ratios` and `soak`.
 
     python tests/benchmarks/bench_service.py ratios      latency and throughput against bare endpoints, in one run
-    python tests/benchmarks/bench_service.py requests    10,000, lengths 1 to 20,000: bit for bit, or within the bound on the grid
+    python tests/benchmarks/bench_service.py requests    10,000, lengths 1 to 20,000: bit for bit, or within the bound
     python tests/benchmarks/bench_service.py lengths     the first and the next answer for lengths up to a million
     python tests/benchmarks/bench_service.py soak        60 s at a full queue: only 200 and 429, memory flat
 
@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 from exporter.problem.families import FAMILIES  # noqa: E402
 from service.client import Client  # noqa: E402
 from tests.service.random_requests import is_right  # noqa: E402
+from tests.waiting import free_port  # noqa: E402
 
 D = 2048
 SCRIPT = """
@@ -95,12 +95,6 @@ def wrk(url: str, script: Path, connections: int, seconds: float, server: int = 
     }
     spent = (after.user - before.user + after.system - before.system) * 1e6 / max(1.0, values["count"])
     return Load(values["p50"], spent, values["rps"], int(values["bad"]), int(values["broken"]))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import free_port
 
 Page = Any  # playwright's; `make test` goes without it
 Open = Callable[..., Page]
@@ -26,9 +27,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="make page installs 
 
 
 def start(folder: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(PYTHON), "-m", "service", "--models", str(folder), "--port", str(port), "--log-level", "warning"]
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment})
     url = f"http://127.0.0.1:{port}"

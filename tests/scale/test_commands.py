@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ import yaml
 
 from exporter.library import export_model
 from service.client import Client
-from tests.scale.waiting import free_port, until
+from tests import waiting
+from tests.waiting import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 BLOCKS = re.findall(r"^```sh ray\n(.*?)^```$", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE | re.DOTALL)
 (TOKENS, TOKEN, START, *ON_CLUSTER), (FROM_FILE,) = (block.splitlines() for block in BLOCKS)
+until = partial(waiting.until, seconds=600)  # nodes start slowly on a busy machine
 KEY = "sesame"
 
 

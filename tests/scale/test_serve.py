@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from service.client import Client, ServiceAnswer, ServiceError
 from service.process import ray_app
 from service.process.settings import Settings
 from service.serving.exchange import OPEN_FILES, OPEN_PATHS
-from tests.scale.waiting import free_port, until
+from tests import waiting
+from tests.waiting import free_port
 
+until = partial(waiting.until, seconds=600)  # nodes start slowly on a busy machine
 KEY = "sesame"
 NODE = {"num_cpus": 3, "object_store_memory": 80 * 2**20}
 REPLICAS = 4

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from exporter.library import export_model
 from service.app import create_app
 from service.process.settings import Settings
 from service.serving.gateway import Gateway
+from tests.waiting import free_port, until
 
 EXPORTED = [("batcher", 25), ("batcher", 64), ("batcher", 65)]
 
@@ -114,24 +113,13 @@ def client(models: Path) -> Iterator[InProcess]:
     client.close()
 
 
-def until(condition: Callable[[], Any], seconds: float = 60, what: Callable[[], Any] = lambda: "in vain") -> Any:
-    """The first true value of a condition that another process, which can tell us nothing, is about to make true."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, what()
-        time.sleep(0.01)
-    return value
-
-
 class Server:
     """`python -m service` as its users start it; `how` is for subprocess.Popen."""
 
     def __init__(
         self, folder: Path, log: Path, *arguments: str, how: dict[str, Any] | None = None, **environment: str
     ) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log
         command = [sys.executable, "-m", "service", "--models", str(folder), "--port", str(self.port), *arguments]

@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -25,7 +24,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from exporter.library import export_model
-from tests.service.conftest import until
+from tests.waiting import free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
 MOVED = ("/opt/median", "/models", "/src")
@@ -180,9 +179,7 @@ def is_healthy(process: subprocess.Popen[bytes], check: list[str], variables: di
 def started(image: Path, folder: Path, **settings: str) -> Iterator[tuple[httpx.Client, list[bytes]]]:
     """A client of the image once it is healthy, and its log once it has ended."""
     final = STAGES[1]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process, variables = start(image, folder, MEDIAN_PORT=str(port), **settings)
     check = json.loads(final.all("HEALTHCHECK")[0].split("CMD", 1)[1])
     check[0] = moved(check[0], image)

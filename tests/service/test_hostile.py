@@ -25,7 +25,8 @@ from service.client import Client, ServiceError
 from service.client import __main__ as program
 from service.models import registry
 from service.process.settings import Settings
-from tests.service.conftest import InProcess, Server, until
+from tests.service.conftest import InProcess, Server
+from tests.waiting import until
 
 Serve = Callable[..., Server]
 Connect = Callable[..., InProcess]

@@ -21,7 +21,8 @@ from exporter.library import export_model
 from service.models import building, registry
 from service.process.settings import Settings
 from tests.service import toy_models
-from tests.service.conftest import Server, until
+from tests.service.conftest import Server
+from tests.waiting import until
 
 Serve = Callable[..., Server]
 

@@ -27,8 +27,9 @@ from service.models import registry
 from service.process import logs
 from service.process.workers import Worker
 from tests.service import toy_models
-from tests.service.conftest import InProcess, Server, until
+from tests.service.conftest import InProcess, Server
 from tests.tiers import telling
+from tests.waiting import until
 
 Serve = Callable[..., Server]
 

@@ -13,7 +13,8 @@ import pytest
 
 from service.models import registry
 from tests.service import toy_models
-from tests.service.conftest import InProcess, until
+from tests.service.conftest import InProcess
+from tests.waiting import until
 
 Connect = Callable[..., InProcess]
 

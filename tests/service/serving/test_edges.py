@@ -18,7 +18,8 @@ import pytest
 
 from service.models.filters import LoadedFilter
 from tests.service.asking import NPY, RAW, npy, refused
-from tests.service.conftest import InProcess, Server, until
+from tests.service.conftest import InProcess, Server
+from tests.waiting import until
 
 CSV, STREAM = {"Content-Type": "text/csv"}, {"Content-Type": "application/vnd.apache.arrow.stream"}
 

@@ -18,8 +18,9 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.service.conftest import Server, until
+from tests.service.conftest import Server
 from tests.slow.torture.wire import Rng
+from tests.waiting import until
 
 MARGIN = 384 << 20  # bytes that may be kept afterwards: what was freed stays with the allocator for a while
 SECONDS = float(os.environ.get("TORTURE_SECONDS", "2"))

@@ -23,10 +23,11 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from service.process.peers import REPORT_S
-from tests.service.conftest import Server, until
+from tests.service.conftest import Server
 from tests.slow.torture import wire
 from tests.slow.torture.conftest import Health, left_behind
 from tests.slow.torture.wire import LOST, Rng, Tally
+from tests.waiting import until
 
 Serve = Callable[..., Server]
 Stop = Callable[[], bool]

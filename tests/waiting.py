@@ -1,4 +1,4 @@
-"""What the tests of clusters wait for: events, for as long as a busy machine may need."""
+"""What tests of processes wait for, and a port for a process to listen on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 
-def until(condition: Callable[[], Any], seconds: float = 600, what: Callable[[], str] = lambda: "in vain") -> Any:
-    """What a condition says once it holds."""
+def until(condition: Callable[[], Any], seconds: float = 60, what: Callable[[], Any] = lambda: "in vain") -> Any:
+    """The first true value of a condition that another process, which can tell us nothing, is about to make true."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, what()
-        time.sleep(0.1)
+        time.sleep(0.01)
     return value
 
 
