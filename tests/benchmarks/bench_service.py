@@ -122,15 +122,8 @@ def service(models: Path, *options: str) -> contextlib.AbstractContextManager[tu
 
 def baseline() -> contextlib.AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
     port = free_port()
-    command = (
-        "uvicorn",
-        "tests.benchmarks.baseline:app",
-        "--port",
-        str(port),
-        "--no-access-log",
-        "--log-level",
-        "error",
-    )
+    options = ["--no-access-log", "--log-level", "error"]
+    command = ("uvicorn", "tests.benchmarks.baseline:app", "--port", str(port), *options)
     return running(*command, port=port, path="/openapi.json")
 
 

@@ -10,7 +10,7 @@ import onnx
 from tests.runtimes.adapters import RUNTIMES, Runtime
 from tests.runtimes.cases import Case, catalogue, promised
 from tests.runtimes.matrix import Prepared, run_all, tidy
-from tests.runtimes.proofs import PROOFS
+from tests.runtimes.proofs import PROOFS, Proof
 from tests.runtimes.prove import cases
 from tests.runtimes.report import by_kind, markdown, stale, title
 from tests.runtimes.table import graph_hash, merged, read, save
@@ -102,16 +102,7 @@ def test_a_runtime_that_is_missing_and_one_that_fails(tmp_path: Path) -> None:
 
 
 def test_a_proof_that_did_not_end_is_no_proof_and_no_refutation() -> None:
-    about = {
-        "construction": "radix",
-        "d": 3,
-        "bits": 2,
-        "property": "swap",
-        "cases": 1,
-        "proved": False,
-        "seconds": 300.0,
-        "file": "one",
-    }
+    about = Proof("radix", 3, 2, "swap").about | {"cases": 1, "proved": False, "seconds": 300.0, "file": "one"}
     name = "swap of radix d = 3, 2 bits, dense"
     page = markdown([], [about | {"refuted": False}], {name: "one"})
     assert f"| {name} | 1 | a query did not end | 300.0 |" in page

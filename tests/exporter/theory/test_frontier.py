@@ -15,18 +15,11 @@ from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.theory.frontier import Point, frontier
 
+UNKNOWN: dict[str, Any] = {"construction": "x", "options": {}, "max_weight": 1, "failure_bound": 0, "failure_law": None}
+
 
 def point(depth: int, width: int, size: int) -> Point:
-    return Point(
-        construction="x",
-        options={},
-        depth=depth,
-        width=width,
-        size=size,
-        max_weight=1,
-        failure_bound=0,
-        failure_law=None,
-    )
+    return Point(**UNKNOWN, depth=depth, width=width, size=size)
 
 
 def test_narrowest_and_smallest_of_every_depth_and_what_they_gain() -> None:

@@ -316,18 +316,7 @@ def test_every_rank_becomes_the_maximum_on_every_input(
     """All vectors of a small grid; ranks below the middle by zeros, the others by ones."""
     d, bits = 4, 2
     for k in range(1, d + 1):
-        args = [
-            "--d",
-            str(d),
-            "--rank",
-            str(k),
-            "--bits",
-            str(bits),
-            "--construction",
-            construction,
-            "--profile",
-            profile,
-        ]
+        args = f"--d {d} --rank {k} --bits {bits} --construction {construction} --profile {profile}".split()
         target, entry = reduce_file(exported(tmp_path / str(k), *args), tmp_path / "reduced", mode, seed=k)
         about = entry["description"]
         assert about["d"] == max(k, d + 1 - k)

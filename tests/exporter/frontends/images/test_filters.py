@@ -10,12 +10,12 @@ from typing import Any
 import cv2
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from scipy import ndimage
 
 from exporter.cli.parser import main
 from exporter.errors import UserError
+from exporter.formats.session import open_session
 from exporter.frontends.images.running import windows
 from exporter.library import export_model
 from exporter.net import load
@@ -29,14 +29,8 @@ SIZES = [(1, 1), (1, 7), (7, 1), (2, 3), (5, 30), (24, 17)]
 Array = Any
 
 
-def session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
 def run(path: Path, x: Array) -> Array:
-    return session(path).run(None, {"x": x})[0]
+    return open_session(path).run(None, {"x": x})[0]
 
 
 def ranks(x: Array, window: tuple[int, int], rank: int, border: str) -> Array:
@@ -62,7 +56,7 @@ def test_scipy_in_every_pixel(window: tuple[int, int], profile: str, border: str
         {"even": "upper"} if window[0] * window[1] % 2 == 0 else {}
     )  # scipy's median of an even number
     path = export_model(window=window, profile=profile, border=border, out=tmp_path, **even)
-    rng, running = np.random.default_rng(0), session(path)
+    rng, running = np.random.default_rng(0), open_session(path)
     for h, w in SIZES:
         x = rng.integers(0, 256, (2, 3, h, w)).astype(np.float32)
         y = running.run(None, {"x": x})[0]
@@ -75,7 +69,7 @@ def test_scipy_in_every_pixel(window: tuple[int, int], profile: str, border: str
 @pytest.mark.parametrize("k", [3, 5])
 def test_opencv_in_every_pixel_of_uint8(k: int, profile: str, tmp_path: Path) -> None:
     path = export_model(window=(k, k), profile=profile, dtype="uint8", out=tmp_path)
-    rng, running = np.random.default_rng(1), session(path)
+    rng, running = np.random.default_rng(1), open_session(path)
     for h, w in [*SIZES, (48, 64)]:
         image = rng.integers(0, 256, (h, w, 3), dtype=np.uint8)
         y = running.run(None, {"x": np.moveaxis(image, -1, 0)[None]})[0]

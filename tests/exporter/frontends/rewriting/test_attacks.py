@@ -18,7 +18,7 @@ from exporter.errors import UserError
 from exporter.formats.quantisation import EXCLUDE, nodes_to_exclude
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import model, saved
-from tests.exporter.frontends.rewriting.test_rewrite import run
+from tests.exporter.passes.quantised import run
 from tests.running import parsed
 
 T = TensorProto

@@ -21,15 +21,11 @@ from exporter.formats.quantisation import EXCLUDE
 from exporter.frontends.rewriting import OPERATORS
 from exporter.frontends.rewriting.rewrite import rewrite
 from tests.exporter.frontends.rewriting.patterns import model, operators, patterns, saved
+from tests.exporter.passes.quantised import run
 from tests.running import parsed
 
 PATTERNS = patterns()
 RELU = {"Max", "Min", "TopK", "Greater", "Less", "Equal", "Where"}  # what a Relu-only form does without
-
-
-def run(proto: onnx.ModelProto, x: Any) -> list[Any]:
-    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, {session.get_inputs()[0].name: x}))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
