@@ -8,10 +8,10 @@
     >>> exporter.load("median.onnx")(range(25))
     np.float32(12.0)
 
-`median`, `quantile`, `rank`, `maximum`, `minimum` and `sort` build a network and return a `Net`: call it with numpy arrays,
-ask it for its depth, width, size, weights and promise, save it as ONNX. `catalogue()` lists what can be built. Whatever
-cannot be built, or would be silently wrong, raises `UserError` with the reason and the remedy. docs/library.md has more; the
-command line, `python -m exporter`, does the same from a shell.
+`median`, `quantile`, `rank`, `maximum`, `minimum` and `sort` build a network and return a `Net`. Call a `Net` with numpy
+arrays, read its depth, width, size, weights and promise, or save it as ONNX. `catalogue()` lists all constructions. A
+request that cannot be met, or whose answers would be silently wrong, raises `UserError` with the reason and the remedy.
+docs/library.md has more. The command line, `python -m exporter`, does the same from a shell.
 """
 
 import os
@@ -39,12 +39,12 @@ __all__ = [
     "sort",
 ]
 
-# onnxruntime 1.29 and newer tells its maker which models are loaded and how they run, unless this is set before its import
+# onnxruntime 1.29 and newer reports to its maker which models are loaded and run, unless this is set before its import
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> Any:
-    """The builder is loaded with the first name that needs it: what only reads files or errors does without."""
+    """Load the builder with the first name that needs it, so that code that only reads files or errors starts fast."""
     if name not in __all__:
         raise AttributeError(f"module 'exporter' has no attribute {name!r}")
     from exporter import library, net  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""From a question to a model: build the network, choose dtype and profile by its numeric contract, describe it."""
+"""The steps from a spec to a model: build the network, choose dtype and profile by the numeric contract, describe it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from exporter.problem.grid import Grid
 from exporter.problem.spec import Spec
 from exporter.problem.task import Task
 
-DENSE_BY_DEFAULT = 1 << 18  # weights up to which `auto` writes a dense chain
-DENSE_LIMIT = 1 << 27  # weights up to which a dense chain is written at all
-Ties = Literal["exact", "capacity", "distinct"]  # equal entries: no matter, count against capacities, not allowed
+DENSE_BY_DEFAULT = 1 << 18  # profile auto writes a dense chain up to this many weights
+DENSE_LIMIT = 1 << 27  # larger dense chains are never written
+Ties = Literal["exact", "capacity", "distinct"]  # equal entries: are right, count against capacities, are not allowed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Built:
-    """A built network with everything that is written into its file."""
+    """A built network with all facts that its file states."""
 
     spec: Spec
     network: Network
@@ -53,7 +53,7 @@ class Built:
 
     @property
     def quantised(self) -> Quantisation | None:
-        """What the integers of an int8 or uint8 file stand for."""
+        """The quantisation of an int8 or uint8 file, else None."""
         return quantisation(self.spec.dtype, self.spec.quantized) if self.spec.quantized else None
 
     @cached_property
@@ -62,12 +62,12 @@ class Built:
 
     @property
     def takes_floats(self) -> bool:
-        """Whether every float is compared as it is: no grid and no domain."""
+        """Whether the network compares all floats, without a grid and a domain."""
         return PROFILES[self.profile].floats
 
     @property
     def inputs(self) -> str:
-        """Which data the file takes: all floats, uniform data, any data (rounded first) or data on the grid."""
+        """The data that the file takes: all floats, uniform data, any data (rounded first) or data on the grid."""
         if self.takes_floats:
             return "floats"
         return "uniform" if self.spec.epsilon is not None else "any" if self.spec.rounds else "grid"
@@ -81,9 +81,9 @@ class Built:
 
     @property
     def grid_error(self) -> float | None:
-        """How far a right answer on grid values may be from the true one, by the rounding of the last sum.
+        """The largest error of a right answer on grid values, which comes from the rounding of the last sum.
 
-        Without a grid it is numpy's own, bit for bit.
+        Without a grid the answer is numpy's, bit for bit.
         """
         if self.takes_floats:
             return 0.0
@@ -91,19 +91,19 @@ class Built:
 
     @property
     def off_grid_error(self) -> float | None:
-        """The same on any finite data, clamped to the domain: ranks move no further than the entries do."""
+        """The largest error on any finite data, clamped to the domain. Order statistics move no further than entries do."""
         if self.takes_floats:
             return 0.0
         if not self.spec.rounds or self.grid_error is None:
             return None
         moved = self.spec.grid.rounding_error(MANTISSA[self.dtype])
         if all(w.denominator <= 2 for out in self.task.outputs for w in out.weights):
-            # a mean rounds only beyond 2^(m - 1) steps, where floats are grid values: one of its two entries did not move
+            # a mean rounds only beyond 2^(m - 1) steps, where floats are grid values, so one of its entries did not move
             return max(moved, moved / 2 + self.grid_error)
         return moved + self.grid_error
 
     def description(self, counted: bool = True) -> dict[str, Any]:
-        """What is written into the file; without `counted` the weights are not counted, which takes long at large d."""
+        """The description in the file. `counted`: count the weights too, which takes long at large d."""
         net, quantised, spec = self.network, self.quantised, self.spec
         widths = [layer.width for layer in net.layers]
         grid = GRIDS[quantised.dtype] if quantised else spec.grid
@@ -132,7 +132,7 @@ class Built:
 
 
 def build(spec: Spec) -> Built:
-    """Build the network and settle profile and dtype, or raise UserError with the reason and the nearest that works."""
+    """The built network with its profile and dtype. UserError states the reason and the nearest request that works."""
     construction = lookup(spec.construction)
     for option, value in (given := spec.given()).items():
         checked(option, value)
@@ -152,7 +152,7 @@ def build(spec: Spec) -> Built:
 
 
 def _settle(spec: Spec) -> Built | None:
-    """The first combination of profile, dtype and form that is exact, cheapest first."""
+    """The cheapest combination of profile, dtype and form that is exact, or None."""
     traced = cache(partial(trace, spec))
     first = partial(_first, spec, traced)
     construction = lookup(spec.construction)
@@ -178,7 +178,7 @@ def _settle(spec: Spec) -> Built | None:
 
 
 def between_two(dtype: str) -> UserError:
-    """The refusal of an answer that 8-bit integers do not have."""
+    """The error for an answer between two numbers, which 8-bit integers cannot hold."""
     return UserError(
         f"an answer between two numbers is not {dtype}: take {spelled('even', 'lower')} or upper, "
         f"{spelled('method', 'lower')}, higher or nearest, or another {spelled('dtype')}"
@@ -186,7 +186,7 @@ def between_two(dtype: str) -> UserError:
 
 
 def _of_comparators(spec: Spec) -> Built:
-    """A network whose neurons are all ends of comparators, in a profile that has these as operators and no grid."""
+    """A network of comparators in a profile without a grid, which writes comparators as operators."""
     name, given, construction = spec.profile, spec.given(), lookup(spec.construction)
     if unread := [option for option in NOT_WITHOUT_GRID if option in given]:
         raise UserError(
@@ -206,7 +206,7 @@ def _of_comparators(spec: Spec) -> Built:
 
 
 def _in_integers(spec: Spec) -> Spec:
-    """The spec of an int8 or uint8 file, in the only profile that has such files."""
+    """The spec of an int8 or uint8 file, in minmax, the only profile for such files."""
     if spec.quantized is None:
         raise UserError(needs_quantisation(spec.dtype))
     quantisation(spec.dtype, spec.quantized)
@@ -223,9 +223,9 @@ def _in_integers(spec: Spec) -> Spec:
 def _first(
     spec: Spec, traced: Callable[..., tuple[Network, Failure]], profile: str, like: Built | None = None
 ) -> Built | None:
-    """The first dtype and form that are exact in the given profile; right on ties in any of them before the others.
+    """The first dtype and form that are exact in the given profile, or None. Forms that are right on ties come first.
 
-    The search ends where nothing of the dtype and ties of `like` can follow.
+    With `like`, the search ends after the dtype and ties of `like`.
     """
     construction = lookup(spec.construction)
     tried = _preferences(spec, _float_types(spec), profile)
@@ -254,7 +254,7 @@ def _first(
 
 
 def _float_types(spec: Spec) -> tuple[DType, ...]:
-    """The floating-point types that the options allow, the smaller one first."""
+    """The floating-point types that the options allow, smaller first."""
     match spec.dtype:
         case "float32" | "float64" as named:
             return (named,)
@@ -268,24 +268,24 @@ def _preferences(spec: Spec, dtypes: tuple[DType, ...], profile: str) -> list[tu
     if construction.form_first:
         return [(dtype, form) for form in forms for dtype in dtypes]
     if profile == "structured" and spec.optimize_for in ("throughput", "latency"):
-        # relu(u - relu(v)) passes over the data three times, relu(v) - relu(v - u) four times
+        # relu(u - relu(v)) reads the data three times, relu(v) - relu(v - u) four times
         forms.sort(key=lambda form: form != "saturating")
     return [(dtype, form) for dtype in dtypes for form in forms]
 
 
 def dense_weights(net: Network) -> int:
-    """The number of weights of the merged chain with every zero written out."""
+    """The number of weights of the merged chain, zeros included."""
     widths = [net.d, *(layer.width for layer in net.layers), net.output.size]
     return sum(a * b for a, b in pairwise(widths))
 
 
 def _bare_weights(net: Network) -> int:
-    """The same without the layers that round and clamp data, each of which has d neurons."""
+    """The number of weights without the layers that round and clamp data, each of which has d neurons."""
     return dense_weights(net) - sum(layer.name == GUARD for layer in net.layers) * net.d**2
 
 
 def _refusal(spec: Spec) -> str:
-    """Why a combination would be silently wrong, and the largest bits that work."""
+    """The reason why a combination would be silently wrong, and the largest number of bits that works."""
     grid, construction = spec.grid, lookup(spec.construction)
     net, _ = trace(spec, offsets=False)
     if reason := grid.misfit(_float_types(spec)[-1]):
@@ -302,7 +302,7 @@ def _refusal(spec: Spec) -> str:
     def fits(bits: int) -> bool:
         return _settle(replace(spec, bits=bits)) is not None
 
-    works = edge(fits, 0, grid.bits)  # what needs more bits of the data never needs fewer of the mantissa
+    works = edge(fits, 0, grid.bits)  # more bits of the data never need fewer bits of the mantissa
     remedy = f"{spelled('bits', works)} is the most that works" if works else "no number of bits works"
     if step.bits == float("inf"):
         need = "with a weight that no floating-point number holds"
@@ -318,11 +318,11 @@ def _refusal(spec: Spec) -> str:
 
 
 def output_error(task: Task, grid: Grid, dtype: DType) -> float:
-    """How far the last sum of a file may be from the weighted ranks that it adds up, in data units.
+    """The largest error of the last sum of a file, in data units.
 
-    Nothing rounds where the dtype has the digits of all multiples of the weights. The contract lets the mean of two round
-    once, by half the distance of floats below the largest value. Any other weight is rounded itself, and so are its
-    product and at most two sums: 4 roundings, each by a fraction 2^-m.
+    The sum is exact if the dtype has the digits of all multiples of the weights. The contract allows a mean of two to round
+    once, by half the distance of floats below the largest value. For any other weight, the weight, its product and at most
+    two sums round: 4 roundings, each by a fraction 2^-m.
     """
     m, largest = MANTISSA[dtype], max(abs(grid.low), abs(grid.high))
     finest = min(low_bit(w) for out in task.outputs for w in out.weights) * grid.step
@@ -335,17 +335,17 @@ def output_error(task: Task, grid: Grid, dtype: DType) -> float:
 
 
 def least_epsilon(d: int, dtype: DType, merged: bool) -> float:
-    """The smallest ε whose slopes 12 d^4/ε the dtype carries.
+    """The smallest ε for which the dtype is precise enough for slopes of 12 d^4/ε.
 
-    Where each pair is subtracted on its own, the slope itself must fit the mantissa. A dense Gemm sums the neurons of d
-    comparisons before they cancel: its rounding, 2d + 1 times that of d slopes, over d entries, must stay below √ε/2.
+    If each pair is subtracted separately, the slope must fit the mantissa. A dense Gemm sums the neurons of d comparisons
+    before they cancel: its rounding, 2d + 1 times that of d slopes, over d entries, must stay below √ε/2.
     """
     fits = 12 * d**4 / 2.0 ** MANTISSA[dtype]
     return float((fits * 2 * d**2 * (2 * d + 1)) ** (2 / 3)) if merged else fits
 
 
 def _with_epsilon(spec: Spec) -> Built:
-    """The theorem's own network: δ = ε/(12 d^4), for entries that are δ apart, as uniform random ones mostly are."""
+    """The theorem's own network: δ = ε/(12 d^4), for entries at least δ apart. Most uniform random inputs are."""
     assert spec.epsilon is not None
     task = spec.task
     merged = spec.profile != "auto" and PROFILES[spec.profile].merged
@@ -377,7 +377,7 @@ def _with_epsilon(spec: Spec) -> Built:
 
 
 def to_onnx(model: Built, about: dict[str, Any] | None = None) -> onnx.ModelProto:
-    """The model in its profile and dtype, with its description in metadata_props; an empty one is left out."""
+    """The ONNX model, with its description in metadata_props. `about` replaces the description; {} leaves it out."""
     batch, float64 = model.spec.batch, model.task.interpolation == "float64"
     if float64 and model.dtype != "float64":
         graph = comparator_graph(model.network, model.dtype, float64=True)

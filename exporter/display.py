@@ -1,4 +1,4 @@
-"""How a network looks in a notebook: a table of its figures, and its layers as a picture (extra `plot`)."""
+"""The display of a network in a notebook: a table of its figures, and a picture of its layers (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def table(figures: Mapping[str, object]) -> str:
 
 
 def layers(widths: list[int], modules: list[str], d: int, title: str) -> Any:
-    """The neurons of every hidden layer as bars, coloured by the part of the network that a layer belongs to."""
+    """A bar chart of the neurons of every hidden layer, coloured by the part of the network."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415
         from matplotlib.patches import Patch  # noqa: PLC0415

@@ -2,7 +2,7 @@
 
 UserError            bad input or a request that cannot be met: one line for the user, exit status 2
 ├── ContractError    a combination of bits, dtype and construction that would be silently wrong
-└── WriteError       the directory cannot take the files: nothing else can be written there either
+└── WriteError       the output directory or its manifest cannot be written
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _command_line = ContextVar("command_line", default=False)
 
 
 def spelled(name: str, value: Any = None) -> str:
-    """An option in a message, as its reader writes the option: `bits=8` in Python, `--bits 8` on the command line."""
+    """An option as the reader of a message writes it: `bits=8` in Python, `--bits 8` on the command line."""
     if _command_line.get():
         values = value if isinstance(value, tuple) else () if value is None else (value,)
         return " ".join([f"--{name.replace('_', '-')}", *map(str, values)])
@@ -39,7 +39,7 @@ def install(*extras: str) -> str:
 
 
 class UserError(Exception):
-    """The user asked for something that cannot be done; the message names the cause and the remedy."""
+    """A request that cannot be met. The message names the cause and the remedy."""
 
 
 class ContractError(UserError):

@@ -4,7 +4,7 @@
     circuit = compiled(9, bits=4)                       # the median of 9 encrypted numbers 0..15
     circuit.encrypt_run_decrypt([3, 1, 4, 1, 5, 9, 2, 6, 5])
 
-Additions of encrypted numbers are cheap, table lookups (bootstraps) cost all the time. A comparator takes one lookup,
+Additions of encrypted numbers are cheap. Nearly all time goes to table lookups (bootstraps). A comparator needs one lookup,
 r = max(a - b, 0), for both of its ends: the minimum is a - r and the maximum is b + r. So the network with the fewest
 comparators is the cheapest. docs/encryption.md has the figures; `python -m exporter.fhe` measures them.
 """
@@ -49,10 +49,10 @@ def fewest_comparators(d: int, rank: int) -> list[Pair]:
 
 
 def order_statistic(d: int, rank: int | None = None, bits: int | None = None) -> Function:
-    """A function of d whole numbers that returns the given rank (default: the lower median), with one lookup a comparator.
+    """A function of d whole numbers that returns the given rank (default: the lower median), one lookup per comparator.
 
-    The function accepts numpy arrays and concrete-python's encrypted tensors. The compiler of concrete-python reads the
-    range of every value off sample inputs, and samples can miss a range. With `bits` the function states the ranges: every
+    The function accepts numpy arrays and concrete-python's encrypted tensors. The compiler of concrete-python derives the
+    range of every value from sample inputs, and samples can miss a range. With `bits` the function states the ranges: every
     wire carries numbers 0..2^bits - 1, and differences are made non-negative before the lookup.
     """
     rank = (d + 1) // 2 if rank is None else rank
@@ -135,7 +135,7 @@ def compiled(
     fhe = _concrete()
     rng, top = np.random.default_rng(0), 2**bits - 1
     made = function(d, rank, bits) if function is order_statistic else function(d, rank)
-    # the compiler reads ranges off these inputs: random ones, and those with the extreme differences
+    # the compiler derives ranges from these inputs: random inputs, and inputs with the extreme differences
     samples = [np.zeros(d, np.int64), np.full(d, top)]
     samples += [top * ((np.arange(d) + i) % d < n) for n in range(1, d) for i in range(d)]
     samples += list(top * rng.integers(0, 2, (300, d))) + list(rng.integers(0, top + 1, (300, d)))

@@ -1,4 +1,4 @@
-"""From a Spec to its formula: the construction between the guard and the weighted ranks, traced as a network."""
+"""The formula of a Spec: the guard, the construction and the weighted ranks, traced as a network."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from exporter.problem.task import Task
 def trace(
     spec: Spec, form: Form = "pair", *, rounded: DType | None = None, offsets: bool = True, floats: bool = False
 ) -> tuple[Network, Failure]:
-    """The network that answers a task, from data values to data values, and how often it may fail.
+    """The network of a spec, from data values to data values, and its failure probability.
 
-    `rounded` rounds data to the grid in that floating-point type first, and clamps it (exporter.ir.input_rounding). `floats`
-    computes the outputs by numpy's operations, for a profile without a grid.
+    `rounded`: the first layers round the data to the grid in this floating-point type, and clamp it
+    (exporter.ir.input_rounding). `floats`: the outputs use numpy's operations, for a profile without a grid.
     """
     task, grid = spec.task, spec.grid
     x = vector(task.d, grid.low, grid.high)
@@ -53,7 +53,7 @@ def trace(
 
 
 def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
-    """One output: the weighted ranks, back in data values, as a single sum."""
+    """One output in data values: the weighted order statistics as a single sum."""
     out = task.outputs[i]
     span = Fraction(grid.span)
     parts = [stats.values.take([task.ranks.index(r)]) for r in out.ranks]
@@ -66,7 +66,7 @@ def _column(stats: Statistics, task: Task, i: int, grid: Grid) -> Node:
 
 
 def _columns_as_numpy(stats: Statistics, task: Task) -> list[Node]:
-    """All outputs: entries, means of two as numpy.mean adds them, and quantiles as numpy.quantile mixes two."""
+    """All outputs: entries, means of two computed as in numpy.mean, and quantiles computed as in numpy.quantile."""
     place = {rank: i for i, rank in enumerate(task.ranks)}
     single = [i for i, out in enumerate(task.outputs) if len(out.ranks) == 1]
     double = [i for i, out in enumerate(task.outputs) if len(out.ranks) == 2]
@@ -80,7 +80,7 @@ def _columns_as_numpy(stats: Statistics, task: Task) -> list[Node]:
 
 
 def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[..., Node]) -> list[Node]:
-    """For every rank the counts of entries below its value and not above it: m is right iff below < rank <= not above."""
+    """For every rank, the number of entries below m and not above m. The answer m is right iff below < rank <= not above."""
     columns = []
     for i in range(stats.values.size):
         m = like(stats.values.take([i]), u)
@@ -95,7 +95,7 @@ def mean(a: Node, b: Node) -> Node:
 
 
 def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
-    """Quantiles between two entries of `values` each, as numpy computes them: `weights` are those of the upper ones."""
+    """Quantiles, each between two entries of `values`, computed as in numpy. `weights` belong to the upper entries."""
     lower, upper = (values.take(each) for each in zip(*places, strict=True))
     t = np.asarray(weights, dtype=np.float64)
     start = values.take(np.where(t < 0.5, *np.array(places).T))

@@ -1,4 +1,4 @@
-"""The exporter as a library: the same steps, options and messages as the command line, which is a thin layer over it."""
+"""The exporter as a library. The command line is a thin layer over it, with the same options and messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from exporter.specs import QUESTION, asks_for_images, checked_all, file_name, im
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and its entry of the manifest."""
+    """A written file and its entry in the manifest."""
 
     path: Path
     entry: dict[str, Any]
@@ -62,7 +62,7 @@ def _onnx(model: Built | ImageFilter, about: dict[str, Any]) -> onnx.ModelProto:
 
 
 def _variants(model: Built | ImageFilter, about: dict[str, Any]) -> dict[str, onnx.ModelProto]:
-    """The model, and its forms in float16 and int8 if it only compares and moves numbers."""
+    """The model, and also its float16 and int8 forms if it only compares and moves numbers."""
     found = {"model.onnx": _onnx(model, about)}
     if only_compares(found["model.onnx"]):
         found["model_fp16.onnx"] = in_float16(found["model.onnx"])
@@ -202,7 +202,7 @@ def sort(d: int, *, construction: str | None = None, **options: Unpack[NetOption
 
 
 def catalogue() -> dict[str, str]:
-    """What can be built: names, and what each is.
+    """The names of the constructions, with one line on each.
 
     >>> sorted(catalogue())[:3]
     ['batcher', 'compact', 'depth3']
@@ -210,7 +210,7 @@ def catalogue() -> dict[str, str]:
     return {name: c.summary for name, c in CONSTRUCTIONS.items()}
 
 
-# numpy keeps the type of the data for these methods
+# for these methods numpy's answers have the type of the data
 DISCRETE = {"lower", "higher", "nearest", "inverted_cdf", "closest_observation"}
 
 

@@ -1,4 +1,4 @@
-"""A network in hand: numbers in, order statistics out, and everything that can be asked of it."""
+"""`Net`: a network as a Python object, to call, to inspect and to save."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from exporter.problem.numbers import Floats, as_floats, refuse
 
 
 class Net:
-    """A network that computes order statistics of d numbers; made by `median`, `quantile`, ..., or read by `load`.
+    """A network that computes order statistics of d numbers. `median`, `quantile`, ... build it, and `load` reads it.
 
     >>> from exporter import median
     >>> net = median(5)
@@ -59,21 +59,21 @@ class Net:
         discrete: bool = False,
     ) -> None:
         self._name, self._model, self._proto = name, model, proto
-        self._discrete = discrete  # answers to integers are integers, as numpy has it for such quantiles
+        self._discrete = discrete  # integer data has integer answers, as in numpy for these quantile methods
         self._sessions: dict[str, Session] = {}
         if model is not None:
             self._about: dict[str, Any] = model.description(counted=False)
         else:
             assert proto is not None
             self._about = decode(proto)
-        # whether answers have an axis of their own, as numpy has it for a list of quantiles and for a sort
+        # whether answers have an axis of their own, as in numpy for a list of quantiles and for a sort
         self._listed = listed or self._about["op"] == "sort" or self._about.get("interpolation") == "float64"
 
     def __call__(self, x: Any, *, clamp: bool = False, round: bool = False) -> npt.NDArray[Any]:
-        """The answers for vectors along the last axis of x. Several outputs are a last axis of answers.
+        """The answers for vectors along the last axis of x. Several outputs add a last axis of answers.
 
         A network with a domain refuses numbers outside; `clamp=True` moves them to the nearest end. Numbers that the type of
-        the network cannot hold are refused too, and for inputs="grid" numbers off the grid; `round=True` takes the nearest.
+        the network cannot hold are refused too, and so are numbers off the grid for inputs="grid"; `round=True` rounds both.
         """
         given = as_floats(x, round)
         if given.ndim == 0 or given.shape[-1] != self.d:
@@ -91,7 +91,7 @@ class Net:
         return answers[..., 0][()] if outputs == 1 and not self._listed else answers
 
     def _accepted(self, rows: Floats, dtype: np.dtype[Any], clamp: bool, round: bool) -> Floats:
-        """The rows in the type of the network, or UserError where the network would not answer them as promised."""
+        """The rows in the type of the network, or UserError if the promise of the network does not cover them."""
         about = self._about
         with np.errstate(over="ignore"):
             if without_grid(about):
@@ -106,7 +106,7 @@ class Net:
             out = rows.astype(dtype)
             if about["inputs"] == "uniform":
                 return self._held(rows, out, dtype, round)
-            # a number that the type does not have is off the grid: the nearest grid value is within the bound of the network
+            # a number that the type does not have is off the grid; the network's error bound covers its rounding
             wanted = np.where(out == rows, rows, on)
             return self._held(wanted, wanted.astype(dtype), dtype, round)
 
@@ -124,7 +124,7 @@ class Net:
         return rows
 
     def _held(self, rows: Floats, out: Floats, dtype: np.dtype[Any], round: bool) -> Floats:
-        """`out`, the rows in the type of the network, or UserError where they are not the same numbers."""
+        """`out`, the rows in the type of the network, or UserError if a number changed."""
         if not round and out is not rows:
             remedy = "pass dtype='float64' to the builder, or call the network with round=True"
             refuse(out != rows, rows, f"are not exact in {dtype}", remedy)
@@ -132,7 +132,7 @@ class Net:
 
     @property
     def _follows(self) -> bool:
-        """Whether the type of the data is the type of the network, call by call."""
+        """Whether each call computes in the type of its data."""
         return self._model is not None and self._model.takes_floats and self._model.spec.dtype == "auto"
 
     def _session(self, dtype: str) -> Session:
@@ -147,7 +147,7 @@ class Net:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """All that its file says of it; the weights are counted for it."""
+        """The description of the file, with counted weights."""
         return self._model.description() if self._model else self._about
 
     def __repr__(self) -> str:
@@ -181,12 +181,12 @@ class Net:
 
     @property
     def d(self) -> int:
-        """How many numbers go in."""
+        """The number of inputs."""
         return int(self._about["d"])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its file. A network without a domain, built without dtype=, computes in the type of its data."""
+        """The type of the file. A network without a domain, built without dtype=, computes in the type of its data."""
         dtype: np.dtype[Any] = np.dtype(str(self._about["dtype"]))
         return dtype
 
@@ -207,13 +207,13 @@ class Net:
 
     @property
     def promise(self) -> str:
-        """What is proven of its answers, on the grid and on other data."""
+        """The proven promise for data on the grid and for other data."""
         return f"{promise_sentence(self._about)} Other data: {beyond_the_grid(self._about)}"
 
     def weights(self) -> list[tuple[Any, npt.NDArray[np.float64]]]:
-        """The weight list: (matrix, bias) of every affine map, input first; h = max(matrix @ h + bias, 0) in between.
+        """The weight list: (matrix, bias) of every affine map, in order; h = max(matrix @ h + bias, 0) in between.
 
-        Of a network that was built the matrices are scipy's sparse arrays; of a file they are read from its Gemm/Relu chain.
+        The matrices of a built network are scipy's sparse arrays. The matrices of a file are those of its Gemm/Relu chain.
         """
         if self._model is not None:
             return [(layer.matrix, layer.bias) for layer in weights(self._model.network)]
@@ -227,7 +227,7 @@ class Net:
         return self._proto
 
     def save(self, path: str | Path) -> Path:
-        """Write it as an .onnx file; what is there is replaced whole or not at all."""
+        """Write the network as an .onnx file. An existing file is replaced completely or not at all."""
         target = _path(path)
         if target.is_dir():
             raise UserError(f"{target} is a directory: name a file in it")
@@ -237,7 +237,7 @@ class Net:
 
 
 def load(path: str | Path) -> Net:
-    """A file that this package wrote, as a Net."""
+    """The `Net` of a file that this package wrote."""
     where = _path(path)
     proto = load_proto(where)
     if not decode(proto):

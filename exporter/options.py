@@ -1,7 +1,8 @@
 """The table of options, and the check of each value.
 
-The command line and the library read this table, and make a `Spec` of the values. The catalogue (`exporter.constructions`)
-says which construction takes which option. `exporter.errors.spelled` writes an option in a message as the reader would.
+The command line and the library read this table and build a `Spec` from the values. The catalogue
+(`exporter.constructions`) says which construction takes which option. `exporter.errors.spelled` writes an option in a
+message as the reader would.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima 
 class Option:
     """One option: its group, its help, its default in words, and the rule for its values.
 
-    The type of the option says the rest: one of some words (`choices`), a switch (`flag`), a whole number (`whole`) or any,
-    two numbers (`pair`), a size HxW (`size`), one value or a list of them (`many`). A value of the right type must satisfy
-    `holds`, and `rule` says so in words. Rules that involve other options are checked where these options are used.
+    The type annotation decides the kind: one of several words (`choices`), a switch (`flag`), a whole number (`whole`), any
+    number, two numbers (`pair`), a size HxW (`size`), or one value or a list of values (`many`). A value of the right type
+    must satisfy `holds`; `rule` states this in words. Rules that involve several options are checked elsewhere.
     """
 
     group: Literal["what", "image", "data", "file", "research"]
@@ -49,7 +50,7 @@ class Option:
     many: bool = False
 
     def of(self, name: str, hint: Any) -> Option:
-        """The option with its name and what follows from its type, `... | None`."""
+        """The option with its name and with the kind that its type annotation (`... | None`) implies."""
         kinds = set(get_args(hint)) - {type(None)}
         words = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), self.choices)
         listed = any(get_origin(kind) is Sequence for kind in kinds)
@@ -171,7 +172,7 @@ class ExportOptions(NetOptions, total=False):
 
 
 def _options() -> dict[str, Option]:
-    """The options by name, those that say what is computed first."""
+    """The options by name. The options that choose the statistic come first."""
     found = {name: get_args(hint) for name, hint in get_type_hints(ExportOptions, include_extras=True).items()}
     options = [option.of(name, hint) for name, (hint, option) in found.items()]
     groups = ("what", "image", "data", "file", "research")
@@ -184,14 +185,14 @@ for _table in (NetOptions, ExportOptions):
 
 
 def needs_quantisation(dtype: str) -> str:
-    """Why 8-bit integers need a scale and a zero point."""
+    """The message that 8-bit integers need a scale and a zero point."""
     return (
         f"{spelled('dtype', dtype)} needs {spelled('quantized')}, two numbers SCALE and ZERO_POINT: an integer q stands for "
         "(q - ZERO_POINT) * SCALE (1 and 0: for itself)"
     )
 
 
-# why a profile that only compares numbers does not read an option
+# the reason why a profile that only compares numbers does not use an option
 NOT_WITHOUT_GRID = {
     "bits": "there is no grid",
     "domain": "data of any range goes in and comes out as it is",
@@ -202,7 +203,7 @@ NOT_WITHOUT_GRID = {
 
 
 def refuse_images(given: Mapping[str, Any]) -> None:
-    """Refuse what only image filters have; `given` says nothing of a window or frames."""
+    """Refuse options and types that only image filters have. `given` has neither a window nor frames."""
     found = [spelled(name) for name in given if OPTIONS[name].group == "image"]
     if given.get("dtype") == "float16":
         found.append(spelled("dtype", "float16"))
@@ -218,7 +219,7 @@ def refuse_images(given: Mapping[str, Any]) -> None:
 
 
 def checked(name: str, value: Any) -> Any:
-    """The value of an option as the exporter uses it, or UserError with the rule that it breaks."""
+    """The value of an option in the exporter's own type, or UserError with the rule that the value breaks."""
     option = OPTIONS[name]
     if not option.many:
         return _one(option, value)
@@ -275,7 +276,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _listed(value: Any) -> list[Any]:
-    """The entries of a list, tuple or array; a single thing is a list of one."""
+    """The entries of a list, tuple or array. A single value becomes a list of one."""
     if isinstance(value, str | Mapping | Set):  # a set has no order
         return [value]
     try:
@@ -290,7 +291,7 @@ def _shown(value: Any) -> str:
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:
-    """`: did you mean 'fused'?` where one is near."""
+    """`: did you mean 'fused'?` if a known word is similar, else nothing."""
     found = get_close_matches(word, list(known), 1) if isinstance(word, str) else []
     return f": did you mean {found[0]!r}?" if found else ""
 

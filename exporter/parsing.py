@@ -1,4 +1,4 @@
-"""The parser of all commands: an error is one line, and a number keeps the form in which it is written."""
+"""The parser of all commands. An error is one line. A whole number becomes an int, any other number a float."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises `UserError`, takes -1e6 for a number, and leaves out what was not given."""
+    """An argparse parser that raises `UserError` and reads -1e6 as a number. Options that were not given are absent."""
 
     def __init__(self, *args: Any, commands: Collection[str] = (), **more: Any) -> None:
         more |= {"argument_default": argparse.SUPPRESS, "formatter_class": argparse.RawDescriptionHelpFormatter}
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(text: str) -> int | float | str:
-    """The int or float that the text spells; other text is returned as it is, for the check of the option to refuse."""
+    """The int or float in the text. Other text is returned unchanged, and the check of the option refuses it."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -59,7 +59,7 @@ def number(text: str) -> int | float | str:
 
 
 def folder(text: str) -> Path:
-    """A path; an empty name, as an unset shell variable gives, is refused and does not mean the current folder."""
+    """A path. An empty name, as from an unset shell variable, is refused; it does not mean the current folder."""
     if not text:
         raise UserError(f"--out must be a directory, not {text!r}")
     return Path(text)

@@ -15,7 +15,7 @@ EVERY = 5.0  # seconds between two lines
 
 
 class Progress(Generic[T]):
-    """The items, one after the other, while stderr says how many are done and what is being done (`stage`).
+    """Iterates over the items, while stderr shows how many are done and the present `stage`.
 
     A log or a pipe gets no bar: the first line comes after `EVERY` seconds, so short work prints nothing.
     """
@@ -27,7 +27,7 @@ class Progress(Generic[T]):
         self._bar: tqdm[T] | None = None
 
     def stage(self, text: str) -> None:
-        """Name what is being done now."""
+        """Set the name of the present stage."""
         self._stage = text
         if self._bar is not None:
             self._bar.set_postfix_str(text)

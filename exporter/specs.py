@@ -1,4 +1,4 @@
-"""From options to `Spec`s, for the command line and the library alike."""
+"""The conversion of options to `Spec`s, for the command line and the library."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from exporter.problem.spec import Spec
 from exporter.problem.task import Task
 
 QUESTION = ("op", "rank", "quantile", "method", "even")
-# the options that an image filter reads
+# the options that an image filter uses
 IMAGES = (
     *QUESTION, "window", "frames", "border", "channels", "bits", "domain", "inputs", "dtype", "quantized", "profile",
     "batch", "size", "layout",
 )  # fmt: skip
-# what an option adds to the name of a file, in this order
+# the suffix that an option adds to a file name, in this order
 SUFFIXES = {
     "border": "{}", "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "epsilon": "eps{}", "inputs": "{}-only", "radix": "T{}",
     "optimize_for": "{}", "failure": "p{}", "objective": "{}",
@@ -32,7 +32,7 @@ SUFFIXES = {
 
 
 def file_name(spec: Spec) -> str:
-    """`median-radix-d2048.onnx` or `median-window5x5.onnx`; every option that is not the default adds a suffix."""
+    """`median-radix-d2048.onnx` or `median-window5x5.onnx`. Every option that is not at its default adds a suffix."""
     given = spec.given()
     suffixes = [text.format(_suffix(given[name])) for name, text in SUFFIXES.items() if name in given]
     if not spec.construction:
@@ -42,14 +42,14 @@ def file_name(spec: Spec) -> str:
 
 
 def _suffix(value: Any) -> Any:
-    """Numbers with all their digits, so that no two options share a name."""
+    """The text of a value in a file name. Numbers have all their digits, so that different options have different names."""
     if isinstance(value, tuple):
         return tuple(map(_suffix, value))
     return shown(value) if isinstance(value, float) else value
 
 
 def checked_all(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, with good values."""
+    """The options that were given, with checked values."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         option = OLD_NAMES.get(name, name)
@@ -96,7 +96,7 @@ def question(d: int, given: Mapping[str, Any]) -> Task:
 
 
 def image_spec(given: Mapping[str, Any], **vectors: Any) -> Spec:
-    """The spec of an image filter. Options that it does not use are rejected, as are those of `vectors`."""
+    """The spec of an image filter. Options that it does not use are rejected, and so are the arguments for `vectors`."""
     if named := [name for name, value in vectors.items() if value is not None]:
         asked = spelled("window" if "window" in given else "frames")
         raise UserError(f"{asked} says what goes in and how it is compared: leave {spelled(named[0])} out")
@@ -132,7 +132,7 @@ def image_spec(given: Mapping[str, Any], **vectors: Any) -> Spec:
 
 
 def _check_layout(given: Mapping[str, Any], profile: str) -> None:
-    """Refuse what a TensorFlow Lite file of a filter cannot be."""
+    """Refuse options that a TensorFlow Lite file of a filter cannot have."""
     layout, dtype = given.get("layout", "files"), given.get("dtype", "float32")
     lite = spelled("layout", "tflite")
     if layout not in ("files", "tflite"):
@@ -161,9 +161,9 @@ def _spec(task: Task, construction: str, given: Mapping[str, Any]) -> Spec:
 
 
 def requests(task: Task, names: Sequence[str] | None, given: Mapping[str, Any]) -> list[Spec]:
-    """What to build: the named constructions with all options, or every construction with the options that it takes.
+    """The specs to build: the named constructions with all options, or every construction with the options that it takes.
 
-    Without names, those that take most of the options come first, and an option that nothing built can take is rejected.
+    Without names, the constructions that take most of the options come first. An option that none of them takes is rejected.
     A construction for uniform inputs only must be named.
     """
     if names is not None:
@@ -186,10 +186,10 @@ def named(task: Task, name: str, given: Mapping[str, Any]) -> Spec:
 
 
 def preferred(task: Task, construction: str | None, given: Mapping[str, Any]) -> Spec:
-    """The spec where the construction, the profile or both may be left out, as in the library.
+    """The spec of the library's functions, which may leave out the construction and the profile.
 
-    Comparators are the first choice: right on every float, with no domain. An option that needs a grid, or that only another
-    construction takes, chooses the exact construction with a grid.
+    Comparators are the first choice, because they are right on every float without a domain. If an option needs a grid, or
+    only another construction takes it, the exact construction with a grid is chosen.
     """
     floats = next(p.name for p in PROFILES.values() if p.floats)
     profile, usual = given.get("profile", "auto"), default(task.op)

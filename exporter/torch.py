@@ -33,11 +33,11 @@ aten = torch.ops.aten
 
 
 class Module(torch.nn.Module):  # type: ignore[misc]
-    """A network as a module: vectors along the last axis in, answers out (a last axis for several outputs).
+    """A network as a module. Its input is vectors along the last axis; several outputs add a last axis of answers.
 
-    The formula itself is computed, structured and not as dense matrices: ReLU layers, or max and min for a network of
-    profile minmax. Gradients flow through it; its constants are buffers, which follow `.to(device)` and `.double()`. Data is
-    rounded to the grid in the type that the network was built for: for float64 build it with dtype="float64".
+    The module computes the structured formula, not dense matrices: ReLU layers, or max and min for profile minmax. Gradients
+    flow through it. Its constants are buffers, which follow `.to(device)` and `.double()`. Data is rounded to the grid in
+    the type that the network was built for: for float64 data build it with dtype="float64".
     """
 
     def __init__(self, net: Net) -> None:
@@ -135,11 +135,11 @@ def _constants(node: Node) -> dict[str, torch.Tensor]:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """The `custom_translation_table` for torch.onnx.export(..., dynamo=True): no TopK in what it writes.
+    """The `custom_translation_table` for torch.onnx.export(..., dynamo=True), which writes a model without TopK.
 
-    The axis must have a known length. median, nanmedian (of data without NaN), kthvalue, sort and topk are Max and Min;
-    quantile is what torch makes of its sort. Of equal entries the lower index is meant. Where the indices of an axis would
-    be too large they stay a TopK, which is dropped if the model reads values alone.
+    The axis must have a known length. median, nanmedian (of data without NaN), kthvalue, sort and topk become Max and Min.
+    quantile is torch's own, on such a sort. Of equal entries the lower index comes first. If the network for the indices of
+    an axis would be too large, a TopK computes them; it is dropped if the model uses only the values.
     """
 
     def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
@@ -186,18 +186,18 @@ def _length(x: Any, dim: int) -> int:
 
 
 def _ordered(x: Any, dim: int, positions: Sequence[int], *, largest: bool) -> tuple[Any, Any]:
-    """Values and indices at some positions of the order along an axis, as the nodes that `rewrite` writes."""
+    """The values and indices at the given positions of the order along an axis, with the nodes that `rewrite` writes."""
     dims = tuple(n if isinstance(n, int) else None for n in x.shape)
     axis, k = dim % len(dims), max(positions) + 1
     _length(x, dim)
-    # k positions from the front, of which all but these are not read
+    # a TopK of the first k positions, of which only the given positions are used
     request = Request(
         node="torch", op="TopK", dims=dims, dtype=NAMES[int(x.dtype)], axis=axis, values="v", indices="i", k=k,
         largest=largest, read=tuple(positions),
     )  # fmt: skip
     try:
         emission = emit(request, Policy(), "x", "", None)
-    except CannotReplace:  # the indices would be too large
+    except CannotReplace:  # the network for the indices would be too large
         try:
             emission = emit(replace(request, indices=None), Policy(), "x", "", None)
         except CannotReplace as reason:
@@ -212,7 +212,7 @@ def _ordered(x: Any, dim: int, positions: Sequence[int], *, largest: bool) -> tu
     if len(positions) < k:
         chosen = op.Constant(value_ints=list(positions))
         found = [None if v is None else op.Gather(v, chosen, axis=axis) for v in found]
-    if found[1] is None:  # torch wants two outputs: a TopK, which is dropped where nothing reads the indices
+    if found[1] is None:  # torch needs both outputs: a TopK gives the indices, and is dropped if they are not used
         indices = op.TopK(x, op.Constant(value_ints=[k]), axis=axis, largest=int(largest))[1]
         found[1] = op.Gather(indices, op.Constant(value_ints=list(positions)), axis=axis)
     return found[0], found[1]
