@@ -101,7 +101,7 @@ class Net:
             if about["inputs"] == "grid":
                 if not round:
                     remedy = "pass round=True, or build the network without inputs='grid'"
-                    refuse(on != rows, rows, f"are no multiples of {shown(about['step'])}", remedy)
+                    refuse(on != rows, rows, f"are not multiples of {shown(about['step'])}", remedy)
                 return self._held(on, on.astype(dtype), dtype, round)
             out = rows.astype(dtype)
             if about["inputs"] == "uniform":
@@ -241,7 +241,7 @@ def load(path: str | Path) -> Net:
     where = _path(path)
     proto = load_proto(where)
     if not decode(proto):
-        raise UserError(f"{where} has no description of ours: run it with onnxruntime itself")
+        raise UserError(f"{where} was not written by onnx-median: run it with onnxruntime itself")
     if takes_images(proto):
         raise UserError(f"{where} is a filter for images: run it with onnxruntime itself, on [n, c, h, w]")
     return Net(where.name, proto=proto)

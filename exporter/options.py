@@ -215,7 +215,7 @@ def refuse_images(given: Mapping[str, Any]) -> None:
     if given.get("profile", "auto") not in ("auto", *PROFILES):
         found.append(spelled("profile", given["profile"]))
     if found:
-        raise UserError(f"{found[0]} is of image filters: it needs {spelled('window')} or {spelled('frames')}")
+        raise UserError(f"{found[0]} is only for image filters: it needs {spelled('window')} or {spelled('frames')}")
 
 
 def checked(name: str, value: Any) -> Any:

@@ -38,7 +38,7 @@ def accounting(net: Network) -> Accounting:
         groups = net.state(level).by_node
         counted: dict[Node, tuple[int, float]] = {}  # neurons that differ only in scale and bias are merged once
         for root, _ in net.roots(level):
-            node, scale = _bare(root, groups)
+            node, scale = _without_scale_and_bias(root, groups)
             if node not in counted:
                 counted[node] = _count(node, groups)
             weights, heaviest = counted[node]
@@ -51,7 +51,7 @@ def accounting(net: Network) -> Accounting:
     )
 
 
-def _bare(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
+def _without_scale_and_bias(node: Node, groups: dict[Node, Neurons]) -> tuple[Node, float]:
     """The node without its factor and bias, and the magnitude of the factor."""
     scale = 1.0
     while isinstance(node, Sum) and node not in groups:
@@ -136,7 +136,7 @@ def _atoms(root: Node, groups: dict[Node, Neurons]) -> tuple[dict[Node, Neurons]
     readers: dict[Node, set[Node]] = {}
     nodes = _region(root, groups)
     for node in nodes:
-        args = _moving(node, groups)
+        args = _non_constant_args(node, groups)
         for a in args:
             readers.setdefault(a, set()).add(node)
         inside[node] = frozenset({node}).union(*(inside[a] for a in args))
@@ -165,10 +165,10 @@ def _atoms(root: Node, groups: dict[Node, Neurons]) -> tuple[dict[Node, Neurons]
 
 def _region(root: Node, groups: dict[Node, Neurons]) -> list[Node]:
     """The nodes between the groups and the root, each after its arguments, without constants."""
-    return topological(root, args=lambda node: _moving(node, groups))
+    return topological(root, args=lambda node: _non_constant_args(node, groups))
 
 
-def _moving(node: Node, groups: dict[Node, Neurons]) -> list[Node]:
+def _non_constant_args(node: Node, groups: dict[Node, Neurons]) -> list[Node]:
     """The arguments of a node, without constants. A group has none."""
     return [] if node in groups else [arg for arg in node.args if not arg.is_constant]
 

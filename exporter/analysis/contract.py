@@ -57,15 +57,15 @@ class Step:
 
 def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
-    return _factored_bits(net, quantum, _Reading())
+    return _factored_bits(net, quantum, _StructuredForm())
 
 
 def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
     """The mantissa bits that the fused formula needs. Values outside the bounds of a Clip may round."""
-    return _factored_bits(net.for_files(cells), quantum, _Fused())
+    return _factored_bits(net.for_files(cells), quantum, _FusedForm())
 
 
-class _Reading:
+class _StructuredForm:
     """How a file computes a node from other nodes. This is the structured form, whose only non-linear operator is Relu."""
 
     def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
@@ -76,7 +76,7 @@ class _Reading:
         return node.args
 
 
-class _Fused(_Reading):
+class _FusedForm(_StructuredForm):
     """The fused form: a pair of ReLUs is a Clip, and the largest entry of a vector is one operation."""
 
     def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
@@ -87,7 +87,7 @@ class _Fused(_Reading):
         return (pair[1],) if pair else node.args
 
 
-def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
+def _factored_bits(net: Network, quantum: float, form: _StructuredForm) -> Step:
     guard = guard_of(net.output)
     worst = _guard_step(net, guard, quantum)
     nodes = topological(net.output, args=lambda node: () if guard and node is guard else form.args(node))
@@ -103,7 +103,7 @@ def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
             bits = max(_bits(min(inside[node], node.magnitude), quanta[node]), *exact, 0.0)
             worst = replace(worst, largest=max(worst.largest, largest))
             if bits > worst.bits:
-                worst = replace(worst, bits=bits, where=_told(node))
+                worst = replace(worst, bits=bits, where=_clause_about(node))
             continue
         if node in final:
             worst = replace(worst, largest=max(worst.largest, largest))
@@ -114,7 +114,7 @@ def _factored_bits(net: Network, quantum: float, form: _Reading) -> Step:
         bits = _bits(largest, quanta[node])
         worst = replace(worst, largest=max(worst.largest, largest))
         if bits > worst.bits:
-            worst = replace(worst, bits=bits, where=_told(node))
+            worst = replace(worst, bits=bits, where=_clause_about(node))
     return worst
 
 
@@ -122,7 +122,7 @@ def _product(c: Scalar, a: Node, quanta: dict[Node, float]) -> tuple[float, floa
     return abs(float(c)) * a.magnitude, low_bit(c) * quanta[a]
 
 
-def _read_inside(nodes: list[Node], form: _Reading) -> dict[Node, float]:
+def _read_inside(nodes: list[Node], form: _StructuredForm) -> dict[Node, float]:
     """For each node that only Clips read, directly or plus a small term: the magnitude up to which it must be exact.
 
     Such a node is a sum of two, rounded once. Rounding never moves it past a number of its type. For Clip(v, 0, h) these
@@ -159,7 +159,7 @@ def _lighter(node: Sum, heavy: Node) -> tuple[float, float, float] | None:
     return c, sum(e[0] for e in ends), sum(e[1] for e in ends)
 
 
-def _told(node: Node) -> str:
+def _clause_about(node: Node) -> str:
     """A clause for messages that says what a node does."""
     layer = f"layer {max(node.level, 0) + 1}"
     match node:
@@ -197,7 +197,7 @@ def _rounds_to_grid(guard: Guard, quantum: float) -> int:
     return 0
 
 
-def _cut_at_zero(nodes: list[Node], form: _Reading) -> set[Node]:
+def _cut_at_zero(nodes: list[Node], form: _StructuredForm) -> set[Node]:
     """The nodes of which only the positive part is used.
 
     A ReLU reads such a node, directly or after a constant is subtracted. A maximum that is not negative may read it too.

@@ -56,7 +56,7 @@ MAX_SEARCHES = 16
 
 def _no_radix(d: int, ranks: Sequence[int]) -> str | None:
     if len(ranks) > MAX_SEARCHES:
-        return f"{len(ranks)} ranks are as many searches; it is built for up to {MAX_SEARCHES} (sort with batcher or depth3)"
+        return f"{len(ranks)} ranks need as many searches, at most {MAX_SEARCHES} are possible (sort with batcher or depth3)"
     return None
 
 
@@ -111,10 +111,12 @@ MAX_RANKS = 8
 def _few_ranks(d: int, ranks: Sequence[int]) -> str | None:
     if d < 16:
         return (
-            f"{d} entries are too few to sample from: use depth3" if d > 1 else "one entry is not sampled: use depth3"
+            f"{d} entries are too few to sample from: use depth3"
+            if d > 1
+            else "one entry cannot be sampled: use depth3"
         )
     if len(ranks) > MAX_RANKS:
-        return f"{len(ranks)} ranks are as many networks side by side; it is built for up to {MAX_RANKS}"
+        return f"{len(ranks)} ranks need {len(ranks)} networks side by side, at most {MAX_RANKS} are possible"
     return None
 
 

@@ -89,8 +89,8 @@ def radix(x: Node, ranks: Sequence[int], digits: Digits, names: LayerNames | Non
 def _search(x: Node, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
     """The entry of rank k, and with `both` also the entry of rank k + 1."""
     if digits.form == "bounded":
-        return _last_digit(*_anew(x, k, digits, names), k, both, digits, names)
-    end, v = _in_place(x, k, digits, names)
+        return _last_digit(*_with_new_differences(x, k, digits, names), k, both, digits, names)
+    end, v = _with_updated_differences(x, k, digits, names)
     if digits.rows:
         found = _last_rows(x, end, k, both, digits, names)
     else:
@@ -129,7 +129,7 @@ class _End:
         return stack(list(self.steps)), np.concatenate([np.full(m.size, float(s)) for m, s in self.steps.items()])
 
 
-def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End, Node]:
+def _with_updated_differences(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End, Node]:
     """(e, v) before the last digit. v = x - t + u is updated for each digit, with one pass over the data.
 
     Each move contains a shift, so that v - moves accounts for the move of e and for the new width of the bins. e is summed
@@ -161,7 +161,7 @@ def _in_place(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[_End,
     return end, v
 
 
-def _anew(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[Node | None, Node]:
+def _with_new_differences(x: Node, k: int, digits: Digits, names: LayerNames) -> tuple[Node | None, Node]:
     """(e, x - e) before the last digit. e is carried as one number, and v is recomputed, so no partial sum exceeds 1."""
     u = digits.step
     e: Node | None = None  # one copy for each threshold of the present digit; None means 0

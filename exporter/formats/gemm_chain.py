@@ -72,7 +72,7 @@ def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
         open_map = Affine(np.eye(width), np.zeros(width))
     maps.append(open_map)
     if not all(np.isfinite(m.weight).all() and np.isfinite(m.bias).all() for m in maps):
-        raise UserError(f"{path}: a weight is infinite or no number")
+        raise UserError(f"{path}: a weight is infinite or NaN")
     return maps
 
 
@@ -143,7 +143,7 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
     """
     report = prove_profile(proto)
     if report.profile is None:
-        raise UserError(f"{path} is no ReLU network that can be counted: {report.reasons['fused']}")
+        raise UserError(f"the neurons of {path} cannot be counted: {report.reasons['fused']}")
     source = data_input(proto, path).name
     sizes = _sizes(proto, path)
     fixed = {t.name for t in proto.graph.initializer} | {""}
@@ -195,5 +195,5 @@ def _sizes(proto: onnx.ModelProto, path: Path) -> dict[str, int]:
             sizes[value.name] = prod(d.dim_value for d in dims)
     unknown = [name for node in proto.graph.node for name in node.output if name not in sizes]
     if unknown:
-        raise UserError(f"{path}: the shape of {unknown[0]} cannot be told from the graph, so it cannot be counted")
+        raise UserError(f"{path}: the shape of {unknown[0]} is unknown, so the neurons cannot be counted")
     return sizes

@@ -42,6 +42,6 @@ def nodes_to_exclude(model: onnx.ModelProto | Path | str) -> list[str]:
     if proto.producer_name == "onnx-median":
         return [node.name for node in proto.graph.node]
     raise UserError(
-        f"{called} has no list of our nodes and is no file of ours: take the names from the file of ours before it is "
-        "merged, with the prefix that they get"
+        f"{called} has no list of our nodes, and onnx-median did not write it: read the names from the onnx-median file "
+        "before the merge, and add the prefix that the merge adds"
     )

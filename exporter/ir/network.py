@@ -141,7 +141,7 @@ def network(
 def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
     """The layers of a traced formula: each Relu stands at its level, and each value that a later layer needs is carried."""
     nodes = topological(output)
-    height, whole, below = max(output.level, 0), _whole(nodes), below_as_bits(nodes)
+    height, whole, below = max(output.level, 0), _cheaper_to_carry(nodes), below_as_bits(nodes)
     computed: dict[int, list[Relu]] = {}
     for node in nodes:
         if isinstance(node, Relu) and not node.is_constant:
@@ -164,7 +164,7 @@ def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
     return tuple(reversed(layers))
 
 
-def _whole(nodes: list[Node]) -> set[Node]:
+def _cheaper_to_carry(nodes: list[Node]) -> set[Node]:
     """The nodes that are cheaper to carry as they are than through their parts. `nodes` are in topological order.
 
     A value that is affine in older values can be carried itself, or those values can be carried instead. The way with fewer
@@ -201,7 +201,7 @@ def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, 
 
     ordered = in_order(roots, chosen, below)
     for node in reversed(ordered):
-        if not isinstance(node, Input | Relu) and _spanned(node, chosen):
+        if not isinstance(node, Input | Relu) and _affine_in(node, chosen):
             chosen.remove(node)
     return [node for node in ordered if node in chosen]
 
@@ -239,7 +239,7 @@ def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> li
     return found
 
 
-def _spanned(node: Node, chosen: set[Node]) -> bool:
+def _affine_in(node: Node, chosen: set[Node]) -> bool:
     """Whether the node is an affine function of other chosen nodes only."""
     pending = list(node.args)
     while pending:

@@ -136,7 +136,7 @@ def _averaged(law: Law, overflow: tails.Floats, most: tails.Ints, longer: Longer
     Summation by parts turns the bounds of P(U > t) into a bound of the average. Only some values of u are computed; a value
     between two of them counts as the larger.
     """
-    left = _spread_out(overflow.shape[1])
+    left = _growing_steps(overflow.shape[1])
     n, u, most = np.broadcast_arrays(law.high[:, None, None], left[:, None], most)
     tail = np.where(most < 1, 1.0, longer(n.ravel(), u.ravel(), most.ravel()).reshape(n.shape))
     steps = np.diff(tail, axis=1, append=1.0)
@@ -144,7 +144,7 @@ def _averaged(law: Law, overflow: tails.Floats, most: tails.Ints, longer: Longer
     return reproducible.dot(law.mass, np.minimum(1.0, average)) + law.beyond
 
 
-def _spread_out(count: int) -> tails.Ints:
+def _growing_steps(count: int) -> tails.Ints:
     """Numbers from 0 to count - 1, both included, in steps that grow by a sixteenth."""
     kept = [0]
     while kept[-1] < count - 1:

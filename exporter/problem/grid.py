@@ -100,7 +100,7 @@ class Grid:
     def misfit(self, dtype: str) -> str | None:
         """The reason why the range is too long for a floating-point type, or None."""
         if max(self.span, abs(self.low), abs(self.high)) > LONGEST_SPAN[dtype]:
-            return f"[{shown(self.lo)}, {shown(self.hi)}] reaches too near the largest {dtype}"
+            return f"[{shown(self.lo)}, {shown(self.hi)}] is too close to the largest {dtype} number"
         return None
 
     def rounding_error(self, mantissa: int) -> float:

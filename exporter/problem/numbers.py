@@ -27,11 +27,11 @@ def as_floats(x: Any, round: bool = False) -> Floats:
     if hasattr(x, "columns") and hasattr(x, "to_numpy"):
         return np.stack([as_floats(x[name], round) for name in x.columns]) if len(x.columns) else np.empty((0, len(x)))
     if np.ma.isMaskedArray(x) and np.ma.getmaskarray(x).any():
-        raise UserError("a masked array has no numbers where it is masked: fill it first, or leave such vectors out")
+        raise UserError("a masked array has missing numbers: fill it first, or leave such vectors out")
     try:
         given = np.asarray(x)
     except ValueError:
-        raise UserError("vectors must be of one length, not lists of different lengths") from None
+        raise UserError("all vectors must have the same length") from None
     if given.dtype.kind not in "fiubO":
         raise UserError(f"vectors of numbers are needed, not {given.dtype} of shape {given.shape}")
     if given.dtype.kind == "O" or (given.dtype.kind in "iu" and ((given > EXACT) | (given < -EXACT)).any()):
@@ -67,7 +67,7 @@ def _from_objects(given: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.bool_
     out, lost = np.empty(flat.size), np.zeros(flat.size, dtype=bool)
     for i, value in enumerate(flat):
         if not isinstance(value, Real):
-            raise UserError(f"vectors of numbers are needed, and {value!r:.60} is none")
+            raise UserError(f"vectors of numbers are needed, but {value!r:.60} is not a number")
         try:
             out[i] = float(value)
         except OverflowError:

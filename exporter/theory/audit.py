@@ -82,7 +82,7 @@ def _depth_bound(outputs: list[Output], d: int, depth: int) -> dict[str, Any]:
         f"depth {depth} is too little: no network of depth {depth} equals it on all real inputs, since the kinks of one "
         "hidden layer are the same all along a hyperplane and those of an order statistic are not"
         if holds
-        else f"depth {depth} is enough as far as kinks can tell, which ask for {needed} at d = {d}"
+        else f"depth {depth} is allowed: this bound needs depth {needed} or more at d = {d}"
     )
     return {
         "label": "ours: kinks along x1 = x2", "says": says, "needed_depth": needed, "holds": holds, "rules_out": "exact",
@@ -115,12 +115,12 @@ def _first_layer_bound(
     errors = [e for o in outputs if (e := narrow_error(o, d)) is not None] if first < d else []
     if errors:
         says = (
-            f"{first} numbers leave the first affine map for {d} inputs, so different inputs look alike to the network"
+            f"the first affine map has only {first} outputs for {d} inputs, so it maps some inputs to the same values"
         )
     elif witness:
-        says = "the first weights tell some different inputs hardly apart, and two of them have other answers"
+        says = "the first weights map two inputs to nearly the same values, but the right answers of the two differ"
     else:
-        says = f"{first} numbers leave the first affine map for {d} inputs, which rules nothing out"
+        says = f"the first affine map has {first} outputs for {d} inputs, so this bound does not apply"
     return {
         "label": "Theorem 4.9", "says": says, "holds": bool(errors or witness),
         "rules_out": "exact and accurate" if errors else "exact",

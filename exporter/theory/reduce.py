@@ -155,7 +155,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
     d, rank = _one_rank(about, path)
     if mode == "exact" and not about["exact_on_grid"]:
         raise UserError(
-            f"{path} is not exact, and fixed entries in fixed places are no random input on which it promises anything: "
+            f"{path} is not exact, and its promise for random inputs does not cover inputs with fixed entries: "
             "use --mode l2, or reduce an exact file"
         )
     if mode == "l2" and about["bits"] < 2:
@@ -171,7 +171,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
     bound = error_bound(about, step.m)
     if bound >= 1:
         raise UserError(
-            f"the reduction of rank {rank} of {d} would promise a mean squared error of {bound:.2g}, no promise"
+            f"the reduction of rank {rank} of {d} would promise a mean squared error of {bound:.2g}, which is no promise"
         )
     about |= {
         "op": "max",
@@ -213,7 +213,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
 def _one_rank(about: dict[str, Any], path: Path) -> tuple[int, int]:
     """d and the rank of a file that computes one rank on [0, 1]. UserError for any other file."""
     if not about:
-        raise UserError(f"{path} has no description of ours, so its rank is unknown: export it with this tool")
+        raise UserError(f"{path} was not written by onnx-median, so its rank is unknown: export it with this tool")
     outputs = about["outputs"]
     if len(outputs) != 1 or len(outputs[0]["ranks"]) != 1 or about["certificate"]:
         raise UserError(

@@ -171,7 +171,7 @@ def test_pandas_lists_and_other_arrays() -> None:
         ([1, np.nan, 2], "1 of 3 values are NaN, for example nan in row 0"),
         (pd.Series([1, None, 3]), "1 of 3 values are NaN"),
         (pd.Series([1, None, 3], dtype="Int64"), "1 of 3 values are NaN"),
-        ([1, None, 3], "None is none"),
+        ([1, None, 3], "None is not a number"),
         (["1", "2", "3"], "vectors of numbers are needed"),
         ([1, 2, 3j], "vectors of numbers are needed"),
         (pd.to_datetime(["2024-01-01"] * 3), "vectors of numbers are needed"),

@@ -229,7 +229,7 @@ def test_ranges_that_no_float_resolves(lo: float, hi: float, message: str) -> No
 
 
 def test_a_range_too_long_for_the_dtype() -> None:
-    with pytest.raises(ContractError, match="too near the largest float32"):
+    with pytest.raises(ContractError, match="too close to the largest float32"):
         build(Spec(tasks.median(3), "batcher", domain=(-3e38, 3e38), bits=8, dtype="float32"))
     with pytest.raises(ContractError, match="overflows float32"):
         build(Spec(tasks.median(5), "depth3", domain=(-3e37, 3e37), bits=16, dtype="float32", profile="dense"))
