@@ -57,5 +57,5 @@ def test_names_of_a_file_that_is_merged_into_a_model(tmp_path: Path) -> None:
     )
     whole = merge_models(other, ours, io_map=[("b", "x")], prefix2="median_")
     assert {f"median_{name}" for name in nodes_to_exclude(ours)} < {node.name or "relu" for node in whole.graph.node}
-    with pytest.raises(UserError, match="before it is merged, with the prefix"):
+    with pytest.raises(UserError, match="before the merge, and add the prefix"):
         nodes_to_exclude(whole)
