@@ -38,6 +38,7 @@ def test_a_refusal_is_a_row(tmp_path: Path) -> None:
     assert "too few" in (tmp_path / "atlas.md").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_run_is_counted(tmp_path: Path) -> None:
     args = ["atlas", "--d", "16384", "--construction", "depth3", "--out", str(tmp_path)]
     assert main(args) == 0
