@@ -361,7 +361,7 @@ class _Partials:
 
 
 def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
-    """For each node of a network a power of two that divides all its values, or 0 if there is none."""
+    """For each node of a network a power of two that divides all its values, or 0 if no such power exists."""
     quanta: dict[Node, float] = {}
     for node in topological(net.output):
         match kind(node):

@@ -5,7 +5,7 @@ bits: where |c + a| >= 2^(k - 1) all floats are such multiples; otherwise |a| > 
 
 Every operation here is monotone. So it is enough to follow the floats within the domain, where they must be scale x + shift
 up to `moved`, and the bounds for all finite data: data beyond an end of the domain gives no more than the end itself.
-A product with a power of two may underflow; what is lost is below 2^-(2m) steps, and no number nearer to another step.
+A product with a power of two may underflow. The loss is below 2^-(2m) steps, so every number stays nearest to its own step.
 """
 
 from __future__ import annotations

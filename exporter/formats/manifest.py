@@ -74,7 +74,7 @@ def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, A
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a directory, or a new one if there is none."""
+    """The manifest of a directory, or an empty manifest if the directory has no manifest file."""
     path = directory / MANIFEST
     producer = f"onnx-median {__version__}"
     if not path.exists():
