@@ -4,7 +4,6 @@
 #   docker run --rm -p 8000:8000 --read-only --tmpfs /tmp onnx-median
 #
 # Every option is an environment variable: -e MEDIAN_WORKERS=2 -e MEDIAN_API_KEY=...
-# For a Ray cluster (docs/deploy.md): docker build --build-arg EXTRAS=service,fast,ray -t onnx-median-ray .
 
 FROM python:3.11.13-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -15,8 +14,7 @@ COPY exporter exporter
 COPY onnx_median onnx_median
 COPY service service
 RUN /opt/median/bin/pip install -c constraints.txt setuptools
-ARG EXTRAS
-RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation ".[${EXTRAS:-service,fast}]"
+RUN /opt/median/bin/pip install -c constraints.txt --no-build-isolation ".[service,fast]"
 RUN /opt/median/bin/python -m exporter --d 2048 --construction radix --profile fused --tune latency --out /models \
  && /opt/median/bin/python -m exporter --window 3x3 --dtype uint8 --out /models \
  && /opt/median/bin/python -m exporter --window 5x5 --dtype uint8 --out /models

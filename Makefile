@@ -92,8 +92,8 @@ $(VERIFIERS)/.installed: tests/runtimes/verifiers.txt
 	$(VERIFIERS)/bin/python -m pip --disable-pip-version-check -q install -r tests/runtimes/verifiers.txt
 	@touch $@
 
-# What goes beyond one machine: clusters simulated on one, tables against other engines, and every command of docs/scale.md and
-# docs/deploy.md, in an environment of its own; a quarter of an hour.
+# What goes beyond one machine: tables on a cluster simulated on one and against other engines, every command of docs/scale.md, and
+# the schemas of KServe, in an environment of its own.
 scale: $(SCALE)/.installed
 	RAY_raylet_start_wait_time_s=300 $(SCALE)/bin/python -m pytest -c tests/scale/pytest.ini tests/scale tests/service/tables
 	$(SCALE)/bin/python tests/benchmarks/bench_tables.py --share 0.01

@@ -29,7 +29,7 @@ EXPORTER = [
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics", "process.peers",
     "statistics", "models.entries", "models.sessions", "models.filters", "models.registry", "watch", "serving",
-    "process.lifecycle", "models.building", "app", "process.signals", "process.workers", "process.ray_app", "client", "demo",
+    "process.lifecycle", "models.building", "app", "process.signals", "process.workers", "client", "demo",
     "tables", "batch",
 ]  # fmt: skip
 

@@ -39,15 +39,11 @@ def read(path: str) -> Any:
 KUBERNETES = {path.name: read(f"kubernetes/{path.name}") for path in sorted((DEPLOY / "kubernetes").iterdir())}
 OBJECTS = {document["kind"]: document for document in KUBERNETES.values()}
 PREDICTOR = read("kserve/inference-service.yaml")["spec"]["predictor"]
-CLUSTER = read("ray/ray-service.yaml")["spec"]["rayClusterConfig"]
 SCALING = {"minReplicas", "maxReplicas", "scaleMetric", "scaleTarget", "timeout"}  # of KServe, beside those of a pod
 PODS: dict[str, Any] = {
     "kubernetes": OBJECTS["Deployment"]["spec"]["template"]["spec"],
     "kserve": {name: value for name, value in PREDICTOR.items() if name not in SCALING},
-    "ray head": CLUSTER["headGroupSpec"]["template"]["spec"],
-    "ray worker": CLUSTER["workerGroupSpecs"][0]["template"]["spec"],
 }
-OURS = ("kubernetes", "kserve")  # pods that run the container as it is
 
 
 def container(name: str) -> Any:
@@ -120,7 +116,6 @@ def test_a_wrong_type_would_be_noticed() -> None:
 def test_images_and_users_are_those_of_the_dockerfile(name: str) -> None:
     image = container(name)["image"]
     assert image in IMAGES
-    assert ("ray" in IMAGES[image]) == name.startswith("ray")
     context = PODS[name]["securityContext"]
     assert context["runAsNonRoot"] is True
     assert context["runAsUser"] == USER
@@ -133,7 +128,7 @@ def test_images_and_users_are_those_of_the_dockerfile(name: str) -> None:
     assert container(name)["resources"].keys() == {"requests", "limits"}
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", PODS)
 def test_ports_and_probes_are_those_of_the_service(name: str) -> None:
     one = container(name)
     (port,) = one["ports"]
@@ -156,10 +151,9 @@ def test_settings_are_those_of_the_service(name: str) -> None:
     assert "MEDIAN_API_KEY" in ours
     assert ours["MEDIAN_API_KEY"] is None  # which is in a Secret
     settings = Settings.from_env({key: value for key, value in ours.items() if value is not None})
-    if name in OURS:
-        assert settings.threads == int(container(name)["resources"]["limits"]["cpu"])
-        grace = PODS[name].get("terminationGracePeriodSeconds", 10**9)
-        assert grace > settings.drain_s + settings.timeout_s + 1
+    assert settings.threads == int(container(name)["resources"]["limits"]["cpu"])
+    grace = PODS[name].get("terminationGracePeriodSeconds", 10**9)
+    assert grace > settings.drain_s + settings.timeout_s + 1
 
 
 def test_the_parts_fit_together() -> None:
@@ -184,61 +178,9 @@ def test_the_parts_fit_together() -> None:
     assert OBJECTS["PodDisruptionBudget"]["spec"]["maxUnavailable"] < scaler["minReplicas"]
 
 
-def test_ray_serves_the_same_in_both_files() -> None:
-    config = read("ray/serve.yaml")
-    assert yaml.safe_load(read("ray/ray-service.yaml")["spec"]["serveConfigV2"]) == config
-    (application,) = config["applications"]
-    module, _, name = application["import_path"].partition(":")
-    assert (module, name) == ("service.process.ray_app", "app")
-    assert f"def {name}(args" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
-    given = {PREFIX + key.upper(): str(value) for key, value in application["args"].items()}
-    settings = Settings.from_env(given)
-    assert str(settings.models) == environment(STAGES[-1])["MEDIAN_MODELS"]
-    assert set(application["args"]) <= {option.name for option in fields(Settings) if option.metadata["flag"]}
-    assert config["http_options"]["port"] == PORT
-    assert config["http_options"]["request_timeout_s"] == settings.timeout_s + 1
-    pinned = re.findall(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert [CLUSTER["rayVersion"]] == pinned
-    room = CLUSTER["workerGroupSpecs"][0]["maxReplicas"] * int(container("ray worker")["resources"]["limits"]["cpu"])
-    assert room >= settings.max_replicas * settings.replica_cpus
-
-
-# The fields of KubeRay's own types, apis/ray/v1/rayservice_types.go and raycluster_types.go: kind, and what must be there.
-KUBERAY: dict[str, tuple[dict[str, type], set[str]]] = {
-    "spec": ({"serveConfigV2": str, "rayClusterConfig": dict, "serveService": dict}, {"rayClusterConfig"}),
-    "cluster": (
-        {"headGroupSpec": dict, "workerGroupSpecs": list, "rayVersion": str, "enableInTreeAutoscaling": bool,
-         "autoscalerOptions": dict, "headServiceAnnotations": dict, "suspend": bool},
-        {"headGroupSpec"},
-    ),
-    "head": (
-        {"serviceType": str, "headService": dict, "enableIngress": bool, "rayStartParams": dict, "template": dict},
-        {"rayStartParams", "template"},
-    ),
-    "workers": (
-        {"groupName": str, "replicas": int, "minReplicas": int, "maxReplicas": int, "numOfHosts": int,
-         "rayStartParams": dict, "template": dict, "scaleStrategy": dict},
-        {"groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"},
-    ),
-}  # fmt: skip
-
-
-def test_the_ray_service_has_the_fields_of_kuberays_types() -> None:
-    document = read("ray/ray-service.yaml")
-    assert (document["apiVersion"], document["kind"]) == ("ray.io/v1", "RayService")
-    assert set(document) == {"apiVersion", "kind", "metadata", "spec"}
-    parts = [("spec", document["spec"]), ("cluster", CLUSTER), ("head", CLUSTER["headGroupSpec"])]
-    for name, part in [*parts, *(("workers", group) for group in CLUSTER["workerGroupSpecs"])]:
-        known, needed = KUBERAY[name]
-        assert needed <= set(part) <= set(known), name
-        for key, value in part.items():
-            assert type(value) is known[key], (name, key)
-        assert all(isinstance(value, str) for value in part.get("rayStartParams", {}).values())
-
-
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    """Those that need nothing but this package; tests/scale runs those of Ray, and no test those of a cluster."""
-    assert {(language, note) for language, note, _ in BLOCKS} == {("sh", ""), ("sh", "ray"), ("sh", "cluster")}
+    """Those that need nothing but this package; no test runs those of a cluster."""
+    assert {(language, note) for language, note, _ in BLOCKS} == {("sh", ""), ("sh", "cluster")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     for _, note, text in BLOCKS:
@@ -252,7 +194,7 @@ def test_the_commands_for_a_cluster_name_what_is_there() -> None:
     built = {name: how for line in commands for how, name in re.findall(r"^docker build (.*)-t (\S+) \.$", line)}
     assert built == IMAGES
     applied = {found for line in commands for found in re.findall(r"apply -f (\S+)", line)}
-    assert applied == {"deploy/kubernetes/", "deploy/kserve/", "deploy/ray/ray-service.yaml"}
+    assert applied == {"deploy/kubernetes/", "deploy/kserve/"}
     assert all((ROOT / each).exists() for each in applied)
     secret = next(each for each in container("kubernetes")["env"] if each["name"] == "MEDIAN_API_KEY")
     wanted = secret["valueFrom"]["secretKeyRef"]
@@ -260,10 +202,7 @@ def test_the_commands_for_a_cluster_name_what_is_there() -> None:
     assert created == f"kubectl create secret generic {wanted['name']} --from-literal={wanted['key']}=KEY"
 
 
-def test_the_page_has_the_defaults() -> None:
-    rows = re.findall(r"^\| `--([\w-]+)` \| (\S+) \|", PAGE, re.MULTILINE)
-    assert len(rows) == 4
-    assert all(str(getattr(Settings(), name.replace("-", "_"))) == value for name, value in rows)
+def test_the_page_names_what_is_there() -> None:
     for target in re.findall(r"\]\(([^)#]+)", PAGE):
         assert (ROOT / "docs" / target).exists(), target
     for path in re.findall(r"`((?:tests|deploy)/[\w./-]+)`", PAGE):

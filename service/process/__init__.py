@@ -1,1 +1,1 @@
-"""The process: settings, logs, metrics, workers, reloads and Ray."""
+"""The process: settings, logs, metrics, workers and reloads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -110,15 +110,11 @@ class Total:
             yield metric
 
 
-def total(texts: Iterable[tuple[bytes, bool]], replicas: Mapping[str, int] | None = None) -> bytes:
-    """The sum of several expositions, each with a flag whether its process is alive, and the number of ready `replicas`."""
+def total(texts: Iterable[tuple[bytes, bool]]) -> bytes:
+    """The sum of several expositions, each with a flag whether its process is alive."""
     registry = CollectorRegistry()
     sums = Total()
     for text, live in texts:
         sums.add(text, live)
     registry.register(sums)
-    if replicas is not None:
-        gauge = Gauge("median_replicas", "Replicas that report, by readiness.", ["ready"], registry=registry)
-        for ready, count in replicas.items():
-            gauge.labels(ready).set(count)
     return generate_latest(registry)

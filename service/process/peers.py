@@ -1,7 +1,6 @@
 """The other processes that serve the same models: reloads are passed on to them, and metrics are summed over them.
 
-A single worker has no peers (`Peers`). Workers of one machine share a folder (`Neighbours`). Replicas on several machines
-report to a board (`Board`), which Ray keeps running (`service.process.ray_app`).
+A single worker has no peers (`Peers`). Workers of one machine share a folder (`Neighbours`).
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from service.errors import ProblemError
@@ -24,8 +21,6 @@ from service.process.settings import Settings
 
 log = logging.getLogger("service")
 REPORT_S = 2.0  # how often a worker writes down its metrics for the others
-SILENT_S = 10.0  # a replica is gone after this time without a report
-REMEMBERED = 64  # gone replicas with figures of their own; older figures are kept as one sum
 UNTOLD = "This worker has reloaded; the others could not be told: {}. Restart the service."
 
 
@@ -157,46 +152,3 @@ def peers_of(settings: Settings) -> Peers:
     """The peers of a worker that `python -m service` started."""
     several = settings.runtime_dir and settings.workers > 1
     return Neighbours(Path(settings.runtime_dir)) if several else Peers()
-
-
-@dataclass
-class Heard:
-    """The last report of a replica: its metrics, whether it is ready, and the time."""
-
-    figures: bytes
-    ready: bool
-    at: float
-
-
-class Board:
-    """The reports of replicas. A new board has a new mark: if the old board is lost before every replica heard of a reload,
-    all of them reload once more."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.now = now
-        self.current = secrets.randbits(60)
-        self.reports: dict[str, Heard] = {}
-        self.gone = b""
-
-    def reload(self) -> None:
-        self.current = secrets.randbits(60)
-
-    def report(self, replica: str, figures: bytes, ready: bool) -> int:
-        """Keep the report of a replica; returns the mark of the last reload."""
-        self.reports.pop(replica, None)
-        self.reports[replica] = Heard(figures, ready, self.now())  # the latest is the last
-        silent = [name for name, report in self.reports.items() if not self._is_live(report)]
-        for name in silent[: max(0, len(silent) - REMEMBERED)]:
-            self.gone = metrics.total([(self.gone, False), (self.reports.pop(name).figures, False)])
-        return self.current
-
-    def figures(self) -> bytes:
-        """The metrics of all replicas: counters of replicas that ended stay in the sum, their gauges do not."""
-        reports = list(self.reports.values())
-        live = [report for report in reports if self._is_live(report)]
-        ready = sum(report.ready for report in live)
-        states = {"true": ready, "false": len(live) - ready}
-        return metrics.total([(self.gone, False), *((r.figures, self._is_live(r)) for r in reports)], states)
-
-    def _is_live(self, report: Heard) -> bool:
-        return self.now() - report.at < SILENT_S

@@ -38,10 +38,6 @@ class Settings:
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8000, "port to listen on; 0 takes a free one")
     workers: int = _option(1, "worker processes", 1)
-    replicas: int = _option(1, "Ray Serve: replicas that always run", 1)
-    max_replicas: int = _option(8, "Ray Serve: most replicas, when many requests wait", 1)
-    replica_requests: int = _option(16, "Ray Serve: target number of running and waiting requests per replica", 1)
-    replica_cpus: float = _option(1.0, "Ray Serve: processors of a replica, and its threads", 0)
     threads: int = _option(0, "inference threads per worker; 0 divides the processors among the workers", 0)
     build: bool = _option(True, "build missing models: the default model, and models for long vectors")
     build_into: str = _option("", "folder that keeps models built on request; without it they are removed at the end")
@@ -72,8 +68,6 @@ class Settings:
             value, least = getattr(self, option.name), option.metadata["least"]
             if least is not None and not least <= value < inf:
                 raise ValueError(f"{option.name} must be at least {least:g} and finite, not {value}")
-        if self.max_replicas < self.replicas:
-            raise ValueError(f"max_replicas must be at least {self.replicas}, the replicas, not {self.max_replicas}")
         for name in ("workers", "threads"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} must be at most {MOST_THREADS}, not {getattr(self, name)}")

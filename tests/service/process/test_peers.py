@@ -1,4 +1,4 @@
-"""What replicas tell each other: one mark for reloads, and figures that add up to those of all, dead or alive."""
+"""What workers tell each other: one mark for reloads, and figures that add up to those of all, dead or alive."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.process import metrics, peers
-from service.process.peers import Board, Neighbours, Peers, peers_of
+from service.process import metrics
+from service.process.peers import Neighbours, Peers, peers_of
 from service.process.settings import Settings
 from tests.service.conftest import InProcess
 
@@ -33,37 +33,15 @@ def values(text: bytes) -> dict[str, float]:
 
 
 def test_figures_are_those_of_all_and_the_dead_count_on() -> None:
-    clock = [100.0]
-    board = Board(lambda: clock[0])
-    board.report("a", exposition(3, 7, (0.05, 0.5)), True)
-    board.report("b", exposition(4, 2, (5.0,)), False)
-    told = values(board.figures())
+    live, dead = exposition(3, 7, (0.05, 0.5)), exposition(4, 2, (5.0,))
+    told = values(metrics.total([(live, True), (dead, False)]))
     assert told['median_requests_total /a"b\\'] == 7
-    assert told["median_queue_rows"] == 9
+    assert told["median_queue_rows"] == 7, "nothing waits in what is gone"
     buckets = [told[f"median_request_seconds_bucket {le}"] for le in ("0.1", "1.0", "+Inf")]
     assert buckets == [1, 2, 3]
     assert told["median_request_seconds_count"] == 3
     assert told["median_request_seconds_sum"] == pytest.approx(5.55)
-    assert (told["median_replicas true"], told["median_replicas false"]) == (1, 1)
     assert not [name for name in told if "created" in name or "process" in name]
-    clock[0] += peers.SILENT_S + 1
-    board.report("b", exposition(5, 1), True)
-    told = values(board.figures())
-    assert told['median_requests_total /a"b\\'] == 8
-    assert told["median_queue_rows"] == 1, "nothing waits in what is gone"
-    assert (told["median_replicas true"], told["median_replicas false"]) == (1, 0)
-
-
-def test_replicas_that_come_and_go_for_ever_cost_no_memory() -> None:
-    clock = [100.0]
-    board = Board(lambda: clock[0])
-    for i in range(3 * peers.REMEMBERED):
-        board.report(f"{i}", exposition(1, 1), True)
-        clock[0] += peers.SILENT_S + 1
-    assert len(board.reports) <= peers.REMEMBERED + 1
-    told = values(board.figures())
-    assert told['median_requests_total /a"b\\'] == 3 * peers.REMEMBERED
-    assert told.get("median_queue_rows", 0) == 0
 
 
 def test_our_own_figures_survive_being_added_up() -> None:
@@ -73,15 +51,6 @@ def test_our_own_figures_survive_being_added_up() -> None:
     assert two
     for name, value in two.items():
         assert value == pytest.approx(2 * one[name]), name
-
-
-def test_a_reload_changes_the_mark_for_everybody() -> None:
-    board = Board()
-    first = board.report("a", b"", True)
-    assert board.report("b", b"", True) == first
-    board.reload()
-    assert board.report("a", b"", True) == board.report("b", b"", True) != first
-    assert Board().report("a", b"", True) != board.report("a", b"", True), "another board, another mark"
 
 
 def test_who_has_peers(tmp_path: Path) -> None:
@@ -111,18 +80,3 @@ def test_an_application_asks_its_peers(models: Path, connect: Callable[..., InPr
     assert client.post("/models/reload").status_code == 200
     assert others.told == 1
     assert client.get("/metrics").text == "all of us"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"replicas": 0}, "replicas must be at least 1"),
-        ({"replicas": 5, "max_replicas": 4}, "max_replicas must be at least 5"),
-        ({"replica_requests": 0}, "replica_requests must be at least 1"),
-        ({"replica_cpus": float("inf")}, "replica_cpus must be at least 0 and finite"),
-        ({"replica_cpus": -1.0}, "replica_cpus must be at least 0 and finite"),
-    ],
-)
-def test_options_of_the_cluster_are_checked(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Settings(**options)  # type: ignore[arg-type]
