@@ -193,7 +193,7 @@ $(DOCS)/.installed: docs/requirements.txt
 # Medians of encrypted numbers, and their bootstraps beside other ways, in an environment of its own (Python 3.11 or 3.12).
 fhe: $(FHE)/.installed
 	$(FHE)/bin/python -m pytest -q -c tests/fhe/pytest.ini tests/fhe
-	$(FHE)/bin/python -W ignore -m exporter.fhe $(ARGS)
+	$(FHE)/bin/python -W ignore -m tests.fhe.rivals $(ARGS)
 
 $(FHE)/.installed: tests/fhe/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("concrete-python needs Python 3.11 or 3.12, this is %d.%d: set PYTHON=..." % sys.version_info[:2] if sys.version_info >= (3, 13) else 0)'
@@ -211,7 +211,7 @@ proofs: $(SETUP)
 # The committed reference models; tests hold them to what the exporter writes.
 models: $(SETUP)
 	rm -rf models/reference
-	$(BIN)/python -m exporter.tools.reference models/reference
+	$(BIN)/python -m tests.reference models/reference
 
 clean:
 	rm -rf proofs/*.vo* proofs/*.glob proofs/.*.aux $(VENV) $(HEAVY) $(VERIFIERS) $(SCALE) $(PAGE) $(TORCH) $(FHE) $(DOCS) $(NPU) site .venv-lowest .venv-highest .venv-dist dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -6,14 +6,12 @@
 
 Additions of encrypted numbers are cheap. Nearly all time goes to table lookups (bootstraps). A comparator needs one lookup,
 r = max(a - b, 0), for both of its ends: the minimum is a - r and the maximum is b + r. So the network with the fewest
-comparators is the cheapest. docs/encryption.md has the figures; `python -m exporter.fhe` measures them.
+comparators is the cheapest. docs/encryption.md has the figures.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,7 +56,7 @@ def order_statistic(d: int, rank: int | None = None, bits: int | None = None) ->
     rank = (d + 1) // 2 if rank is None else rank
     pairs = fewest_comparators(d, rank)
     top = 0 if bits is None else 2**bits - 1
-    hint = None if bits is None else _concrete().hint
+    hint = None if bits is None else concrete().hint
 
     def upto(value: Any, largest: int) -> Any:
         return value if hint is None else hint(value, can_store=largest)
@@ -74,48 +72,7 @@ def order_statistic(d: int, rank: int | None = None, bits: int | None = None) ->
     return select
 
 
-def minimum_and_maximum(d: int, rank: int | None = None) -> Function:
-    """A rival: the same network, with np.minimum and np.maximum for the ends that are used."""
-    rank = (d + 1) // 2 if rank is None else rank
-    pairs = fewest_comparators(d, rank)
-
-    def select(x: Any) -> Any:
-        needed, used = {rank - 1}, []
-        for i, j in reversed(pairs):
-            used.append((i in needed, j in needed))
-            needed |= {i, j}
-        wires = [x[i] for i in range(d)]
-        for (i, j), (low, high) in zip(pairs, reversed(used), strict=True):
-            a, b = wires[i], wires[j]
-            if low:
-                wires[i] = np.minimum(a, b)
-            if high:
-                wires[j] = np.maximum(a, b)
-        return wires[rank - 1]
-
-    return select
-
-
-def all_pairs(d: int, rank: int | None = None) -> Function:
-    """A rival: compare all pairs, count the rank of each number, and sum the numbers whose rank is the wanted rank."""
-    rank = (d + 1) // 2 if rank is None else rank
-
-    def select(x: Any) -> Any:
-        before: list[Any] = [0] * d  # how many numbers come before each, ties in the order of the input
-        for i in range(d):
-            for j in range(i + 1, d):
-                first = x[i] - x[j] <= 0
-                before[i] = before[i] + (1 - first)
-                before[j] = before[j] + first
-        found: Any = 0
-        for i in range(d):
-            found = found + x[i] * (before[i] == rank - 1)
-        return found
-
-    return select
-
-
-def _concrete() -> Any:
+def concrete() -> Any:
     try:
         from concrete import fhe  # noqa: PLC0415
     except ImportError as error:
@@ -132,7 +89,7 @@ def compiled(
     """The circuit of concrete-python for d encrypted numbers 0..2^bits - 1; `settings` go to its Configuration."""
     if not 1 <= bits <= 8:
         raise UserError(f"bits={bits}: encrypted lookups take numbers of 1 to 8 bits here")
-    fhe = _concrete()
+    fhe = concrete()
     rng, top = np.random.default_rng(0), 2**bits - 1
     made = function(d, rank, bits) if function is order_statistic else function(d, rank)
     # the compiler derives ranges from these inputs: random inputs, and inputs with the extreme differences
@@ -140,46 +97,3 @@ def compiled(
     samples += [top * ((np.arange(d) + i) % d < n) for n in range(1, d) for i in range(d)]
     samples += list(top * rng.integers(0, 2, (300, d))) + list(rng.integers(0, top + 1, (300, d)))
     return fhe.Compiler(made, {"x": "encrypted"}).compile(samples, fhe.Configuration(**settings))
-
-
-def rivals() -> dict[str, tuple[Callable[..., Function], dict[str, Any]]]:
-    """Ways to compute the same median: the function, and the compiler's settings."""
-    one_lookup = {"min_max_strategy_preference": _concrete().MinMaxStrategy.ONE_TLU_PROMOTED}
-    return {
-        "one lookup a comparator": (order_statistic, {}),
-        "np.minimum and np.maximum, one lookup each": (minimum_and_maximum, one_lookup),
-        "np.minimum and np.maximum, default settings": (minimum_and_maximum, {}),
-        "all pairs, ranks by counting": (all_pairs, {}),
-    }
-
-
-def measured(lengths: Iterable[int], bits: Iterable[int]) -> Iterable[str]:
-    """A row of a table for each length, number of bits and rival: bootstraps and the compiler's complexity."""
-    yield "| d | bits | way | bootstraps | complexity |\n|---|---|---|---|---|"
-    for d in lengths:
-        for b in bits:
-            for name, (function, settings) in rivals().items():
-                try:
-                    circuit = compiled(d, bits=b, function=function, **settings)
-                    figures = f"{circuit.programmable_bootstrap_count:,} | {circuit.complexity:.2e}"
-                except RuntimeError as error:  # no parameters for numbers so wide
-                    figures = f"- | not compiled: {str(error).splitlines()[0][:60]}"
-                yield f"| {d} | {b} | {name} | {figures} |"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m exporter.fhe", description="Bootstraps of encrypted medians.")
-    parser.add_argument("--d", type=int, nargs="+", default=[5, 9, 25], help="lengths (default: 5 9 25)")
-    parser.add_argument("--bits", type=int, nargs="+", default=[4, 6, 8], help="bits of the numbers (default: 4 6 8)")
-    parsed = parser.parse_args(argv)
-    try:
-        for line in measured(parsed.d, parsed.bits):
-            print(line, flush=True)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

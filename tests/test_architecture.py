@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPORTER = [
     "version", "errors", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats", "options",
     "parsing", "constructions", "specs", "fhe", "formula", "build", "frontends.images", "display", "net", "library",
-    "frontends.rewriting", "torch", "tools", "theory", "prove", "tools.reference", "cli",
+    "frontends.rewriting", "torch", "prove", "tools", "theory", "cli",
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics", "process.peers",

@@ -6,7 +6,7 @@ The flatbuffer is written with the schema of the package `tflite` (extra `tflite
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +34,16 @@ class File:
 
     def __init__(self, quantised: Quantisation | None) -> None:
         try:
-            import tflite  # noqa: PLC0415, only these files need the extra
+            import flatbuffers  # type: ignore[import-untyped] # noqa: PLC0415, only these files need the extra
+            import tflite  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise UserError(f"{spelled('layout', 'tflite')} needs {error.name}: {install('tflite')}") from None
         self.schema: Any = tflite
+        self.builder: Any = flatbuffers.Builder(1024)
         self.quantised = quantised
         self.buffers: list[bytes] = [b""]  # the format requires an empty first buffer
         self.tensors: list[FileTensor] = []
-        self.operators: list[tuple[int, list[int], int, tuple[str, dict[str, Any]] | None]] = []
+        self.operators: list[tuple[int, list[int], int, str, dict[str, Any]]] = []
         self.constants: dict[tuple[str, Shape, bytes], int] = {}
 
     def tensor(self, shape: Shape, kind: str, name: str = "") -> int:
@@ -63,123 +65,83 @@ class File:
     ) -> int:
         """Add an operator, whose `options` belong to `table` of the schema, and return the index of its output."""
         out = self.tensor(shape, kind)
-        code = getattr(self.schema.BuiltinOperator, name)
-        self.operators.append((code, list(inputs), out, (table, options) if table else None))
+        self.operators.append((getattr(self.schema.BuiltinOperator, name), list(inputs), out, table, options))
         return out
 
     def written(self, inputs: Mapping[str, int], outputs: Mapping[str, int], about: dict[str, Any]) -> bytes:
         """The bytes of the file. `about` is its description."""
-        import flatbuffers  # type: ignore[import-untyped] # noqa: PLC0415, comes with the schema
-
-        s, builder = self.schema, flatbuffers.Builder(1024)
         for name, at in {**inputs, **outputs}.items():
             self.tensors[at].name = name
         self.buffers.append(json.dumps(about).encode())
-        buffers = []
-        for data in self.buffers:
-            vector = _data(builder, data) if data else None
-            s.BufferStart(builder)
-            if vector is not None:
-                s.BufferAddData(builder, vector)
-            buffers.append(s.BufferEnd(builder))
+        buffers = [self._table("Buffer", Data=self._bytes(data) if data else None) for data in self.buffers]
         codes = sorted({code for code, *_ in self.operators})
-        operators = [self._operator(builder, codes.index(op[0]), *op[1:]) for op in self.operators]
-        tensors = [self._tensor(builder, tensor) for tensor in self.tensors]
-        vectors = [
-            _numbers(builder, list(inputs.values())),
-            _numbers(builder, list(outputs.values())),
-            _tables(builder, tensors),
-            _tables(builder, operators),
-        ]
-        name = builder.CreateString("main")
-        s.SubGraphStart(builder)
-        for add, vector in zip(("Inputs", "Outputs", "Tensors", "Operators"), vectors, strict=True):
-            getattr(s, f"SubGraphAdd{add}")(builder, vector)
-        s.SubGraphAddName(builder, name)
-        graphs = _tables(builder, [s.SubGraphEnd(builder)])
-        listed = _tables(builder, [self._code(builder, code) for code in codes])
-        called, stored = builder.CreateString(METADATA), _tables(builder, buffers)
-        s.MetadataStart(builder)
-        s.MetadataAddName(builder, called)
-        s.MetadataAddBuffer(builder, len(buffers) - 1)
-        metadata = _tables(builder, [s.MetadataEnd(builder)])
-        s.ModelStart(builder)
-        s.ModelAddVersion(builder, SCHEMA)
-        s.ModelAddOperatorCodes(builder, listed)
-        s.ModelAddSubgraphs(builder, graphs)
-        s.ModelAddBuffers(builder, stored)
-        s.ModelAddMetadata(builder, metadata)
-        builder.Finish(s.ModelEnd(builder), b"TFL3")
-        return bytes(builder.Output())
+        operators = [self._operator(codes.index(op[0]), *op[1:]) for op in self.operators]
+        tensors = [self._tensor(tensor) for tensor in self.tensors]
+        graph = {
+            "Inputs": self._numbers(list(inputs.values())), "Outputs": self._numbers(list(outputs.values())),
+            "Tensors": self._tables(tensors), "Operators": self._tables(operators),
+        }  # fmt: skip
+        graphs = self._tables([self._table("SubGraph", **graph, Name=self.builder.CreateString("main"))])
+        listed = self._tables([self._code(code) for code in codes])
+        called, stored = self.builder.CreateString(METADATA), self._tables(buffers)
+        metadata = self._tables([self._table("Metadata", Name=called, Buffer=len(buffers) - 1)])
+        model = self._table(
+            "Model", Version=SCHEMA, OperatorCodes=listed, Subgraphs=graphs, Buffers=stored, Metadata=metadata
+        )
+        self.builder.Finish(model, b"TFL3")
+        return bytes(self.builder.Output())
 
-    def _options(self, builder: Any, table: str, fields: dict[str, Any]) -> int:
-        vectors = {name: _numbers(builder, value) for name, value in fields.items() if isinstance(value, tuple)}
-        getattr(self.schema, f"{table}Start")(builder)
-        for name, value in (fields | vectors).items():
-            getattr(self.schema, f"{table}Add{name}")(builder, value)
-        return int(getattr(self.schema, f"{table}End")(builder))
+    def _operator(self, code: int, inputs: list[int], output: int, table: str, options: dict[str, Any]) -> int:
+        made: dict[str, int] = {}
+        if table:
+            vectors = {name: self._numbers(value) for name, value in options.items() if isinstance(value, tuple)}
+            kind = getattr(self.schema.BuiltinOptions, table)
+            made = {"BuiltinOptionsType": kind, "BuiltinOptions": self._table(table, **options | vectors)}
+        read, written = self._numbers(inputs), self._numbers([output])
+        return self._table("Operator", OpcodeIndex=code, Inputs=read, Outputs=written, **made)
 
-    def _operator(self, builder: Any, code: int, inputs: list[int], output: int, options: Any) -> int:
-        s, made = self.schema, self._options(builder, *options) if options else None
-        read, written = _numbers(builder, inputs), _numbers(builder, [output])
-        s.OperatorStart(builder)
-        s.OperatorAddOpcodeIndex(builder, code)
-        s.OperatorAddInputs(builder, read)
-        s.OperatorAddOutputs(builder, written)
-        if made is not None:
-            s.OperatorAddBuiltinOptionsType(builder, getattr(s.BuiltinOptions, options[0]))
-            s.OperatorAddBuiltinOptions(builder, made)
-        return int(s.OperatorEnd(builder))
-
-    def _tensor(self, builder: Any, tensor: FileTensor) -> int:
-        s, quantisation = self.schema, None
+    def _tensor(self, tensor: FileTensor) -> int:
+        quantisation = None
         if self.quantised and tensor.kind == self.quantised.dtype:
-            scales = _vector(builder, 4, [self.quantised.scale], builder.PrependFloat32)
-            zeros = _vector(builder, 8, [self.quantised.zero_point], builder.PrependInt64)
-            s.QuantizationParametersStart(builder)
-            s.QuantizationParametersAddScale(builder, scales)
-            s.QuantizationParametersAddZeroPoint(builder, zeros)
-            quantisation = s.QuantizationParametersEnd(builder)
-        dims, called = _numbers(builder, tensor.shape), builder.CreateString(tensor.name)
-        s.TensorStart(builder)
-        s.TensorAddShape(builder, dims)
-        s.TensorAddType(builder, KINDS[tensor.kind])
-        s.TensorAddBuffer(builder, tensor.buffer)
-        s.TensorAddName(builder, called)
-        if quantisation is not None:
-            s.TensorAddQuantization(builder, quantisation)
-        return int(s.TensorEnd(builder))
+            scale = self._vector(4, [self.quantised.scale], self.builder.PrependFloat32)
+            zero = self._vector(8, [self.quantised.zero_point], self.builder.PrependInt64)
+            quantisation = self._table("QuantizationParameters", Scale=scale, ZeroPoint=zero)
+        dims, called = self._numbers(tensor.shape), self.builder.CreateString(tensor.name)
+        return self._table(
+            "Tensor", Shape=dims, Type=KINDS[tensor.kind], Buffer=tensor.buffer, Name=called, Quantization=quantisation
+        )
 
-    def _code(self, builder: Any, code: int) -> int:
+    def _code(self, code: int) -> int:
         """An operator code with its version. Version 2 is the first with int8; RESHAPE has int8 in version 1."""
-        s = self.schema
         whole = self.quantised is not None and self.quantised.dtype == "int8"
-        second = whole and code != s.BuiltinOperator.RESHAPE
-        s.OperatorCodeStart(builder)
-        s.OperatorCodeAddDeprecatedBuiltinCode(builder, min(code, 127))
-        s.OperatorCodeAddBuiltinCode(builder, code)
-        s.OperatorCodeAddVersion(builder, 2 if second else 1)
-        return int(s.OperatorCodeEnd(builder))
+        second = whole and code != self.schema.BuiltinOperator.RESHAPE
+        return self._table(
+            "OperatorCode", DeprecatedBuiltinCode=min(code, 127), BuiltinCode=code, Version=2 if second else 1
+        )
 
+    def _table(self, table: str, **fields: Any) -> int:
+        """A table of the schema with the fields that are not None."""
+        getattr(self.schema, f"{table}Start")(self.builder)
+        for name, value in fields.items():
+            if value is not None:
+                getattr(self.schema, f"{table}Add{name}")(self.builder, value)
+        return int(getattr(self.schema, f"{table}End")(self.builder))
 
-def _vector(builder: Any, size: int, numbers: Sequence[Any], prepend: Callable[[Any], None]) -> int:
-    builder.StartVector(size, len(numbers), size)
-    for number in reversed(numbers):
-        prepend(number)
-    return int(builder.EndVector())
+    def _numbers(self, numbers: Sequence[int]) -> int:
+        return self._vector(4, numbers, self.builder.PrependInt32)
 
+    def _tables(self, tables: Sequence[int]) -> int:
+        return self._vector(4, tables, self.builder.PrependUOffsetTRelative)
 
-def _numbers(builder: Any, numbers: Sequence[int]) -> int:
-    return _vector(builder, 4, list(numbers), builder.PrependInt32)
+    def _vector(self, size: int, numbers: Sequence[Any], prepend: Any) -> int:
+        self.builder.StartVector(size, len(numbers), size)
+        for number in reversed(numbers):
+            prepend(number)
+        return int(self.builder.EndVector())
 
-
-def _tables(builder: Any, tables: Sequence[int]) -> int:
-    return _vector(builder, 4, list(tables), builder.PrependUOffsetTRelative)
-
-
-def _data(builder: Any, data: bytes) -> int:
-    """A vector of bytes, aligned to 16 as the schema requires."""
-    builder.StartVector(1, len(data), 16)
-    builder.head -= len(data)
-    builder.Bytes[builder.head : builder.head + len(data)] = data
-    return int(builder.EndVector())
+    def _bytes(self, data: bytes) -> int:
+        """A vector of bytes, aligned to 16 as the schema requires."""
+        self.builder.StartVector(1, len(data), 16)
+        self.builder.head -= len(data)
+        self.builder.Bytes[self.builder.head : self.builder.head + len(data)] = data
+        return int(self.builder.EndVector())

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from exporter.errors import UserError
-from exporter.fhe import all_pairs, compiled, fewest_comparators, minimum_and_maximum, order_statistic
+from exporter.fhe import compiled, fewest_comparators, order_statistic
+from tests.fhe.rivals import all_pairs, minimum_and_maximum
 
 
 @pytest.mark.parametrize("d", range(1, 10))

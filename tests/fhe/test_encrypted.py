@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from exporter.fhe import compiled, rivals
+from exporter.fhe import compiled
+from tests.fhe.rivals import rivals
 
 
 @pytest.mark.parametrize(("d", "runs"), [(5, 6), (9, 4), (25, 2)])

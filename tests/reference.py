@@ -1,4 +1,4 @@
-"""The small reference models: `python -m exporter.tools.reference DIR` writes them all, byte for byte as they are committed.
+"""The small reference models: `python -m tests.reference DIR` writes them all, byte for byte as they are committed.
 
 Every construction for any data at d = 9, 25 and 64 on a grid of 16 bits, structured, in float32 where that is exact; those
 made of comparators at d = 9 and 25 as Max and Min, which need no grid. For verifiers the exact ones as bare dense chains

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from exporter.formats.manifest import read_manifest
-from exporter.tools.reference import write_reference
+from tests.reference import write_reference
 
-MODELS = Path(__file__).resolve().parents[3] / "models"
+MODELS = Path(__file__).resolve().parents[1] / "models"
 
 
 def test_rebuilt_models_have_the_same_bytes(tmp_path: Path) -> None:
