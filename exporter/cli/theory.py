@@ -18,7 +18,7 @@ from exporter.parsing import at_least, folder, number
 from exporter.progress import Progress
 from exporter.theory import theorem
 from exporter.theory.atlas import TABLE, atlas, redraw
-from exporter.theory.atlas_plots import can_plot, frontier_picture
+from exporter.theory.atlas_plots import PlottedNetwork, can_plot, frontier_picture
 from exporter.theory.audit import audit, audit_lines
 from exporter.theory.frontier import Point, frontier, frontier_lines, points
 from exporter.theory.reduce import reduce_file
@@ -125,7 +125,8 @@ def _frontier(args: Sequence[str]) -> int:
     else:
         print("\n".join(frontier_lines(parsed.d, frontier(found))))
     if picture and found:
-        networks = [(p.construction, p.depth, p.width, p.failure_law in ("uniform", "uniform-seeds")) for p in found]
+        laws = ("uniform", "uniform-seeds")
+        networks = [PlottedNetwork(p.construction, p.depth, p.width, p.failure_law in laws) for p in found]
         with writable(picture.parent):
             replace_file(picture, frontier_picture(parsed.d, failure, networks))
     return 0

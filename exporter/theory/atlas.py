@@ -18,7 +18,6 @@ import io
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ from exporter.problem.families import UNITS
 from exporter.problem.spec import Spec
 from exporter.progress import Progress
 from exporter.theory.atlas_page import page
-from exporter.theory.atlas_plots import Row, can_plot, plots
+from exporter.theory.atlas_plots import Row, can_plot, exponent, plots
 
 BITS = 24
 GRID_ERROR = 2.0 ** -(2 * BITS)
@@ -53,44 +52,25 @@ NO_MATPLOTLIB = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    construction: str
-    d: int
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The settings for measuring a cell."""
-
-    trials: int = 200
-    failure: float = 1e-3
-    seconds: float = 30.0
-
-
-def measure(cell: Cell, effort: Effort) -> Row:
+def measure(name: str, d: int, trials: int, failure: float, seconds: float) -> Row:
     """The row of one cell: the construction is built, exported and run. If it cannot be built, the row states the reason."""
-    row: Row = {"construction": cell.construction, "d": cell.d, "trials": 0, "reason": "", "families": {}}
-    construction = lookup(cell.construction)
+    construction = lookup(name)
     claims = construction.claims
-    task = tasks.extremum(cell.d, "max") if construction.op == "max" else tasks.median(cell.d)
-    row |= {"op": construction.op, "claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
+    task = tasks.extremum(d, "max") if construction.op == "max" else tasks.median(d)
+    row: Row = {"construction": name, "d": d, "trials": 0, "reason": "", "families": {}, "op": construction.op}
+    row |= {"claimed_depth": claims.depth, "claimed_exponent": claims.exponent}
     # inputs="grid", as in the theorems; without a given depth, compact becomes deeper instead of wider
-    asked = {"failure": effort.failure, "depth": claims.depth, "inputs": "grid"}
-    spec = Spec(task, cell.construction, **own(construction, asked))
+    asked = {"failure": failure, "depth": claims.depth, "inputs": "grid"}
+    spec = Spec(task, name, **own(construction, asked))
     try:
-        if construction.counted and (reason := construction.cannot(cell.d, task.ranks)):
-            net, failure = trace(spec)
-            return (
-                row
-                | _counts(accounting(net), failure, cell.d, claims.power)
-                | {"reason": f"counted, not run: {reason}"}
-            )
+        if construction.counted and (reason := construction.cannot(d, task.ranks)):
+            net, bound = trace(spec)
+            return row | _counts(accounting(net), bound, d, claims.power) | {"reason": f"counted, not run: {reason}"}
         model = build(spec)
     except UserError as error:
         return row | {"reason": str(error)}
-    row |= _counts(model.accounting, model.failure, cell.d, claims.power)
-    return row | _run(Session(to_onnx(model)), task, effort)
+    row |= _counts(model.accounting, model.failure, d, claims.power)
+    return row | _run(Session(to_onnx(model)), task, trials, seconds)
 
 
 def _counts(counted: Accounting, failure: Failure, d: int, power: int | None) -> Row:
@@ -107,26 +87,25 @@ def _counts(counted: Accounting, failure: Failure, d: int, power: int | None) ->
     }  # fmt: skip
 
 
-def _run(session: Session, task: tasks.Task, effort: Effort) -> Row:
+def _run(session: Session, task: tasks.Task, trials: int, seconds: float) -> Row:
     """The errors by family. Uniform vectors get half of the time, and the other families share the rest."""
     rng = np.random.default_rng(0)
-    chunk = max(1, min(effort.trials, session.chunk, (1 << 14) // session.d))
-    errors: dict[str, float] = {}
-    row: Row = {"families": errors}
-    for name in UNITS:
+    chunk = max(1, min(trials, session.chunk, (1 << 14) // session.d))
+    row: Row = {"families": {}}
+    for name, draw in UNITS.items():
         usual = name == "uniform"
-        count = effort.trials if usual else min(effort.trials, 40)
-        stop = time.monotonic() + effort.seconds / 2 / (1 if usual else len(UNITS) - 1)
+        count = trials if usual else min(trials, 40)
+        stop = time.monotonic() + seconds / 2 / (1 if usual else len(UNITS) - 1)
         found: list[float] = []
         while len(found) < count and not (found and time.monotonic() > stop):
-            units = UNITS[name](rng, min(chunk, count - len(found)), session.d, 1 << BITS)
+            units = draw(rng, min(chunk, count - len(found)), session.d, 1 << BITS)
             x = (units / 2.0**BITS).astype(session.dtype)
             # numpy computes in the file's dtype, so both round the mean of two values in the same way
             found += np.abs(session.run(x)[:, 0].astype(np.float64) - task.answers(x)[:, 0]).tolist()
         error = np.array(found)
-        errors[name] = float(np.mean(error**2))
+        row["families"][name] = mse = float(np.mean(error**2))
         if usual:
-            row |= {"failure_rate": float(np.mean(error > 0)), "trials": len(found), "mse": errors[name]}
+            row |= {"failure_rate": float(np.mean(error > 0)), "trials": len(found), "mse": mse}
     return row
 
 
@@ -148,13 +127,14 @@ def atlas(
         raise UserError(f"--seconds must be a number above 0, not {seconds}")
     if failure is not None and not set(chosen) & set(takers("failure")):
         raise UserError(f"none of these uses --failure: it is an option of {spoken(takers('failure'))}")
-    effort = Effort(trials, 1e-3 if failure is None else checked("failure", failure), float(seconds))
+    bound = 1e-3 if failure is None else checked("failure", failure)
     table = out / TABLE
     rows = {(r["construction"], r["d"]): r for r in (read_table(table) if table.exists() else [])}
+    cells = [(name, d) for d in sorted(ds) for name in chosen]
     with writable(out):
-        for cell in (bar := Progress([Cell(n, d) for d in sorted(ds) for n in chosen], "atlas", "cell")):
-            bar.stage(f"{cell.construction} d = {cell.d}")
-            rows[cell.construction, cell.d] = measure(cell, effort)
+        for name, d in (bar := Progress(cells, "atlas", "cell")):
+            bar.stage(f"{name} d = {d}")
+            rows[name, d] = measure(name, d, trials, bound, float(seconds))
             _write(out, rows.values())
     if can_plot():
         redraw(out)
@@ -166,10 +146,12 @@ def atlas(
 def _write(out: Path, rows: Iterable[Row]) -> None:
     """Write the table in the order of the catalogue, without constructions that are gone, and its page."""
     order = list(CONSTRUCTIONS)
-    known = sorted(
-        (r for r in rows if r["construction"] in order), key=lambda r: (order.index(r["construction"]), r["d"])
-    )
-    _exponents(known)
+    known = [r for r in rows if r["construction"] in order]
+    known.sort(key=lambda r: (order.index(r["construction"]), r["d"]))
+    for name in order:
+        built = [r for r in known if r["construction"] == name and r.get("width")]
+        for row in built:
+            row["exponent"] = exponent(built, "width")
     replace_file(out / TABLE, _csv(known).encode())
     replace_file(out / "atlas.md", page(known).encode())
 
@@ -213,16 +195,6 @@ def _row(raw: dict[str, str]) -> Row:
 
 def _number(text: str) -> float | None:
     return int(text) if text.isdigit() else float(text) if text else None
-
-
-def _exponents(rows: Iterable[Row]) -> None:
-    """Add the slope of log width over log d for every construction with at least two d."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for row in (built := [r for r in rows if r.get("width")]):
-        points.setdefault(row["construction"], []).append((np.log(row["d"]), np.log(row["width"])))
-    for row in built:
-        mine = np.array(points[row["construction"]])
-        row["exponent"] = float(np.polyfit(mine[:, 0], mine[:, 1], 1)[0]) if len(mine) > 1 else None
 
 
 def _csv(rows: Iterable[Row]) -> str:

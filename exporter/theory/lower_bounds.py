@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from itertools import pairwise
-from math import exp, lgamma, log
+from math import exp, lgamma, log, log2
 
 from exporter.problem.task import Output
 
@@ -57,6 +57,14 @@ def exact_width(m: int, depth: int) -> float | None:
     if start is None or m < start:
         return None
     return float(m ** (1 + 1 / (2 ** (depth - 2) - 1)) / 10)
+
+
+def forbidden(d: int) -> list[tuple[int, float, str, bool]]:
+    """(depth, width, theorem, exact): no median of this depth below this width is exact (or, if not `exact`, accurate)."""
+    found = [(2, float("inf"), "Corollary 4.6", False), (3, d * d / 20, "Corollary 4.8", False)]
+    for depth in range(3, int(log2(max(2.0, log2(d)))) + 1):
+        found.append((depth, d ** (1 + 1 / (2 ** (depth - 2) - 1)) / 40, "Theorem 4.2", True))
+    return [bound for bound in found if bound[1] > 1.1 * d]  # below d, Theorem 4.9 is stronger than the others
 
 
 def narrow_error(out: Output, d: int) -> float | None:

@@ -26,8 +26,7 @@ from exporter.library import catalogue
 from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.theory.atlas import read_table
-from exporter.theory.atlas_plots import forbidden
-from exporter.theory.lower_bounds import exact_width, maximum_within
+from exporter.theory.lower_bounds import exact_width, forbidden, maximum_within
 from service.watch.network import OpenNetwork
 from service.watch.scenes import story
 from service.watch.specimens import MANIFEST, PAGE, SPECIMENS, carried
