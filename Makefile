@@ -34,7 +34,7 @@ demo: $(SETUP)
 	$(BIN)/python -m exporter --d 2048 --out demo/models
 	$(BIN)/python -m exporter --d 2048 --construction radix --profile fused --optimize-for latency --out demo/models
 	$(BIN)/python -m exporter filter --window 3x3 --dtype uint8 --out demo/models
-	$(BIN)/python -m service.demo demo/models
+	$(BIN)/python examples/demo.py demo/models
 
 # mypy works beside the tests.
 test: lint

@@ -26,7 +26,7 @@ import uvicorn
 from uvicorn.supervisors import multiprocess
 
 from service.models.building import ensure_models
-from service.process import logs, workers
+from service.process import logs, metrics, workers
 from service.process.settings import Settings
 
 log = logging.getLogger("service")
@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
                 return 2
         settings = replace(settings, runtime_dir=scratch)
         os.environ.update(settings.to_env())
+        if settings.workers > 1:
+            os.environ[metrics.FOLDER] = str(Path(scratch) / "metrics")
         if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
             return 2
         signals.heed_signals()

@@ -16,8 +16,7 @@ from service.models import registry
 from service.models.building import Builder
 from service.models.entries import UnusableModelError, pieces
 from service.models.filters import LoadedFilter
-from service.process import lifecycle, logs
-from service.process.peers import Peers, peers_of
+from service.process import lifecycle, logs, metrics
 from service.process.settings import Settings
 from service.serving import filter_route, protocol_v2, schemas
 from service.serving.engine import Engine
@@ -36,16 +35,18 @@ async def _documented(request: Request) -> Response:
     raise HTTPException(404)
 
 
-def create_app(settings: Settings | None = None, peers: Peers | None = None, later: bool = False) -> Gateway:
+def create_app(settings: Settings | None = None, later: bool = False) -> Gateway:
     """The application over the models of `settings` (from the environment when uvicorn starts a worker).
 
     Models are loaded now, or `later`, while the service already answers that it is not ready.
     """
     settings = settings or Settings.from_env()
     logs.configure(settings.log_level)
-    peers = peers or peers_of(settings)  # a reload requested while models are loaded is not missed
-    engine = Engine(settings, registry.Registry({}) if later else registry.load(settings.folders), peers=peers)
-    engine.loading = "none of them yet" if later else ""
+    engine = Engine(settings, registry.Registry({}), loading="none of them yet")
+    if not later:
+        engine.manifests = lifecycle.manifests(settings.folders)
+        engine.use(registry.load(settings.folders))
+        engine.loading = ""
     builder = Builder(engine) if settings.build else None
     app = FastAPI(
         title="onnx-median",
@@ -116,9 +117,8 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
 
     @app.post("/models/reload", tags=["models"], responses=schemas.problems(401, 500, 503))
     async def reload() -> schemas.ModelList:
-        """Read the manifest again. Requests under way finish on the models they started with."""
-        await lifecycle.reload_models(engine)
-        await engine.peers.tell()
+        """Read the manifests again, changed or not. Requests under way finish on the models they started with."""
+        await lifecycle.load_models(engine)
         return _model_list(engine)
 
     @app.get("/models/{name}", tags=["models"], responses=schemas.problems(401, 404))
@@ -169,7 +169,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
     async def metrics_text() -> Response:
         """Counters and histograms for Prometheus."""
         engine.record()
-        text, media_type = await engine.peers.figures()
+        text, media_type = await engine.in_thread(metrics.exposition)
         return Response(text, headers={"Content-Type": media_type})
 
 

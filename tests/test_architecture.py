@@ -27,9 +27,9 @@ EXPORTER = [
     "frontends.rewriting", "torch", "prove", "tools", "theory", "cli",
 ]  # fmt: skip
 SERVICE = [
-    "json_text", "errors", "process.settings", "process.logs", "process.metrics", "process.peers",
+    "json_text", "errors", "process.settings", "process.logs", "process.metrics",
     "statistics", "models.entries", "models.sessions", "models.filters", "models.registry", "watch", "serving",
-    "process.lifecycle", "models.building", "app", "process.signals", "process.workers", "client", "demo",
+    "process.lifecycle", "models.building", "app", "process.signals", "process.workers", "client",
     "tables", "batch",
 ]  # fmt: skip
 

@@ -24,6 +24,7 @@ from exporter.errors import UserError
 from service.errors import ProblemError
 from service.models import entries, registry
 from service.process import lifecycle
+from service.process.metrics import FOLDER
 from service.process.settings import Settings
 from service.serving.engine import Engine
 
@@ -142,9 +143,7 @@ class Builder:
         try:
             async with self.turn:
                 await self._build(d)
-            await lifecycle.reload_models(self.engine)
-            with contextlib.suppress(ProblemError):  # the others notice at their next request
-                await self.engine.peers.tell()
+            await lifecycle.load_models(self.engine)  # the other workers notice the manifest
             found = self.engine.registry
             if not any(model.d == d and model.exact and model.is_median for model in found.models.values()):
                 reason = next((why for name, why in found.left_out.items() if f"-d{d}-" in name), "it is not there")
@@ -175,6 +174,7 @@ class Builder:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            env={name: text for name, text in os.environ.items() if name != FOLDER},
         )
         try:
             _, said = await process.communicate()

@@ -197,6 +197,9 @@ def load(
         except UnusableModelError as error:
             _raise_shortage(error, previous)
             left_out[MANIFEST] = str(error)
+            if previous is not None:  # it may be half written: its models stay
+                models |= {name: each for name, each in previous.models.items() if each.path.parent == folder}
+                filters |= {name: each for name, each in previous.filters.items() if each.path.parent == folder}
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
         numbered = list(enumerate(found))

@@ -1,4 +1,4 @@
-"""The life of a worker: its start, the reloads that reach it, and its end."""
+"""The life of a worker: its start, the models that it loads whenever a manifest changes, and its end."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from multiprocessing import parent_process
+from pathlib import Path
 from types import FrameType
 
+from exporter.formats.manifest import MANIFEST
 from service.models import registry
 from service.process import logs
 from service.serving.engine import Engine
 
 log = logging.getLogger("service")
-RETRY_S = 5.0  # longest pause before a failed reload is tried again
+PAUSE_S = 0.25  # how often a worker looks whether a manifest has changed
+RETRY_S = 5.0  # longest pause before a failed load is tried again
 
 
 class _StoppedError(Exception):
@@ -24,44 +27,39 @@ class _StoppedError(Exception):
 
 
 async def load_models(engine: Engine) -> None:
-    """Load the models for the first time. Readiness names the model being loaded. A failure is tried again."""
+    """Read the folders and serve their models. Loads run one after the other, so the newest one wins.
+
+    Until models are loaded for the first time, readiness names the model being loaded.
+    """
 
     def tell(what: str) -> None:
-        engine.loading = what
-        if engine.draining:
+        if engine.loading and engine.draining:
             raise _StoppedError
+        engine.loading = engine.loading and what
 
-    pause = engine.peers.pause_s
-    while not engine.draining:
-        try:
-            fresh = await engine.in_background(registry.load, engine.settings.folders, 1, None, tell)
-            break
-        except _StoppedError:
-            return
-        except Exception as error:
-            pause = min(RETRY_S, 2 * pause)
-            fields = {"error": f"{type(error).__name__}: {error}", "again_in_s": pause}
-            log.error("the models could not be loaded", extra={"fields": fields})
-            await asyncio.sleep(pause)
-    engine.use(fresh)
-    engine.loading = ""
+    async with engine.reloading:
+        seen = manifests(engine.settings.folders)
+        fresh = await engine.in_background(registry.load, engine.settings.folders, 1, engine.registry, tell)
+        engine.use(fresh)
+        engine.manifests, engine.loading = seen, ""
     if not fresh.everything:
         log.error("there is no model that can be used", extra={"fields": {"left_out": fresh.left_out}})
-
-
-async def reload_models(engine: Engine) -> None:
-    """Read the folders again and serve their models. Reloads run one after the other, so the last request wins."""
-    async with engine.reloading:
-        fresh = await engine.in_background(registry.load, engine.settings.folders, 1, engine.registry)
-        engine.use(fresh)
     log.info("models loaded", extra={"fields": {"models": sorted(fresh.models), "left_out": fresh.left_out}})
 
 
-async def follow_reloads(engine: Engine) -> None:
-    """Reload when another worker was asked to reload. A failure is logged and tried again."""
-    peers = engine.peers
+def manifests(folders: Sequence[Path]) -> dict[Path, int]:
+    """When each manifest was written. A manifest that is not there is left out."""
+    times = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            times[folder] = (folder / MANIFEST).stat().st_mtime_ns
+    return times
+
+
+async def _follow(engine: Engine) -> None:
+    """Load the models, and again whenever a manifest changes. A failure is logged and tried again."""
     parent = parent_process()
-    pause = peers.pause_s
+    pause = 0.0
     while True:
         await asyncio.sleep(pause)
         if parent is not None and not parent.is_alive():
@@ -69,43 +67,40 @@ async def follow_reloads(engine: Engine) -> None:
             signal.raise_signal(signal.SIGTERM)
             return
         try:
-            now = await peers.mark()
-            if now != peers.seen:
-                await reload_models(engine)
-                peers.seen = now
-            pause = peers.pause_s
+            if engine.loading or manifests(engine.settings.folders).items() - engine.manifests.items():
+                await load_models(engine)
+            if not engine.ready.is_set():
+                _begin(engine)
+            pause = PAUSE_S
+        except _StoppedError:
+            return
         except Exception as error:
-            pause = min(RETRY_S, 2 * pause)
+            pause = min(RETRY_S, 2 * max(pause, PAUSE_S))
             fields = {"error": f"{type(error).__name__}: {error}", "again_in_s": pause}
-            log.error("the models could not be reloaded", extra={"fields": fields})
+            log.error("the models could not be loaded", extra={"fields": fields})
+
+
+def _begin(engine: Engine) -> None:
+    """Let requests in."""
+    engine.ready.set()
+    fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
+    log.info("serving", extra={"fields": fields})
+    gc.collect()
+    gc.freeze()  # the garbage collector need not look at these objects again
 
 
 @contextlib.asynccontextmanager
 async def lifespan(engine: Engine, end: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
-    """Load models if they are not loaded yet, follow the reloads of other workers, and end readiness before the port
-    closes."""
+    """Load models if they are not loaded yet, follow their manifests, and end readiness before the port closes."""
     _drain_on_sigterm(engine)
-    life = asyncio.create_task(_live(engine))
+    life = asyncio.create_task(_follow(engine))
     yield
     engine.draining = True
     life.cancel()
     if end is not None:
         await end()
     engine.close()
-    engine.peers.close()
     logs.flush()  # a signal raised again may leave no time later
-
-
-async def _live(engine: Engine) -> None:
-    if engine.loading:
-        await load_models(engine)
-    engine.ready.set()
-    fields = {"models": sorted(engine.registry.models), "threads": engine.settings.inference_threads}
-    log.info("serving", extra={"fields": fields})
-    gc.collect()
-    gc.freeze()  # the garbage collector need not look at these objects again
-    if engine.peers.several:
-        await follow_reloads(engine)
 
 
 def _drain_on_sigterm(engine: Engine) -> None:

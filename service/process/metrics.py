@@ -1,9 +1,17 @@
-"""The counters and histograms for Prometheus, and the sum of those of several processes."""
+"""The counters and histograms for Prometheus.
+
+Several workers count in files of one folder, so that each of them can tell the metrics of all. Every worker holds a place
+there, and a new worker goes on counting at the place of a worker that ended.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -13,11 +21,45 @@ from prometheus_client import (
     Gauge,
     Histogram,
     generate_latest,
+    values,
 )
-from prometheus_client.core import Metric
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.process import logs
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's own variable; `python -m service` sets it for several workers
+ROOM = 1 << 20  # bytes of a file, enough for the metrics of some 90 models
+
+
+def _share(folder: Path) -> None:
+    """Count in files. Their room is reserved, because a full disk ends a process that writes to a mapped file."""
+    place = _place(folder)
+    for kind in ("counter", "histogram", "gauge_livesum"):
+        with (folder / f"{kind}_{place}.db").open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, ROOM)
+    values.ValueClass = values.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
+
+
+def _place(folder: Path) -> int:
+    """The first place that no other process holds. The lock ends with this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in count():
+        lock = os.open(folder / f"{place}.lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return place
+        except BlockingIOError:
+            os.close(lock)
+    raise AssertionError
+
+
+not_shared: OSError | None = None  # the reason, if other workers do not see the metrics of this worker
+try:
+    if FOLDER in os.environ:
+        _share(Path(os.environ[FOLDER]))
+except OSError as error:
+    not_shared = error
+    values.ValueClass = values.MutexValue
 
 SECONDS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -34,7 +76,8 @@ MISSES = Counter(
     "median_certificate_misses_total", "Answers refuted by counting and given by another model.", ["model"]
 )
 LINES_LOST = Counter("median_log_lines_lost_total", "Log lines that could not be written.")
-WAITING_ROWS = Gauge("median_queue_rows", "Vectors of requests that are not answered yet.")
+WAITING_ROWS = Gauge("median_queue_rows", "Vectors of requests that are not answered yet.", multiprocess_mode="livesum")
+WAITING_ROWS.set(0)  # not those of the worker that held this place before
 
 log = logging.getLogger("service")
 Record = Callable[[float], None]
@@ -79,42 +122,9 @@ class ModelMetrics:
 
 
 def exposition() -> tuple[bytes, str]:
-    """The text Prometheus scrapes, of this process, and its media type."""
-    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
-
-
-class Total:
-    """Metrics added up, as prometheus_client collects them."""
-
-    def __init__(self) -> None:
-        self.kinds: dict[str, tuple[str, str]] = {}
-        self.sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-
-    def add(self, text: bytes, live: bool) -> None:
-        """Add the metrics of one process. Gauges describe the present, so they count only if the process is alive."""
-        for family in text_string_to_metric_families(text.decode()):
-            if family.name.startswith("median_") and not family.name.endswith("_created"):
-                if family.type == "gauge" and not live:
-                    continue
-                self.kinds.setdefault(family.name, (family.documentation, family.type))
-                sums = self.sums.setdefault(family.name, {})
-                for sample in family.samples:
-                    key = sample.name, tuple(sample.labels.items())
-                    sums[key] = sums.get(key, 0.0) + sample.value
-
-    def collect(self) -> Iterator[Metric]:
-        for name, (text, kind) in self.kinds.items():
-            metric = Metric(name, text, kind)
-            for (sample, labels), value in self.sums[name].items():
-                metric.add_sample(sample, dict(labels), value)
-            yield metric
-
-
-def total(texts: Iterable[tuple[bytes, bool]]) -> bytes:
-    """The sum of several expositions, each with a flag whether its process is alive."""
-    registry = CollectorRegistry()
-    sums = Total()
-    for text, live in texts:
-        sums.add(text, live)
-    registry.register(sums)
-    return generate_latest(registry)
+    """The text for Prometheus over all workers, and its media type."""
+    registry = REGISTRY
+    if values.ValueClass is not values.MutexValue:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, os.environ[FOLDER])  # type: ignore[no-untyped-call]
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -53,8 +53,14 @@ def application() -> object:
     failed = Path(settings.runtime_dir or "/nonexistent") / FAILED
     try:
         from service.app import create_app  # noqa: PLC0415, loads prometheus_client, which may fail on a full disk
+        from service.process.metrics import not_shared  # noqa: PLC0415
 
         app = create_app(settings, later=True)
+        if not_shared is not None:
+            said = "metrics cannot be shared: the other workers do not see those of this worker"
+            remedy = "make room there or set TMPDIR"
+            fields = {"folder": settings.runtime_dir, "error": not_shared.strerror, "remedy": remedy}
+            log.error(said, extra={"fields": fields})
     except Exception as error:
         fields = {"error": f"{type(error).__name__}: {error}"}
         log.error("the service cannot start", extra={"fields": fields}, exc_info=or_shortage(error) is error)

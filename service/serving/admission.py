@@ -20,18 +20,21 @@ class Gate:
         self.limit = limit
         self.waiting = 0
         self.row_seconds = 0.0
-        WAITING_ROWS.set_function(lambda: self.waiting)
 
     @contextlib.contextmanager
     def admit(self, rows: int) -> Iterator[None]:
         """Let a request of `rows` vectors in, or refuse it. A request larger than the limit is served if no other waits."""
         if self.waiting and self.waiting + rows > self.limit:
             raise BusyError(min(60, max(1, ceil(self.waiting * self.row_seconds))))
-        self.waiting += rows
+        self._add(rows)
         try:
             yield
         finally:
-            self.waiting -= rows
+            self._add(-rows)
+
+    def _add(self, rows: int) -> None:
+        self.waiting += rows
+        WAITING_ROWS.set(self.waiting)
 
 
 class Memory:

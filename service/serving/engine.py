@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
 
@@ -22,7 +23,6 @@ import numpy as np
 from service.errors import BadInputError, MissingModelError, ProblemError
 from service.models.registry import LoadedModel, Registry
 from service.process.metrics import note, settle
-from service.process.peers import Peers
 from service.process.settings import Settings
 from service.serving.admission import Gate, Memory
 from service.serving.batching import STEP, Calls, Wanted
@@ -96,7 +96,7 @@ class Engine:
     registry: Registry
     draining: bool = False
     record: Callable[[], None] = settle  # counts and logs answers
-    peers: Peers = field(default_factory=Peers)
+    manifests: dict[Path, int] = field(default_factory=dict)  # when the loaded ones were written
     reach: int = 0  # missing models can be built up to this length
     loading: str = ""  # the model being loaded, until all models are loaded
 

@@ -114,6 +114,15 @@ def test_a_bad_manifest_is_reported(tmp_path: Path, text: str) -> None:
     assert "manifest" in found.left_out["manifest.json"]
 
 
+def test_a_manifest_that_cannot_be_read_takes_no_model_away(tmp_path: Path) -> None:
+    good(tmp_path)
+    before = registry.load([tmp_path])
+    (tmp_path / "manifest.json").write_text("{")
+    after = registry.load([tmp_path], 1, before)
+    assert after.models == before.models
+    assert list(after.left_out) == ["manifest.json"]
+
+
 @pytest.mark.parametrize("entry", [None, 5, {}, {"file": 5, "sha256": "", "description": {}}])
 def test_a_bad_entry_costs_only_itself(tmp_path: Path, entry: object) -> None:
     good(tmp_path)

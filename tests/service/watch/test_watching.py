@@ -16,8 +16,8 @@ from service.serving.admission import WAITING
 from service.serving.watching import ALL, EACH
 from service.watch.formulas import inside
 from service.watch.network import OpenNetwork
-from service.watch.page_data import ATLAS, atlas, specimen
 from service.watch.specimens import MANIFEST, SPECIMENS, carried
+from tests.service.watch.page_data import ATLAS, atlas, specimen
 
 DRAWN: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] = {
     "distinct": lambda rng, n: rng.permutation(n).astype(float),
@@ -235,7 +235,7 @@ def test_numpy_is_timed_beside(client: Any) -> None:
 
 
 def test_what_the_page_carries_is_what_the_exporter_makes() -> None:
-    """All of the atlas, and the specimens that are quick to build; `python -m service.watch.page_data` writes them again."""
+    """All of the atlas, and the specimens that are quick to build. `page_data` writes them again."""
     assert ATLAS.read_bytes() == atlas()
     with zipfile.ZipFile(SPECIMENS) as archive:
         entries = {entry["file"]: entry["description"] for entry in json.loads(archive.read(MANIFEST))}

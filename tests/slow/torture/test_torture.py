@@ -22,7 +22,7 @@ import psutil
 import pytest
 from google.protobuf.message import DecodeError
 
-from service.process.peers import REPORT_S
+from service.process.metrics import ROOM
 from tests.service.conftest import Server
 from tests.slow.torture import wire
 from tests.slow.torture.conftest import Health, left_behind
@@ -209,10 +209,9 @@ def test_workers_that_are_killed(
     asyncio.run(scenario())
     until(lambda: server.log.count('"serving"') == 2 + kills[0], what=lambda: server.log[-2000:])
     assert tally.right > 0
-    # a worker writes its figures every two seconds: the last ones of the worker that survived may be older than the end
-    until(lambda: WAITING.findall(httpx.get(server.url + "/metrics").text) in (["0.0"], []), 2 * REPORT_S)
+    until(lambda: WAITING.findall(httpx.get(server.url + "/metrics").text) == ["0.0"], 4)
     kept = sum(file.stat().st_blocks * 512 for file in tmp_path.rglob("metrics/*"))
-    assert kept < 1 << 20, "the figures of the dead take too much room"
+    assert kept <= 2 * 3 * ROOM, "two workers have three files each, however many were killed"
     figures(f"{kills[0]} kills, {tally}; {health.assert_restored()}, {kept >> 10} KiB of figures")
     finish(server)
     assert not left_behind(tmp_path)

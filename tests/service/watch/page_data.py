@@ -1,4 +1,4 @@
-"""What the page carries with it, written once and committed: `python -m service.watch.page_data` writes it again.
+"""What the page carries with it, written once and committed: `python -m tests.service.watch.page_data` writes it again.
 
     specimens.zip   small networks of every construction for Watch, which need no model to be loaded, and their manifest
     atlas.json      docs/atlas/atlas.csv for Compare, with the lower bounds at every d
@@ -32,7 +32,7 @@ from service.watch.scenes import story
 from service.watch.specimens import MANIFEST, PAGE, SPECIMENS, carried
 
 ATLAS = PAGE / "atlas.json"
-TABLE = Path(__file__).resolve().parents[2] / "docs" / "atlas" / "atlas.csv"
+TABLE = Path(__file__).resolve().parents[3] / "docs" / "atlas" / "atlas.csv"
 BITS = 16
 COLUMNS = (
     "construction", "op", "d", "depth", "width", "size", "nnz", "max_weight", "claimed_depth", "claimed_exponent",
@@ -97,7 +97,9 @@ def stories() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m service.watch.page_data", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.service.watch.page_data", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--atlas-only", action="store_true", help="leave the specimens as they are")
     if not parser.parse_args().atlas_only:
         replace_file(SPECIMENS, specimens())

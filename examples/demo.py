@@ -1,4 +1,4 @@
-"""python -m service.demo MODELS: serve a folder of models on a free port, compare with numpy.median, stop again."""
+"""python examples/demo.py MODELS: serve a folder of models on a free port, compare with numpy.median, stop again."""
 
 from __future__ import annotations
 
