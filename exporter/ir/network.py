@@ -141,7 +141,7 @@ def network(
 def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
     """The layers of a traced formula: each Relu stands at its level, and each value that a later layer needs is carried."""
     nodes = topological(output)
-    height, whole, below = max(output.level, 0), _cheaper_to_carry(nodes), below_as_bits(nodes)
+    height, whole = max(output.level, 0), _cheaper_to_carry(nodes)
     computed: dict[int, list[Relu]] = {}
     for node in nodes:
         if isinstance(node, Relu) and not node.is_constant:
@@ -150,7 +150,7 @@ def layered(output: Node, names: Mapping[int, str]) -> tuple[Layer, ...]:
     roots: list[Node] = [output]
     for level in range(height, 0, -1):
         here = computed.get(level, [])
-        carried = _carried(roots, level, whole, below)
+        carried = _carried(roots, level, whole)
         groups, offset = [], 0
         for node in here:
             groups.append(Neurons(node, node.arg, (1,), offset))
@@ -181,7 +181,7 @@ def _cheaper_to_carry(nodes: list[Node]) -> set[Node]:
     return whole
 
 
-def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, int]) -> list[Node]:
+def _carried(roots: list[Node], level: int, whole: set[Node]) -> list[Node]:
     """The older nodes that the layer at `level` must carry, chosen so that few neurons are needed.
 
     A value is not carried if all of its parts are carried anyway.
@@ -199,44 +199,11 @@ def _carried(roots: list[Node], level: int, whole: set[Node], below: dict[Node, 
         elif not (isinstance(node, Relu) and node.level == level):
             pending.extend(node.args)
 
-    ordered = in_order(roots, chosen, below)
+    ordered = [node for node in topological(*roots) if node in chosen]
     for node in reversed(ordered):
         if not isinstance(node, Input | Relu) and _affine_in(node, chosen):
             chosen.remove(node)
     return [node for node in ordered if node in chosen]
-
-
-def below_as_bits(nodes: list[Node]) -> dict[Node, int]:
-    """For each node, the set of itself and the nodes it depends on, as an integer whose bit i stands for nodes[i].
-
-    `nodes` are in topological order.
-    """
-    below: dict[Node, int] = {}
-    for number, node in enumerate(nodes):
-        below[node] = 1 << number
-        for arg in node.args:
-            below[node] |= below[arg]
-    return below
-
-
-def in_order(roots: list[Node], chosen: set[Node], below: dict[Node, int]) -> list[Node]:
-    """The chosen nodes in the order of `topological(*roots)`. Branches without a chosen node are not visited."""
-    number = {node: 1 << below[node].bit_length() - 1 for node in chosen}
-    left = sum(number.values())
-    found: list[Node] = []
-    opened: set[Node] = set()
-    pending = list(reversed(roots))
-    while left:
-        node = pending.pop()
-        if node in opened:
-            if number.get(node, 0) & left:
-                found.append(node)
-                left ^= number[node]
-        elif below[node] & left:
-            opened.add(node)
-            pending.append(node)
-            pending.extend(reversed(node.args))
-    return found
 
 
 def _affine_in(node: Node, chosen: set[Node]) -> bool:

@@ -18,7 +18,6 @@ from exporter.ir.linear import Array, Shape, Take, dense, shape_size
 from exporter.ir.network import Network
 from exporter.ir.trace import Apply, Node, topological
 from exporter.passes.lowering import Lowering, Value, structured_graph
-from exporter.passes.rewrites import RULES
 
 CELLS = 1 << 13  # numbers of one vector that are computed at a time: a batch of 64 then stays in cache
 ROWS = 1 << 16  # the same limit with the batch first, where a block is one long row per vector
@@ -43,7 +42,7 @@ def column_graph(net: Network, dtype: str) -> Graph:
 
 
 class _Columns(Lowering):
-    rules = tuple(rule for rule in RULES if not rule.rows)
+    rows = False
 
     def run(self, net: Network) -> Graph:
         self.x = self.graph.add("Transpose", ["x"], perm=[1, 0])
@@ -77,7 +76,7 @@ class _Columns(Lowering):
         name = self.graph.add("Transpose", [v.name], perm=[*perm, len(perm)])
         return Value(name, tuple(v.shape[a] for a in perm), v.batched)
 
-    def largest(self, q: Node, shape: Shape) -> Value:
+    def _largest(self, q: Node, shape: Shape) -> Value:
         axes = {"axes": [1], "keepdims": 0} if len(q.shape) == 2 else {"axes": [0]}
         return Value(self.graph.add("ReduceMax", [self._full(q).name], **axes), shape, True)
 

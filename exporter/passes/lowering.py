@@ -14,7 +14,7 @@ results. Structured files keep the node forms that were measured for docs/runtim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, assert_never
@@ -22,6 +22,7 @@ from typing import Any, assert_never
 import numpy as np
 import scipy.sparse as sp
 
+from exporter.ir.fused_forms import scaled_total, trimmed
 from exporter.ir.graph import Graph
 from exporter.ir.input_rounding import Guard
 from exporter.ir.linear import (
@@ -41,8 +42,8 @@ from exporter.ir.linear import (
 )
 from exporter.ir.network import Network, constant_values
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
-from exporter.passes.rewrites import RULES, Rule
 
+FOLD = 1 << 14  # constants up to this many entries are stored; larger constants are computed from shorter ones
 TWO_STAGE = 8192  # longer sums have two stages, rows first: a single row of ones would be most of the file
 LONG_LIST = 4096
 LONG = 4  # from this many scalars on, one Gemm adds them
@@ -71,7 +72,7 @@ def structured_graph(net: Network, dtype: str, fused: bool = False, cells: int =
 class Lowering:
     """The nodes of one formula, batch first; exporter.passes.batch_last puts the batch last."""
 
-    rules: tuple[Rule, ...] = RULES
+    rows = True  # vectors are rows, which a matrix multiplies from the right
 
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
@@ -85,36 +86,37 @@ class Lowering:
         return self.graph
 
     def _emit(self, net: Network) -> Value:
-        """Write all nodes except those that a rule absorbs, and return the vector of outputs."""
-        for node in topological(net.output, args=self._operands):
-            self.values[node] = self._lower(node)
+        """Write all nodes except those inside shorter forms, and return the vector of outputs."""
+        for node in topological(net.output, args=lambda node: self._form(node)[0]):
+            self.values[node] = self._form(node)[1]()
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
         return out if out.name != "x" and out.batched else self._from_input(out, p)
 
-    def _rule(self, node: Node) -> tuple[Rule, Any]:
-        """The first rule of the table that matches, and the parts that the rule found."""
-        for rule in self.rules:
-            if (self.fused or not rule.fused) and (found := rule.match(node)) is not None:
-                return rule, found
-        raise AssertionError("the last rule matches every node")
+    def _form(self, node: Node) -> tuple[tuple[Node, ...], Callable[[], Value]]:
+        """The nodes that a node is computed from, and the function that writes it, in the shortest form that fits."""
+        if isinstance(node, Constant) or (node.is_constant and node.size <= FOLD):
+            return (), lambda: self._folded(node)
+        if self.fused and isinstance(node, Guard):
+            return (node.source,), lambda: self._guard(node)
+        if self.fused and (pair := trimmed(node)):
+            return (pair[1],), lambda: self._clip(*pair)
+        if summed := scaled_total(node):
+            return (summed[1],), lambda: self._total(*summed)
+        if self.rows and (plus := plus_product(node)):
+            return plus[:2], lambda: self._product_plus(*plus)
+        if self.rows and (product := product_chain(node)):
+            return product[:1], lambda: self._product(node, *product)
+        return node.args, lambda: self._plain_node(node)
 
-    def _operands(self, node: Node) -> tuple[Node, ...]:
-        rule, found = self._rule(node)
-        return rule.operands(found)
-
-    def _lower(self, node: Node) -> Value:
-        rule, found = self._rule(node)
-        return rule.emit(self, node, found)
-
-    def plain(self, node: Node) -> Value:
+    def _plain_node(self, node: Node) -> Value:
         match kind(node):
             case Input(shape=shape):
                 return self._input(shape)
             case Constant():
-                return self.folded(node)
+                return self._folded(node)
             case Max(of=q):
-                return self.largest(q, node.shape)
+                return self._largest(q, node.shape)
             case Relu(arg=arg):
                 return self._each(self.values[arg], "Relu")
             case Sum(terms=terms, offset=offset):
@@ -131,7 +133,7 @@ class Lowering:
     def _input(self, shape: Shape) -> Value:
         return Value("x", shape, True)
 
-    def folded(self, node: Node) -> Value:
+    def _folded(self, node: Node) -> Value:
         values = self._once(constant_values(node))
         return Value(self._stored(values), values.shape, False)
 
@@ -145,11 +147,11 @@ class Lowering:
     def _stored(self, values: Array) -> str:
         return self.graph.constant(values.astype(np.float64))
 
-    def clip(self, c: float, v: Node, h: float, offset: float) -> Value:
+    def _clip(self, c: float, v: Node, h: float, offset: float) -> Value:
         clipped = self._each(self.values[v], "Clip", self.graph.constant(0.0), self.graph.constant(h))
         return self._shift(self._scale(clipped, c), offset)
 
-    def guard(self, g: Guard) -> Value:
+    def _guard(self, g: Guard) -> Value:
         """Clip to the range, then the subtractions of the guard's layers without ReLUs: the result has the same bits."""
         source, c = self.values[g.source], (self.graph.constant(g.c),)
         ends = (self.graph.constant(end / g.scale) for end in (g.shift, g.shift + g.top))
@@ -236,7 +238,7 @@ class Lowering:
             return v
         return Value(self._reshape_to(v.name, [-1, *v.shape]), v.shape, True)
 
-    def largest(self, q: Node, shape: Shape) -> Value:
+    def _largest(self, q: Node, shape: Shape) -> Value:
         """The largest entry of a vector or of a one-row matrix. For a vector `shape`: the largest entry of each row."""
         v = self._full(q)
         if shape:
@@ -254,7 +256,7 @@ class Lowering:
         row = self.graph.constant(np.array([[float(c) for c, _ in moving]]))
         return Value(self._row_product(row, cat, fixed), (), True)
 
-    def total(self, c: float, arg: Node, offset: float) -> Value:
+    def _total(self, c: float, arg: Node, offset: float) -> Value:
         """c times the sum over the last axis, plus offset. An existing sum is reused, and only its offset is changed."""
         if (c, arg) not in self.totals:
             self.totals[c, arg] = self._new_total(c, arg, offset), offset
@@ -294,13 +296,13 @@ class Lowering:
         out = self.graph.add("Gemm", [row, name], **attributes)
         return self.graph.add("Sub", [out, self.graph.constant(-offset)]) if offset else out
 
-    def product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
+    def _product_plus(self, rest: Node, arg: Node, matrix: Array) -> Value:
         """rest + M arg along the last axis, as one Gemm over the rows."""
         v, r = self._rows(arg), self._rows(rest)
         name = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), r])
         return Value(name, rest.shape, True, merged=len(rest.shape) == 2)
 
-    def product(self, node: Node, arg: Node, matrix: Array) -> Value:
+    def _product(self, node: Node, arg: Node, matrix: Array) -> Value:
         """M arg along the last axis, as one Gemm over the rows."""
         v, zero = self._rows(arg), self.graph.constant(np.zeros(len(matrix)))
         out = self.graph.add("Gemm", [v, self.graph.constant(matrix.T), zero])
@@ -426,3 +428,33 @@ def _row_length(n: int) -> int:
         return n
     near = [r for r in range(256, 4097) if n % r == 0]
     return min(near, key=lambda r: abs(r - 1024)) if near else n
+
+
+def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
+    """(a, v, M) when the node is the vector a + M v."""
+    match node:
+        case Sum(terms=((1, rest), (1, Apply(linear=Along(axis, matrix), arg=arg))), offset=0) if (
+            len(node.shape) == 1 and axis == 0 and not arg.is_constant and isinstance(matrix, np.ndarray)
+        ):
+            return rest, arg, matrix.astype(np.float64)
+        case _:
+            return None
+
+
+def product_chain(node: Node) -> tuple[Node, Array] | None:
+    """(v, M) when the node is M v along the last axis of a vector or matrix. M1 (M0 v) is merged into one product.
+
+    Merging stays exact if M0 and v are not negative, because any partial sum of M0 v is at most M0 v.
+    """
+    match node:
+        case Apply(linear=Along(axis, matrix), arg=arg) if (
+            isinstance(matrix, np.ndarray) and axis == len(arg.shape) - 1 and axis < 2 and not arg.is_constant
+        ):
+            m = matrix.astype(np.float64)
+            match arg:
+                case Apply(linear=Along(same, inner), arg=v) if (
+                    same == axis and isinstance(inner, np.ndarray) and v.lo >= 0 and np.min(inner) >= 0
+                ):
+                    return v, m @ inner.astype(np.float64)
+            return arg, m
+    return None
