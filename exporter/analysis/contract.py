@@ -23,10 +23,10 @@ from typing import Literal, assert_never
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.fused_forms import scaled_total, trimmed
 from exporter.ir.input_rounding import Guard, guard_of
 from exporter.ir.linear import Along, Array, Scalar, Take, Weigh
 from exporter.ir.network import Network, Neurons
+from exporter.ir.patterns import scaled_total, trimmed
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]

@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from exporter.errors import UserError
-from exporter.ir.graph import TRIMS
+from exporter.ir.graph import TRIMS, data_inputs
 from exporter.passes.profiles import prove_profile
 
 Matrix = npt.NDArray[np.float64]
@@ -78,8 +78,7 @@ def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
 
 def data_input(proto: onnx.ModelProto, path: Path) -> onnx.ValueInfoProto:
     """The only input whose value is not stored in the file."""
-    stored = {t.name for t in proto.graph.initializer}
-    inputs: list[onnx.ValueInfoProto] = [i for i in proto.graph.input if i.name not in stored]
+    inputs = data_inputs(proto)
     if len(inputs) != 1:
         raise UserError(f"{path}: a network of the paper has one input, this graph has {len(inputs)}")
     return inputs[0]

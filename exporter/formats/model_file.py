@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from exporter.errors import UserError
 from exporter.formats.description import damage
-from exporter.ir.graph import Graph
+from exporter.ir.graph import Graph, data_inputs
 from exporter.version import __version__
 
 OPSET, IR_VERSION = 17, 8  # old enough for all runtimes in docs/runtimes.md, new enough for all operators that we write
@@ -64,10 +64,8 @@ def decode(proto: onnx.ModelProto) -> dict[str, Any]:
             out[prop.key] = prop.value
     if out.get("producer") != "onnx-median":
         return {}
-    kind = next(
-        i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}
-    ).type.tensor_type
-    dtype = {element: name for name, element in ELEMENT.items()}.get(kind.elem_type, "another type")
+    kind = data_inputs(proto)[0].type.tensor_type
+    dtype = next((name for name, element in ELEMENT.items() if element == kind.elem_type), "another type")
     dims = [dim.dim_value for dim in kind.shape.dim]
     if wrong := damage(out, dims, dtype):
         raise UserError(f"the description in the file is damaged: {wrong}; export it again")
@@ -98,7 +96,6 @@ def load(path: Path) -> onnx.ModelProto:
         for t in proto.graph.initializer:
             if 0 in t.dims:  # for an empty shape ONNX's check does not compare the shape with the data
                 numpy_helper.to_array(t)
-    stored = {t.name for t in proto.graph.initializer}
-    if all(i.name in stored for i in proto.graph.input) or len(proto.graph.output) == 0:
+    if not data_inputs(proto) or len(proto.graph.output) == 0:
         raise UserError(f"{path} is not a valid ONNX file: it has no input or no output")
     return proto

@@ -16,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from exporter.errors import UserError
 from exporter.formats.model_file import decode, load
+from exporter.ir.graph import data_inputs
 
 WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
 ERRORS: tuple[type[Exception], ...] = (
@@ -61,8 +62,7 @@ class Session:
     ) -> None:
         path, proto = (source, load(source)) if isinstance(source, Path) else (name, source)
         self.description = decode(proto) if about is None else about
-        stored = {t.name for t in proto.graph.initializer}
-        inputs = [i for i in proto.graph.input if i.name not in stored]
+        inputs = data_inputs(proto)
         dims = inputs[0].type.tensor_type.shape.dim
         if len(inputs) != 1 or len(dims) != 2 or dims[1].dim_value < 1:
             raise UserError(f"{path}: it takes one input of shape [N, d] with a fixed d to be verified")

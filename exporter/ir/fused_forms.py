@@ -1,7 +1,6 @@
 """The formulas of fused files, which need the least memory and the fewest bits.
 
-A fused file writes Clip(v, 0, h) for a pair relu(v) - relu(v - h). `trimmed` finds these pairs. `all_pairs` and `picked`
-return formulas made of them.
+A fused file writes Clip(v, 0, h) for a pair relu(v) - relu(v - h). The formulas here are made of these pairs.
 
 Clip also saves bits. Rounding keeps the order of numbers, and every type holds 0 and h. So a v outside [0, h] stays outside
 when it is rounded, and only values inside [0, h] must be exact (exporter.analysis.contract).
@@ -10,16 +9,12 @@ when it is rounded, and only values inside [0, h] must be exact (exporter.analys
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from exporter.ir.linear import Along, Reshape, Scalar
+from exporter.ir.linear import Scalar
 from exporter.ir.trace import (
-    Apply,
     Node,
-    Relu,
-    Sum,
     assume,
     below_diagonal,
     constant,
@@ -106,50 +101,3 @@ def prefix_counts(live: Node) -> Node:
     before = assume(sums.along(1, np.tril(np.ones((groups, groups)), -1)), 0.0, float(n))
     found = assume(inside + before.spread(2, size), 0.0, float(n)).reshape(rows, groups * size)
     return found.take(slice(0, n), 1)
-
-
-def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
-    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, which is c Clip(v, 0, h) + offset."""
-    match node:
-        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
-            (base, start), (other, end) = _shifted(v), _shifted(w)
-            if base == other and end < start:
-                return float(c), v, float(start - end), float(offset)
-    return None
-
-
-def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
-    """((c, a), o) when the node is c a + o."""
-    match node:
-        case Sum(terms=((c, arg),), offset=offset):
-            return (c, arg), offset
-        case _:
-            return (1, node), 0
-
-
-def plain_total(node: Node) -> Node | None:
-    """The node a when this node is `a.sum` over the last axis."""
-    match node:
-        case Apply(linear=Reshape(), arg=Apply(linear=Along(axis, matrix), arg=arg)) if (
-            axis == len(arg.shape) - 1
-            and node.shape == arg.shape[:-1]
-            and isinstance(matrix, np.ndarray)
-            and matrix.shape[0] == 1
-            and (matrix == 1).all()
-        ):
-            return arg
-        case _:
-            return None
-
-
-def scaled_total(node: Node) -> tuple[float, Node, float] | None:
-    """(c, a, offset) when the node is c times the sum of a over its last axis, plus offset."""
-    if node.is_constant:
-        return None
-    if (arg := plain_total(node)) is not None:
-        return 1.0, arg, 0.0
-    match node:
-        case Sum(terms=((c, inner),), offset=offset) if (arg := plain_total(inner)) is not None:
-            return float(c), arg, float(offset)
-        case _:
-            return None

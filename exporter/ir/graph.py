@@ -68,3 +68,9 @@ class Graph:
 
     def shape(self, dims: Sequence[int]) -> str:
         return self.constant(list(dims), np.int64)
+
+
+def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs of a model whose values are not stored in the file."""
+    stored = {t.name for t in model.graph.initializer}
+    return [i for i in model.graph.input if i.name not in stored]

@@ -14,7 +14,6 @@ matrix, from which the weight list is made in chunks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -216,7 +215,3 @@ def ones_row(n: int) -> Array:
 def prefix_sums(n: int) -> Array:
     """Lower triangle of ones: row i sums the first i + 1 entries."""
     return np.tril(np.ones((n, n)))
-
-
-def shape_size(shape: Sequence[int]) -> int:
-    return prod(shape)

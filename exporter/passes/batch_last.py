@@ -8,13 +8,15 @@ formula is a matrix product from the left, and constants have a batch of 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import scipy.sparse as sp
 
 from exporter.ir.graph import Graph
-from exporter.ir.linear import Array, Shape, Take, dense, shape_size
+from exporter.ir.linear import Array, Shape, Take, dense
 from exporter.ir.network import Network
 from exporter.ir.trace import Apply, Node, topological
 from exporter.passes.lowering import Lowering, Value, structured_graph
@@ -49,32 +51,16 @@ class _Columns(Lowering):
         self.graph.finish(self.graph.add("Transpose", [self._emit(net).name], perm=[1, 0]))
         return self.graph
 
-    def _input(self, shape: Shape) -> Value:
-        return Value(self.x, shape, True)
-
     def _stored(self, values: Array) -> str:
-        return self.graph.constant(values.astype(np.float64).reshape(*(values.shape or (1,)), 1))
+        return self.graph.constant(values.astype(np.float64).reshape(self._dims(values.shape, 1, False)))
 
-    def _place(self, axis: int, batched: bool) -> int:
-        return axis
-
-    def _merge(self, v: Value) -> Value:
-        return v
+    def _dims(self, shape: Shape, n: int, batched: bool) -> Sequence[int]:
+        return [*(shape or (1,)), n if batched else 1]
 
     def _reshape(self, v: Value, shape: Shape) -> Value:
         if (shape or (1,)) == (v.shape or (1,)):
             return replace(v, shape=shape)
-        return Value(self._reshape_to(v.name, [*(shape or (1,)), -1 if v.batched else 1]), shape, v.batched)
-
-    def _full(self, node: Node) -> Value:
-        v = self.values[node]
-        if v.shape == node.shape:
-            return v
-        return Value(self.graph.add("Expand", [v.name, self.graph.shape([*node.shape, 1])]), node.shape, v.batched)
-
-    def _transpose(self, v: Value, perm: list[int]) -> Value:
-        name = self.graph.add("Transpose", [v.name], perm=[*perm, len(perm)])
-        return Value(name, tuple(v.shape[a] for a in perm), v.batched)
+        return Value(self._reshape_to(v.name, self._dims(shape, -1, v.batched)), shape, v.batched)
 
     def _largest(self, q: Node, shape: Shape) -> Value:
         axes = {"axes": [1], "keepdims": 0} if len(q.shape) == 2 else {"axes": [0]}
@@ -93,7 +79,7 @@ class _Columns(Lowering):
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
         """The product with M from the left. All axes after `axis` are merged into one."""
         m = dense(matrix).astype(np.float64)
-        shape, behind = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :]), shape_size(v.shape[axis + 1 :])
+        shape, behind = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :]), prod(v.shape[axis + 1 :])
         name, inner = v.name, axis < len(v.shape) - 1
         if inner:
             dims = [*v.shape[: axis + 1], -1 if v.batched else behind]
@@ -102,12 +88,3 @@ class _Columns(Lowering):
         if inner:
             name = self._reshape_to(name, [*shape, -1 if v.batched else 1])
         return Value(name, shape, v.batched)
-
-    def _with_batch(self, v: Value) -> Value:
-        """The constant repeated for every vector of the batch, as 0 x_1 + constant."""
-        first = self.graph.add("Slice", [self.x, *(self.graph.shape(e) for e in ([0], [1], [0], [1]))])
-        zero = self.graph.add("Mul", [first, self.graph.constant(0.0)])
-        return Value(self.graph.add("Add", [zero, v.name]), v.shape, True)
-
-    def _from_input(self, out: Value, p: int) -> Value:
-        return out if out.batched else self._with_batch(out)

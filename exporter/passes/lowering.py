@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import Any, assert_never
 
 import numpy as np
 import scipy.sparse as sp
 
-from exporter.ir.fused_forms import scaled_total, trimmed
 from exporter.ir.graph import Graph
 from exporter.ir.input_rounding import Guard
 from exporter.ir.linear import (
@@ -38,9 +38,9 @@ from exporter.ir.linear import (
     dense,
     grain,
     regular_runs,
-    shape_size,
 )
 from exporter.ir.network import Network, constant_values
+from exporter.ir.patterns import plus_product, product_chain, scaled_total, trimmed
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger constants are computed from shorter ones
@@ -73,6 +73,7 @@ class Lowering:
     """The nodes of one formula, batch first; exporter.passes.batch_last puts the batch last."""
 
     rows = True  # vectors are rows, which a matrix multiplies from the right
+    x = "x"  # the input
 
     def __init__(self, graph: Graph, fused: bool) -> None:
         self.graph, self.fused = graph, fused
@@ -91,7 +92,13 @@ class Lowering:
             self.values[node] = self._form(node)[1]()
         p = net.output.size
         out = self._reshape(self._full(net.output), (p,))
-        return out if out.name != "x" and out.batched else self._from_input(out, p)
+        if not out.batched:
+            return self._with_batch(out)
+        return (
+            replace(out, name=self.graph.add("Add", ["x", self.graph.constant(np.zeros(p))]))
+            if out.name == "x"
+            else out
+        )
 
     def _form(self, node: Node) -> tuple[tuple[Node, ...], Callable[[], Value]]:
         """The nodes that a node is computed from, and the function that writes it, in the shortest form that fits."""
@@ -112,7 +119,7 @@ class Lowering:
     def _plain_node(self, node: Node) -> Value:
         match kind(node):
             case Input(shape=shape):
-                return self._input(shape)
+                return Value(self.x, shape, True)
             case Constant():
                 return self._folded(node)
             case Max(of=q):
@@ -129,9 +136,6 @@ class Lowering:
                 return self._apply(linear, arg)
             case never:
                 assert_never(never)
-
-    def _input(self, shape: Shape) -> Value:
-        return Value("x", shape, True)
 
     def _folded(self, node: Node) -> Value:
         values = self._once(constant_values(node))
@@ -191,8 +195,8 @@ class Lowering:
         values = self._aligned([self.values[a] for _, a in order], node)
         factors = [c for c, _ in order]
         if offset and len(values) > 1:
-            small = min(range(len(values)), key=lambda i: shape_size(values[i].shape))
-            if shape_size(values[small].shape) < node.size and abs(factors[small]) == 1:
+            small = min(range(len(values)), key=lambda i: prod(values[i].shape))
+            if prod(values[small].shape) < node.size and abs(factors[small]) == 1:
                 values[small] = self._shift(values[small], float(offset * factors[small]))
                 offset = 0
         acc = values[0]
@@ -207,9 +211,8 @@ class Lowering:
             name = self.graph.add("Add" if c > 0 else "Sub", [acc.name, scaled.name])
             acc = Value(name, shape, acc.batched or term.batched, acc.merged or term.merged)
         acc = self._shift(acc, float(offset))
-        if len(acc.shape) == 2 and acc.shape == node.shape and acc.batched and not acc.merged and min(acc.shape) > 1:
-            acc = self._merge(acc)
-        return acc
+        matrix = len(acc.shape) == 2 and acc.shape == node.shape and min(acc.shape) > 1
+        return self._merge(acc) if self.rows and matrix and acc.batched and not acc.merged else acc
 
     def _aligned(self, values: list[Value], node: Node) -> list[Value]:
         """The operands in one layout: all merged if one is merged and the others can be, else none merged."""
@@ -327,7 +330,11 @@ class Lowering:
 
     def _place(self, axis: int, batched: bool) -> int:
         """The axis of the tensor for an axis of the formula."""
-        return axis + batched
+        return axis + (batched and self.rows)
+
+    def _dims(self, shape: Shape, n: int, batched: bool) -> Sequence[int]:
+        """The dimensions of a tensor of `shape` for a batch of n."""
+        return [n, *shape] if batched else shape
 
     def _apply(self, linear: Linear, arg: Node) -> Value:
         v = self._plain(self.values[arg])
@@ -390,14 +397,14 @@ class Lowering:
         )
 
     def _transpose(self, v: Value, perm: list[int]) -> Value:
-        b = int(v.batched)
-        axes = ([0] if b else []) + [a + b for a in perm]
+        b = self._place(0, v.batched)
+        axes = [*range(b), *(a + b for a in perm)] + ([] if self.rows else [len(perm)])
         return Value(self.graph.add("Transpose", [v.name], perm=axes), tuple(v.shape[a] for a in perm), v.batched)
 
     def _reshape(self, v: Value, shape: Shape) -> Value:
         if shape == v.shape:
             return v
-        dims = [1, -1] if v.batched and shape == () else [-1, *shape] if v.batched else shape
+        dims = [1, -1] if v.batched and shape == () else self._dims(shape, -1, v.batched)
         return Value(self._reshape_to(v.name, dims), shape, v.batched)
 
     def _full(self, node: Node) -> Value:
@@ -405,21 +412,15 @@ class Lowering:
         v = self._plain(self.values[node])
         if v.shape == node.shape:
             return v
-        dims = [1, *node.shape] if v.batched else node.shape
-        return Value(self.graph.add("Expand", [v.name, self.graph.shape(dims)]), node.shape, v.batched)
+        dims = self.graph.shape(self._dims(node.shape, 1, v.batched))
+        return Value(self.graph.add("Expand", [v.name, dims]), node.shape, v.batched)
 
     def _with_batch(self, v: Value) -> Value:
         """The constant repeated for every vector of the batch, as 0 x_1 + constant."""
-        start = [self.graph.shape(e) for e in ([0], [1], [1], [1])]
-        zero = self._scale(Value(self.graph.add("Slice", ["x", *start]), (1,), True), 0)
-        zero = self._reshape(zero, (1,) * len(v.shape))
+        ends = [self.graph.shape(e) for e in ([0], [1], [self._place(0, True)], [1])]
+        zero = self._scale(Value(self.graph.add("Slice", [self.x, *ends]), (1,), True), 0)
+        zero = self._reshape(zero, (1,) * len(v.shape)) if self.rows else zero
         return Value(self.graph.add("Add", [zero.name, v.name]), v.shape, True)
-
-    def _from_input(self, out: Value, p: int) -> Value:
-        """The output of a network that needs no node: the input itself, or a constant."""
-        if out.batched:
-            return Value(self.graph.add("Add", [out.name, self.graph.constant(np.zeros(p))]), out.shape, True)
-        return self._with_batch(out)
 
 
 def _row_length(n: int) -> int:
@@ -428,33 +429,3 @@ def _row_length(n: int) -> int:
         return n
     near = [r for r in range(256, 4097) if n % r == 0]
     return min(near, key=lambda r: abs(r - 1024)) if near else n
-
-
-def plus_product(node: Node) -> tuple[Node, Node, Array] | None:
-    """(a, v, M) when the node is the vector a + M v."""
-    match node:
-        case Sum(terms=((1, rest), (1, Apply(linear=Along(axis, matrix), arg=arg))), offset=0) if (
-            len(node.shape) == 1 and axis == 0 and not arg.is_constant and isinstance(matrix, np.ndarray)
-        ):
-            return rest, arg, matrix.astype(np.float64)
-        case _:
-            return None
-
-
-def product_chain(node: Node) -> tuple[Node, Array] | None:
-    """(v, M) when the node is M v along the last axis of a vector or matrix. M1 (M0 v) is merged into one product.
-
-    Merging stays exact if M0 and v are not negative, because any partial sum of M0 v is at most M0 v.
-    """
-    match node:
-        case Apply(linear=Along(axis, matrix), arg=arg) if (
-            isinstance(matrix, np.ndarray) and axis == len(arg.shape) - 1 and axis < 2 and not arg.is_constant
-        ):
-            m = matrix.astype(np.float64)
-            match arg:
-                case Apply(linear=Along(same, inner), arg=v) if (
-                    same == axis and isinstance(inner, np.ndarray) and v.lo >= 0 and np.min(inner) >= 0
-                ):
-                    return v, m @ inner.astype(np.float64)
-            return arg, m
-    return None

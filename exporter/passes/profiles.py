@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
-from exporter.ir.graph import CLAMP, TRIMS, TURNED, Graph
+from exporter.ir.graph import CLAMP, TRIMS, TURNED, Graph, data_inputs
 from exporter.ir.network import Network, weights
 from exporter.passes.batch_last import batch_graph
 from exporter.passes.comparators import comparator_graph
@@ -36,23 +36,21 @@ WITH_PARAMETERS = {"Reshape", "Slice", "Expand", "Gather", "ReduceSum", "Clip", 
 class Profile:
     """One entry of the catalogue.
 
-    `why_not` returns the reason why a file does not fit the profile, or None. `write` lowers a network in a dtype.
-    `merged`: the file is one chain of merged maps, which stores every zero and sums in its own order. `pair`: the number of
-    neurons that one number of a run counts for at most; Clip counts for two. `floats`: the profile only compares and moves
-    numbers, so it needs no grid and no guard, and takes only networks of comparators. `batches` lowers a network for large
-    batches.
+    `write` lowers a network in a dtype, `batches` lowers a network for large batches. The file is one chain that repeats
+    the operators `chain`, or a graph of affine nodes and the operators `nonlinear`. `pair`: the number of neurons that one
+    number of a run counts for at most; Clip counts for two. `floats`: the profile only compares and moves numbers, so it
+    needs no grid and no guard, and takes only networks of comparators.
     """
 
     name: str
     operators: str
     purpose: str
-    why_not: Callable[[onnx.ModelProto], str | None]
     write: Callable[[Network, str], Graph]
     _: KW_ONLY
-    merged: bool = False
+    chain: tuple[str, ...] = ()
+    nonlinear: frozenset[str] = frozenset()
     pair: int = 1
     floats: bool = False
-
     batches: Callable[[Network, str], Graph] | None = None
 
     def graph(self, net: Network, dtype: str, optimize_for: str = "throughput", batch: int | None = None) -> Graph:
@@ -65,6 +63,15 @@ class Profile:
     def clips(self) -> bool:
         """Whether the profile has Clip, and so writes the fused formula."""
         return self.pair > 1
+
+    @property
+    def merged(self) -> bool:
+        """Whether the file is one chain of merged maps, which stores every zero and sums in its own order."""
+        return bool(self.chain)
+
+    def why_not(self, model: onnx.ModelProto) -> str | None:
+        """The reason why a file does not fit the profile, or None."""
+        return _not_chain(model, self.chain) if self.chain else _not_affine(model, self.nonlinear, widens=self.floats)
 
 
 def in_batches(optimize_for: str, batch: int | None) -> bool:
@@ -94,45 +101,31 @@ def prove_profile(model: onnx.ModelProto) -> ProfileReport:
 
 def takes_images(model: onnx.ModelProto) -> bool:
     """Whether the input of a graph has the four axes [n, c, h, w]."""
-    stored = {t.name for t in model.graph.initializer}
-    return [len(i.type.tensor_type.shape.dim) for i in model.graph.input if i.name not in stored] == [4]
+    return [len(i.type.tensor_type.shape.dim) for i in data_inputs(model)] == [4]
 
 
 def _not_single(model: onnx.ModelProto) -> str | None:
-    graph = model.graph
-    stored = {t.name for t in graph.initializer}
-    inputs = [i.name for i in graph.input if i.name not in stored]
-    if len(inputs) != 1 or len(graph.output) != 1:
-        return f"{len(inputs)} inputs and {len(graph.output)} outputs instead of one each"
-    if any(n.domain not in ("", "ai.onnx") for n in graph.node):
+    inputs, outputs = data_inputs(model), model.graph.output
+    if len(inputs) != 1 or len(outputs) != 1:
+        return f"{len(inputs)} inputs and {len(outputs)} outputs instead of one each"
+    if any(n.domain not in ("", "ai.onnx") for n in model.graph.node):
         return "operators outside the default domain"
     return None
-
-
-def _not_dense(model: onnx.ModelProto) -> str | None:
-    for i, node in enumerate(model.graph.node):
-        if node.op_type == "Gemm" and any(a.name in ("alpha", "beta", "transA") for a in node.attribute):
-            return f"node {i}: alpha, beta and transA must be left at their defaults"
-        if node.op_type == "Gemm" and len(node.input) != 3:
-            return f"node {i}: weights and bias must be stored tensors"
-    return _not_chain(model, ("Gemm", "Relu"))
-
-
-def _not_matmul(model: onnx.ModelProto) -> str | None:
-    return _not_chain(model, ("MatMul", "Add", "Relu"))
 
 
 def _not_chain(model: onnx.ModelProto, ops: tuple[str, ...]) -> str | None:
     """The reason why the graph is not a chain that repeats the operators `ops` and ends before the last Relu, or None."""
     graph = model.graph
     stored = {t.name for t in graph.initializer}
-    current = next(i.name for i in graph.input if i.name not in stored)
+    current = data_inputs(model)[0].name
     for i, node in enumerate(graph.node):
         if node.op_type != ops[i % len(ops)]:
             return f"node {i} is {node.op_type}: the chain is {', '.join(ops)}, {ops[0]}, ..."
+        if any(a.name in ("alpha", "beta", "transA") for a in node.attribute):
+            return f"node {i}: alpha, beta and transA must be left at their defaults"
         if node.input[0] != current:
             return f"node {i} does not read the node before it"
-        if any(name not in stored for name in node.input[1:]):
+        if any(name not in stored for name in node.input[1:]) or (node.op_type == "Gemm" and len(node.input) != 3):
             return f"node {i}: weights and bias must be stored tensors"
         current = node.output[0]
     if len(graph.node) % len(ops) != len(ops) - 1 or current != graph.output[0].name:
@@ -140,20 +133,10 @@ def _not_chain(model: onnx.ModelProto, ops: tuple[str, ...]) -> str | None:
     return None
 
 
-def _not_structured(model: onnx.ModelProto) -> str | None:
-    return _not_affine(model, {"Relu"})
-
-
-def _not_fused(model: onnx.ModelProto) -> str | None:
-    for node in model.graph.node:
-        slope = {a.name: a.f for a in node.attribute}
-        if node.op_type == "HardSigmoid" and slope not in (CLAMP, CLAMP | {"beta": 0.0}, TURNED):
-            return f"HardSigmoid {node.name} is no Clip of v or 1 - v from 0 to 1"
-    return _not_affine(model, {"Relu", "ReduceMax"} | TRIMS)
-
-
-def _not_minmax(model: onnx.ModelProto) -> str | None:
-    return _not_affine(model, {"Max", "Min", "QuantizeLinear", "DequantizeLinear"}, widens=True)
+def _no_clip(node: onnx.NodeProto) -> bool:
+    """Whether a node is a HardSigmoid that is no Clip of v or 1 - v from 0 to 1."""
+    slope = {a.name: a.f for a in node.attribute}
+    return node.op_type == "HardSigmoid" and slope not in (CLAMP, CLAMP | {"beta": 0.0}, TURNED)
 
 
 def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
@@ -167,7 +150,7 @@ def _to_float64(node: onnx.NodeProto) -> bool:
     return node.op_type == "Cast" and node.attribute[0].i == onnx.TensorProto.DOUBLE
 
 
-def _not_affine(model: onnx.ModelProto, nonlinear: set[str], widens: bool = False) -> str | None:
+def _not_affine(model: onnx.ModelProto, nonlinear: frozenset[str], widens: bool) -> str | None:
     """The reason why a graph has other nodes than affine ones and these operators, or None.
 
     `widens`: a Cast to float64 is allowed.
@@ -178,6 +161,8 @@ def _not_affine(model: onnx.ModelProto, nonlinear: set[str], widens: bool = Fals
             continue
         if node.op_type not in AFFINE | nonlinear:
             return f"{node.op_type} is neither affine nor {' or '.join(sorted(nonlinear))}"
+        if _no_clip(node):
+            return f"HardSigmoid {node.name} is no Clip of v or 1 - v from 0 to 1"
         moving = [name for name in node.input if name not in fixed]
         if not moving:
             fixed.update(node.output)  # computed from constants alone
@@ -197,26 +182,27 @@ PROFILES = {
     p.name: p
     for p in (
         Profile(
-            "dense", "Gemm and Relu, one chain", "verifiers, small d", _not_dense,
-            lambda net, dtype: dense_graph(weights(net), dtype), merged=True,
+            "dense", "Gemm and Relu, one chain", "verifiers, small d",
+            lambda net, dtype: dense_graph(weights(net), dtype), chain=("Gemm", "Relu"),
         ),
         Profile(
-            "matmul", "MatMul, Add and Relu, one chain", "loaders without Gemm", _not_matmul,
-            lambda net, dtype: dense_graph(weights(net), dtype, gemm=False), merged=True,
+            "matmul", "MatMul, Add and Relu, one chain", "loaders without Gemm",
+            lambda net, dtype: dense_graph(weights(net), dtype, gemm=False), chain=("MatMul", "Add", "Relu"),
         ),
         Profile(
             "structured", "Relu is the only non-linear one, the rest affine with constant weights",
-            "every runtime, any d", _not_structured, structured_graph,
+            "every runtime, any d", structured_graph, nonlinear=frozenset({"Relu"}),
         ),
         Profile(
             "fused",
             "structured, with Clip for relu(v) - relu(v - 1) and the guard, ReduceMax for a tree of maxima",
-            "onnxruntime, serving", _not_fused, lambda net, dtype: structured_graph(net, dtype, fused=True), pair=2,
-            batches=batch_graph,
+            "onnxruntime, serving", lambda net, dtype: structured_graph(net, dtype, fused=True),
+            nonlinear=frozenset({"Relu", "ReduceMax", *TRIMS}), pair=2, batches=batch_graph,
         ),
         Profile(
             "minmax", "Max and Min, right on every float: no grid, no domain",
-            "runtimes with Max and Min but no TopK", _not_minmax, comparator_graph, floats=True,
+            "runtimes with Max and Min but no TopK", comparator_graph,
+            nonlinear=frozenset({"Max", "Min", "QuantizeLinear", "DequantizeLinear"}), floats=True,
         ),
     )
 }  # fmt: skip

@@ -19,6 +19,7 @@ from exporter.analysis.promise import (
 )
 from exporter.errors import UserError
 from exporter.formats.model_file import decode, load
+from exporter.ir.graph import data_inputs
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES, prove_profile
 
 
@@ -31,12 +32,11 @@ def describe(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} has the unknown profile {about['profile']!r} in its description")
     if about and (reason := report.reasons.get(about["profile"])):
         raise UserError(f"{path} says it is {about['profile']}, but its graph is not: {reason}")
-    inputs = [i for i in proto.graph.input if i.name not in {t.name for t in proto.graph.initializer}]
     return {
         "file": path.name,
         "bytes": path.stat().st_size,
         "ours": bool(about),
-        "inputs": {i.name: _dims(i) for i in inputs},
+        "inputs": {i.name: _dims(i) for i in data_inputs(proto)},
         "outputs": {o.name: _dims(o) for o in proto.graph.output},
         "opset": {o.domain or "ai.onnx": o.version for o in proto.opset_import},
         "ops": report.ops,
