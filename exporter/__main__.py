@@ -2,10 +2,6 @@
 
 import sys
 
-try:
-    from exporter.cli.parser import main
-except KeyboardInterrupt:  # loading takes a second or more
-    print("interrupted: nothing was written", file=sys.stderr)
-    sys.exit(130)
+from exporter.cli.parser import main
 
 sys.exit(main())

@@ -7,9 +7,10 @@ UserError            bad input or a request that cannot be met: one line for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from typing import Any
 
 _command_line = ContextVar("command_line", default=False)
@@ -36,6 +37,17 @@ def command_line() -> Iterator[None]:
 def install(*extras: str) -> str:
     """The command that installs extras of this package."""
     return f"pip install -e '.[{','.join(extras)}]' (in a checkout of onnx-median)"
+
+
+def nearest(word: Any, known: Iterable[str]) -> str:
+    """`: did you mean 'fused'?` if a known word is similar, else nothing."""
+    found = get_close_matches(word, list(known), 1) if isinstance(word, str) else []
+    return f": did you mean {found[0]!r}?" if found else ""
+
+
+def spoken(words: Sequence[str]) -> str:
+    """`a, b and c`"""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 class UserError(Exception):

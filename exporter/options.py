@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, replace
-from difflib import get_close_matches
 from math import isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from exporter.errors import UserError, spelled
+from exporter.errors import UserError, nearest, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, OptimizeFor
 from exporter.problem.task import Even, Method, Op
@@ -288,12 +287,6 @@ def _listed(value: Any) -> list[Any]:
 def _shown(value: Any) -> str:
     text = str(value) if isinstance(value, Real) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def nearest(word: Any, known: Iterable[str]) -> str:
-    """`: did you mean 'fused'?` if a known word is similar, else nothing."""
-    found = get_close_matches(word, list(known), 1) if isinstance(word, str) else []
-    return f": did you mean {found[0]!r}?" if found else ""
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

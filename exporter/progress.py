@@ -6,9 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from threading import Event, Thread
 from time import monotonic
-from typing import Generic, TypeVar
-
-from tqdm import tqdm
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 EVERY = 5.0  # seconds between two lines
@@ -24,7 +22,7 @@ class Progress(Generic[T]):
         self._items = list(items)
         self._desc, self._unit, self._stage = desc, unit, ""
         self._done = 0
-        self._bar: tqdm[T] | None = None
+        self._bar: Any = None
 
     def stage(self, text: str) -> None:
         """Set the name of the present stage."""
@@ -34,6 +32,8 @@ class Progress(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         if sys.stderr.isatty():
+            from tqdm import tqdm  # noqa: PLC0415, a log needs no bar
+
             with tqdm(self._items, desc=self._desc, unit=self._unit, leave=False) as self._bar:
                 yield from self._bar
             return

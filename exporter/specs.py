@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exporter.constructions import CONSTRUCTIONS, default, lookup, own, refuse_unread, takers
-from exporter.errors import UserError, spelled
-from exporter.options import NOT_WITHOUT_GRID, OLD_NAMES, OPTIONS, checked, nearest, needs_quantisation, refuse_images
+from exporter.errors import UserError, nearest, spelled
+from exporter.options import NOT_WITHOUT_GRID, OLD_NAMES, OPTIONS, checked, needs_quantisation, refuse_images
 from exporter.passes.int8 import INTEGERS
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
 from exporter.problem import task as tasks

@@ -22,8 +22,8 @@ from service import NEEDED
 ROOT = Path(__file__).resolve().parents[1]
 # from the ground up; a name is a module or a folder of the package
 EXPORTER = [
-    "version", "errors", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats", "options",
-    "parsing", "constructions", "specs", "fhe", "formula", "build", "frontends.images", "display", "net", "library",
+    "version", "errors", "sparse", "progress", "check", "problem", "ir", "planning", "analysis", "passes", "formats",
+    "options", "constructions", "specs", "fhe", "formula", "build", "frontends.images", "display", "net", "library",
     "frontends.rewriting", "torch", "prove", "tools", "theory", "cli",
 ]  # fmt: skip
 SERVICE = [
@@ -110,7 +110,12 @@ def loaded(code: str) -> set[str]:
 def test_reading_a_file_loads_no_builder() -> None:
     there = loaded("import exporter.formats.gemm_chain, exporter.tools.describe")
     assert not [m for m in there if m.startswith(("exporter.constructions", "exporter.planning", "exporter.build"))]
-    assert "scipy" not in loaded("import exporter.formats.model_file, exporter.formats.manifest")
+    assert "scipy" not in there | loaded("import exporter.formats.model_file, exporter.formats.manifest")
+
+
+def test_comparators_load_no_scipy() -> None:
+    there = loaded("import exporter; assert exporter.median(5)([3, 1, 4, 1, 5]) == 3")
+    assert not {"scipy", "numpy.ma", "tqdm"} & there
 
 
 def test_a_worker_loads_no_scipy() -> None:

@@ -21,8 +21,8 @@ from math import frexp, isinf
 from typing import Literal, assert_never
 
 import numpy as np
-import scipy.sparse as sp
 
+from exporter import sparse as sp
 from exporter.ir.input_rounding import Guard, guard_of
 from exporter.ir.linear import Along, Array, Scalar, Take, Weigh
 from exporter.ir.network import Network, Neurons

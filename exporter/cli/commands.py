@@ -2,68 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tqdm import tqdm
-
 from exporter.cli import theory
-from exporter.cli.command import Command, parser_of, with_file
+from exporter.cli.command import Command, Parser, number, show
 from exporter.errors import UserError, install
-from exporter.frontends.rewriting import OPERATORS
-from exporter.parsing import at_least, folder, number
-from exporter.passes.profiles import PROFILES
-from exporter.progress import Progress
-from exporter.prove import certificate
-from exporter.tools.benchmark import write_benchmark
-from exporter.tools.describe import describe, describe_lines
-from exporter.tools.properties import write_properties
-from exporter.tools.verify import LABELS, verify
 
 
-def _describe(args: Sequence[str]) -> int:
-    parsed = with_file(parser_of(COMMANDS, "describe")).parse_args(args)
+def _describe(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.tools.describe import describe, describe_lines
+
+    parser.add_file()
+    parser.add_json()
+    parsed = parser.parse_args(args)
     about = describe(parsed.file)
-    print(json.dumps(about, indent=1) if parsed.json else "\n".join(describe_lines(about)))
+    show(about, describe_lines(about), parsed.json)
     return 0
 
 
-def _verify(args: Sequence[str]) -> int:
-    parser = with_file(parser_of(COMMANDS, "verify"))
-    parser.add_argument(
-        "--trials", type=at_least(1), default=100, metavar="N", help="vectors per family (default: 100)"
-    )
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of the random inputs (default: 0)")
+def _verify(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.progress import Progress
+    from exporter.tools.verify import verify
+
+    parser.add_file()
+    parser.add_json()
+    parser.add_whole("--trials", 1, "N", "vectors per family (default: 100)", default=100)
+    parser.add_whole("--seed", 0, "S", "of the random inputs (default: 0)", default=0)
     parsed = parser.parse_args(args)
     result = verify(parsed.file, parsed.trials, parsed.seed, lambda names: iter(Progress(names, "verifying", "family")))
-    if parsed.json:
-        print(json.dumps(result.as_dict(), indent=1))
-    else:
-        print(f"{result.file}: {result.contract}")
-        print(f"rounding: {result.rounding}")
-        print(f"{'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  {'promise':7} inputs")
-        for f in result.families:
-            held = "none" if f.kept is None else "kept" if f.kept else "BROKEN"
-            promised = f": {f.promise}" if f.promise else ""
-            figures = f"{f.exact:8.2%} {f.wrong:8.2%} {f.max_error:10.3g} {f.mse:10.3g}"
-            print(f"{f.trials:7d} {figures}  {held:7} {LABELS.get(f.family, f.family)}{promised}")
-        for breach in result.breaches:
-            print(f"broken: {breach}")
-        print(result.conclusion)
+    show(result.as_dict(), result.lines(), parsed.json)
     return 0 if result.kept else 1
 
 
-def _prove(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "prove")
-    parser.add_argument("file", type=Path, nargs="?", default=None, metavar="FILE", help="an .onnx file")
+def _prove(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.prove import certificate
+
+    parser.add_file(nargs="?", default=None)
     parser.add_argument(
         "--out", type=Path, default=None, metavar="CERT", help="write a certificate if the file is proved"
     )
     parser.add_argument("--check", type=Path, default=None, metavar="CERT", help="prove again what a certificate says")
-    parser.add_argument("--json", action="store_true", default=False, help="print JSON")
+    parser.add_json()
     parsed = parser.parse_args(args)
     if parsed.check and parsed.out:
         parser.error("--check reads a certificate and --out writes one: leave one of them out")
@@ -73,35 +55,42 @@ def _prove(args: Sequence[str]) -> int:
         verdict = certificate.certify(parsed.file, parsed.out)
     else:
         parser.error("the following arguments are required: FILE (or --check CERT)")
-    print(json.dumps(asdict(verdict), indent=1) if parsed.json else "\n".join(verdict.lines()))
+    show(asdict(verdict), verdict.lines(), parsed.json)
     return verdict.exit_status
 
 
-def _properties(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "properties")
-    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of --profile dense --inputs grid")
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder for the properties")
+def _properties(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.tools.properties import write_properties
+
+    parser.add_file("an .onnx file of --profile dense --inputs grid")
+    parser.add_out("the folder for the properties")
     parsed = parser.parse_args(args)
     for name, answer in write_properties(parsed.file, parsed.out):
         print(f"{parsed.out / name}  {answer}")
     return 0
 
 
-def _benchmark(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "benchmark")
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="a folder of its own")
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="draws the properties (default: 0)")
+def _benchmark(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.tools.benchmark import write_benchmark
+
+    parser.add_out("a folder of its own")
+    parser.add_whole("--seed", 0, "S", "draws the properties (default: 0)", default=0)
     parsed = parser.parse_args(args)
     print(f"{parsed.out / 'instances.csv'}  {write_benchmark(parsed.out, parsed.seed)} instances")
     return 0
 
 
-def _rewrite(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "rewrite")
+def _rewrite(parser: Parser, args: Sequence[str]) -> int:
+    from tqdm import tqdm
+
+    from exporter.frontends.rewriting import OPERATORS
+    from exporter.passes.profiles import PROFILES
+    from exporter.progress import Progress
+
     parser.add_argument("file", type=Path, metavar="MODEL", help="an .onnx file, of any origin")
     parser.add_argument("--out", type=Path, metavar="NEW", help="the .onnx file to write")
     parser.add_argument("--dry-run", action="store_true", help="say what would be replaced, and write nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_json()
     parser.add_argument(
         "--profile", metavar=f"{{{','.join(PROFILES)}}}",
         help="what the new nodes are made of (default: minmax, Max and Min, which is right on all data as it is; with "
@@ -130,11 +119,11 @@ def _rewrite(args: Sequence[str]) -> int:
     parser.add_argument("--no-check", action="store_true", help="do not run both models")
     parsed = vars(parser.parse_args(args))
     dry, skip = parsed.pop("dry_run", False), parsed.pop("no_check", False)
-    file, as_json, out = parsed.pop("file"), parsed.pop("json", False), parsed.pop("out", None)
+    file, as_json, out = parsed.pop("file"), parsed.pop("json"), parsed.pop("out", None)
     if out is None and not dry:
         parser.error("the following arguments are required: --out (or --dry-run)")
     try:
-        from exporter.frontends.rewriting.rewrite import rewrite  # noqa: PLC0415, the rest of the command works without the extra
+        from exporter.frontends.rewriting.rewrite import rewrite
     except ModuleNotFoundError as error:
         raise UserError(f"rewrite needs {error.name}: {install('rewrite')}") from None
     for _ in (bar := Progress([file], "rewriting", "model")):
@@ -146,7 +135,7 @@ def _rewrite(args: Sequence[str]) -> int:
             announce=lambda line: tqdm.write(line, file=sys.stderr),
             **parsed,
         )
-    print(json.dumps(found.as_dict(), indent=1) if as_json else "\n".join(found.lines()))
+    show(found.as_dict(), found.lines(), as_json)
     return found.status
 
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from exporter.errors import nearest
+
 SERVICE = {
     "serve": "service.__main__", "client": "service.client.__main__", "tables": "service.tables.__main__",
 }  # fmt: skip
@@ -33,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _export(word: str, given: list[str]) -> int:
-    from exporter.cli.parser import VERBS, main  # noqa: PLC0415
-    from exporter.options import nearest  # noqa: PLC0415
+    from exporter.cli.parser import VERBS, main
 
     if word in ("-h", "--help"):
         print(__doc__)

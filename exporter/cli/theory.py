@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from pathlib import Path
 
-from exporter.analysis.promise import promise
-from exporter.cli.command import Command, parser_of, with_file
-from exporter.constructions import spoken, takers
-from exporter.errors import UserError, install
-from exporter.formats.manifest import replace_file, writable
-from exporter.options import checked, nearest
-from exporter.parsing import at_least, folder, number
-from exporter.progress import Progress
-from exporter.theory import theorem
-from exporter.theory.atlas import TABLE, atlas, redraw
-from exporter.theory.atlas_plots import PlottedNetwork, can_plot, frontier_picture
-from exporter.theory.audit import audit, audit_lines
-from exporter.theory.frontier import Point, frontier, frontier_lines, points
-from exporter.theory.reduce import reduce_file
+from exporter.cli import command
+from exporter.cli.command import Command, Parser, at_least, number, show
+from exporter.errors import UserError, install, nearest, spoken
 
-PROG = "python -m exporter theory"
 LONG = 1024  # from this d on, all networks together take minutes
 
 
-def _audit(args: Sequence[str]) -> int:
-    parser = with_file(parser_of(COMMANDS, "audit", PROG))
+def _audit(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.theory.audit import audit, audit_lines
+
+    parser.add_file()
+    parser.add_json()
     parser.add_argument(
         "--op", choices=["median", "max", "min"], default=None, help="what the file claims, when it does not say"
     )
-    parser.add_argument("--rank", type=at_least(1), default=None, metavar="K", help="it claims the K-th smallest")
+    parser.add_whole("--rank", 1, "K", "it claims the K-th smallest", default=None)
     parsed = parser.parse_args(args)
     found = audit(parsed.file, parsed.op, parsed.rank)
-    print(json.dumps(found, indent=1) if parsed.json else "\n".join(audit_lines(found)))
+    show(found, audit_lines(found), parsed.json)
     return 0
 
 
-def _reduce(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "reduce", PROG)
-    parser.add_argument("file", type=Path, metavar="FILE", help="an .onnx file of ours for one rank")
+def _reduce(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.analysis.promise import promise
+    from exporter.theory.reduce import reduce_file
+
+    parser.add_file("an .onnx file of ours for one rank")
     parser.add_argument("--to", choices=["max"], default="max", help="what it becomes (default: max)")
     parser.add_argument(
         "--mode", choices=["exact", "l2"], default="exact",
         help="fixed entries (Theorem 4.2; default), or drawn at random, permuted and scaled (Theorem 4.3)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=at_least(0), metavar="S", help="of what l2 draws (default: 0)")
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the file and manifest.json go")
+    parser.add_whole("--seed", 0, "S", "of what l2 draws (default: 0)")
+    parser.add_out("where the file and manifest.json go")
     parsed = parser.parse_args(args)
     if "seed" in parsed and parsed.mode != "l2":
         raise UserError(f"--seed is of what --mode l2 draws: with --mode {parsed.mode} it changes nothing")
@@ -59,12 +54,14 @@ def _reduce(args: Sequence[str]) -> int:
     return 0
 
 
-def _atlas(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "atlas", PROG)
+def _atlas(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.constructions import takers
+    from exporter.theory.atlas import TABLE, atlas, redraw
+
     parser.add_argument("--d", type=at_least(1), nargs="+", metavar="D", help="how many numbers go in")
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="where the table and the pictures go")
+    parser.add_out("where the table and the pictures go")
     parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
-    parser.add_argument("--trials", type=at_least(1), metavar="N", help="uniform vectors per cell (default: 200)")
+    parser.add_whole("--trials", 1, "N", "uniform vectors per cell (default: 200)")
     parser.add_argument(
         "--failure", type=number, metavar="P",
         help=f"what the planner must prove (default: 1e-3) [{', '.join(takers('failure'))}]",
@@ -83,47 +80,46 @@ def _atlas(args: Sequence[str]) -> int:
         parser.error("the following arguments are required: --d (or --plots-only)")
     else:
         if max(parsed["d"]) >= LONG:
-            print(
-                "note: building and running the networks takes minutes for each d",
-                file=sys.stderr,
-            )
+            print("note: building and running the networks takes minutes for each d", file=sys.stderr)
         atlas(parsed.pop("d"), out, parsed.pop("construction", None), **parsed)
     print(out / TABLE)
     return 0
 
 
-def _frontier(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "frontier", PROG)
-    parser.add_argument("--d", type=at_least(1), required=True, metavar="D", help="how many numbers go in")
+def _frontier(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.formats.manifest import replace_file, writable
+    from exporter.options import checked
+    from exporter.progress import Progress
+    from exporter.theory.atlas_plots import PlottedNetwork, can_plot, frontier_picture
+    from exporter.theory.frontier import Point, frontier, frontier_lines, points
+
+    parser.add_whole("--d", 1, "D", "how many numbers go in", required=True)
     parser.add_argument("--failure", type=number, default=1e-3, metavar="P", help="at most (default: 1e-3)")
     parser.add_argument(
         "--inputs", choices=["any", "uniform"], default="any",
         help="uniform: also the networks for independent entries, uniform in the domain (default: any)",
     )  # fmt: skip
-    parser.add_argument("--construction", action="append", metavar="NAME", help="repeatable (default: all)")
+    parser.add_argument("--construction", action="append", default=[], metavar="NAME", help="repeatable (default: all)")
     parser.add_argument("--json", action="store_true", default=False, help="print JSON, all points")
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw it with the lower bounds, as PNG (extra: plot)"
-    )
+        "--picture", type=Path, default=None, metavar="FILE",
+        help="draw it with the lower bounds, as PNG (extra: plot)",
+    )  # fmt: skip
     parsed = parser.parse_args(args)
-    failure, picture = checked("failure", parsed.failure), getattr(parsed, "picture", None)
+    failure, picture = checked("failure", parsed.failure), parsed.picture
     if picture and not can_plot():
         raise UserError(f"--picture needs matplotlib: {install('plot')}")
-    if parsed.d >= LONG and not hasattr(parsed, "construction"):
+    if parsed.d >= LONG and not parsed.construction:
         print(f"note: building all networks of d = {parsed.d} takes minutes", file=sys.stderr)
     found: list[Point] = []
     for each in points(
-        parsed.d, failure, parsed.inputs, getattr(parsed, "construction", ()),
-        lambda all_: Progress(all_, "building", "network"),
-    ):  # fmt: skip
+        parsed.d, failure, parsed.inputs, parsed.construction, lambda all_: Progress(all_, "building", "network")
+    ):
         if isinstance(each, Point):
             found.append(each)
         else:
             print(f"skipped {each[0]}: {each[1]}", file=sys.stderr)
-    if parsed.json:
-        print(json.dumps([asdict(p) for p in found], indent=1))
-    else:
-        print("\n".join(frontier_lines(parsed.d, frontier(found))))
+    show([asdict(p) for p in found], frontier_lines(parsed.d, frontier(found)), parsed.json)
     if picture and found:
         laws = ("uniform", "uniform-seeds")
         networks = [PlottedNetwork(p.construction, p.depth, p.width, p.failure_law in laws) for p in found]
@@ -132,21 +128,59 @@ def _frontier(args: Sequence[str]) -> int:
     return 0
 
 
-def _theorem(args: Sequence[str]) -> int:
-    parser = parser_of(COMMANDS, "theorem", PROG)
-    theorem.arguments(parser)
-    print("\n".join(theorem.report(**vars(parser.parse_args(args)))))
+def _theorem(parser: Parser, args: Sequence[str]) -> int:
+    from exporter.theory.asymptotic_plan import THEOREMS
+    from exporter.theory.theorem import report
+
+    parser.add_argument("theorem", type=int, choices=sorted(THEOREMS), help="its depth")
+    parser.add_argument(
+        "--d", type=_long, nargs="+", required=True, metavar="D", help="whole numbers, as 2048 or 1e200"
+    )
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--failure", type=_failure, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    given.add_argument("--exponent", type=_fraction, default=None, metavar="E", help="failure exp(-d^E), as 1/100")
+    given.add_argument(
+        "--run", type=at_least(1), default=None, metavar="N", help="build it and run it on N random inputs"
+    )
+    parser.add_whole("--seed", 0, "S", "of what is run (default: 0)", default=0)
+    print("\n".join(report(**vars(parser.parse_args(args)))))
     return 0
 
 
-def theory(args: Sequence[str]) -> int:
+def _failure(text: str) -> float:
+    found = number(text)
+    if isinstance(found, str) or not 0 < found < 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not {text!r}")
+    return found
+
+
+def _long(text: str) -> int:
+    try:
+        found = Decimal(text)
+        if found == int(found) and 2 <= found < Decimal("1e1000"):
+            return int(found)
+    except (InvalidOperation, OverflowError, ValueError):
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number from 2 to 1e1000, not {text!r}")
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        found = Fraction(text)
+        if 0 < found < 1 and found.denominator <= 10_000:
+            return found
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, as 1/100 or 0.01, not {text!r}")
+
+
+def theory(parser: Parser, args: Sequence[str]) -> int:
     """Run a research tool: `theory audit FILE`, or `audit FILE` as it was called before."""
     if args and args[0] in COMMANDS:
-        return COMMANDS[args[0]].run(args[1:])
+        return command.run(COMMANDS, args, f"{command.PROG} theory")
     if args and not args[0].startswith("-"):
         near = nearest(args[0], COMMANDS) or "."
         raise UserError(f"unknown command theory {args[0]!r}{near} The commands are {spoken(list(COMMANDS))}")
-    parser = parser_of({"theory": THEORY}, "theory")
     parser.usage = f"{parser.prog} COMMAND ..."
     parser.parse_args(args)
     parser.print_help()
@@ -197,6 +231,6 @@ THEORY = Command(
     theory,
     f"{', '.join(COMMANDS)}: lower bounds and theorems",
     "Research tools around the paper's theorems. Each command has --help of its own.\n\n"
-    + "\n".join(f"  {name:9} {command.summary}" for name, command in COMMANDS.items()),
+    + "\n".join(f"  {name:9} {each.summary}" for name, each in COMMANDS.items()),
     "  python -m exporter theory frontier --d 32 --failure 0.1 --inputs uniform",
 )

@@ -23,9 +23,8 @@ from exporter.constructions.radix import Digit, Digits, even_digits, radix
 from exporter.constructions.radix import Form as Form
 from exporter.constructions.vote import VOTE_MAX
 from exporter.constructions.window import WINDOW4, WINDOW5, WINDOW6
-from exporter.errors import UserError, spelled
+from exporter.errors import UserError, nearest, spelled, spoken
 from exporter.ir.trace import LayerNames, Node
-from exporter.options import nearest
 from exporter.passes.profiles import in_batches
 from exporter.problem.spec import OptimizeFor, Spec
 
@@ -338,8 +337,3 @@ def refuse_unread(construction: Construction, given: Mapping[str, Any]) -> None:
         if unread and rule.option in given:
             chosen, other = spelled(rule.option), spelled(unread[0])
             raise UserError(f"{name} with {chosen} does not use {other}: {rule.why}; leave one of them out")
-
-
-def spoken(words: Sequence[str]) -> str:
-    """`a, b and c`"""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

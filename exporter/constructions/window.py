@@ -13,8 +13,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-import scipy.sparse as sp
 
+from exporter import sparse as sp
 from exporter.constructions.sampling import (
     Interval,
     groups,

@@ -21,7 +21,8 @@ from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+
+from exporter import sparse as sp
 
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]

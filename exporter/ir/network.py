@@ -18,8 +18,8 @@ from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
+from exporter import sparse as sp
 from exporter.ir import linear as lin
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, fused, kind, topological

@@ -34,8 +34,8 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
 
+from exporter import sparse as sp
 from exporter.ir.linear import (
     RUNS,
     Along,

@@ -13,8 +13,8 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
-import scipy.sparse as sp
 
+from exporter import sparse as sp
 from exporter.ir.graph import Graph
 from exporter.ir.linear import Array, Shape, Take, dense
 from exporter.ir.network import Network

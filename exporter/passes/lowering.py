@@ -21,8 +21,8 @@ from math import prod
 from typing import Any, assert_never
 
 import numpy as np
-import scipy.sparse as sp
 
+from exporter import sparse as sp
 from exporter.ir.graph import Graph
 from exporter.ir.input_rounding import Guard
 from exporter.ir.linear import (

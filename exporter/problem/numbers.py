@@ -26,7 +26,7 @@ def as_floats(x: Any, round: bool = False) -> Floats:
     """
     if hasattr(x, "columns") and hasattr(x, "to_numpy"):
         return np.stack([as_floats(x[name], round) for name in x.columns]) if len(x.columns) else np.empty((0, len(x)))
-    if np.ma.isMaskedArray(x) and np.ma.getmaskarray(x).any():
+    if isinstance(x, np.ndarray) and np.any(getattr(x, "mask", False)):  # numpy.ma is loaded by its users only
         raise UserError("a masked array has missing numbers: fill it first, or leave such vectors out")
     try:
         given = np.asarray(x)

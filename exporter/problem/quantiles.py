@@ -12,14 +12,12 @@ only since version 2.4).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import ceil, floor
 
 import numpy as np
 
 Method = Callable[[int, float], tuple[int, float]]
-# the rank that `closest_observation` takes if two are equally near: numpy changed this rule after 2.0
-_NEAR = int(np.quantile([0, 1], 0.75, method="closest_observation"))
 
 
 def _between(n: int, index: float, gamma: float | None = None) -> tuple[int, float]:
@@ -46,10 +44,16 @@ def _averaged_inverted_cdf(n: int, q: float) -> tuple[int, float]:
     return _between(n, index, 0.5 if index == floor(index) else 1.0)
 
 
+@cache
+def _near() -> int:
+    """The rank that `closest_observation` takes if two are equally near: numpy changed this rule after 2.0."""
+    return int(np.quantile([0, 1], 0.75, method="closest_observation"))
+
+
 def _closest_observation(n: int, q: float) -> tuple[int, float]:
     index = n * q - 1 - 0.5
     below = floor(index)
-    return max(0, below if index == below and below % 2 == _NEAR else below + 1), 0.0
+    return max(0, below if index == below and below % 2 == _near() else below + 1), 0.0
 
 
 def _midpoint(n: int, q: float) -> tuple[int, float]:

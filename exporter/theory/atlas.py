@@ -24,8 +24,8 @@ import numpy as np
 
 from exporter.analysis.accounting import Accounting, accounting
 from exporter.build import build, to_onnx
-from exporter.constructions import CONSTRUCTIONS, lookup, own, spoken, takers
-from exporter.errors import UserError, install
+from exporter.constructions import CONSTRUCTIONS, lookup, own, takers
+from exporter.errors import UserError, install, spoken
 from exporter.formats.manifest import replace_file, writable
 from exporter.formats.session import Session
 from exporter.formula import trace

@@ -10,9 +10,8 @@ input whether the events happen, without a network. If they happen, the network 
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 from math import ceil
 
@@ -24,7 +23,6 @@ from exporter.constructions.sampling import permutation
 from exporter.errors import UserError
 from exporter.ir.network import Network, network
 from exporter.ir.trace import vector
-from exporter.parsing import at_least, number
 from exporter.theory import asymptotic as networks
 from exporter.theory.asymptotic_plan import (
     EVENTS,
@@ -212,21 +210,6 @@ def _over(width: int, d: int) -> str:
     return f"{quotient:.3f}" if quotient < 10**4 else f"{quotient:.2e}"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument("theorem", type=int, choices=sorted(THEOREMS), help="its depth")
-    parser.add_argument(
-        "--d", type=_long, nargs="+", required=True, metavar="D", help="whole numbers, as 2048 or 1e200"
-    )
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--failure", type=_failure, default=1e-3, metavar="P", help="at most (default: 1e-3)")
-    given.add_argument("--exponent", type=_fraction, default=None, metavar="E", help="failure exp(-d^E), as 1/100")
-    given.add_argument(
-        "--run", type=at_least(1), default=None, metavar="N", help="build it and run it on N random inputs"
-    )
-    parser.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="of what is run (default: 0)")
-
-
 def report(
     theorem: int, d: list[int], failure: float, exponent: Fraction | None, run: int | None, seed: int
 ) -> list[str]:
@@ -234,30 +217,3 @@ def report(
     if run is None:
         return table_lines(theorem, d, failure, exponent)
     return [line for each in d for line in run_lines(theorem, each, measured(theorem, each, run, seed))]
-
-
-def _failure(text: str) -> float:
-    found = number(text)
-    if isinstance(found, str) or not 0 < found < 1:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not {text!r}")
-    return found
-
-
-def _long(text: str) -> int:
-    try:
-        number = Decimal(text)
-        if number == int(number) and 2 <= number < Decimal("1e1000"):
-            return int(number)
-    except (InvalidOperation, OverflowError, ValueError):
-        pass
-    raise argparse.ArgumentTypeError(f"must be a whole number from 2 to 1e1000, not {text!r}")
-
-
-def _fraction(text: str) -> Fraction:
-    try:
-        number = Fraction(text)
-        if 0 < number < 1 and number.denominator <= 10_000:
-            return number
-    except (ValueError, ZeroDivisionError):
-        pass
-    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, as 1/100 or 0.01, not {text!r}")

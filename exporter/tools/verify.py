@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtrc  # scipy.stats takes a second to import, at the start of every command
 
 from exporter.analysis.promise import (
     beyond_the_grid,
@@ -100,6 +99,17 @@ class Verification:
         silent = [f.family for f in self.families if not f.promise]
         return "the contract is kept" + (f"; nothing is promised on {', '.join(silent)}" if silent else "")
 
+    def lines(self) -> list[str]:
+        """The results as a table and a conclusion."""
+        rows = [f"{'trials':>7} {'exact':>8} {'wrong':>8} {'max error':>10} {'mse':>10}  {'promise':7} inputs"]
+        for f in self.families:
+            held = "none" if f.kept is None else "kept" if f.kept else "BROKEN"
+            promised = f": {f.promise}" if f.promise else ""
+            figures = f"{f.exact:8.2%} {f.wrong:8.2%} {f.max_error:10.3g} {f.mse:10.3g}"
+            rows.append(f"{f.trials:7d} {figures}  {held:7} {LABELS.get(f.family, f.family)}{promised}")
+        broken = [f"broken: {breach}" for breach in self.breaches]
+        return [f"{self.file}: {self.contract}", f"rounding: {self.rounding}", *rows, *broken, self.conclusion]
+
     def as_dict(self) -> dict[str, Any]:
         rows = [{k: None if v in (np.inf, np.nan) else v for k, v in asdict(f).items()} for f in self.families]
         return asdict(self) | {"families": rows, "kept": self.kept, "conclusion": self.conclusion}
@@ -183,11 +193,18 @@ def _result(
         elif family in (EVEN if uniform_only(about) else RANDOM[about.get("ties", "capacity")]):
             seeds = " on average over seeds" * (about.get("failure_law") in ("seeds", "uniform-seeds"))
             promised = f"{right} except for {percent(about['failure_bound'])}{seeds}"
-            kept = bool(bdtrc(int(wrong.sum()) - 1, len(x), about["failure_bound"]) > CHANCE)
+            kept = _likely(int(wrong.sum()), len(x), about["failure_bound"])
     return FamilyResult(
         family=family, trials=len(x), exact=float(exact.mean()), wrong=float(wrong.mean()), max_error=float(error.max()),
         mse=mse, promise=promised, kept=kept,
     )  # fmt: skip
+
+
+def _likely(wrong: int, trials: int, bound: float) -> bool:
+    """Whether so many wrong answers or more happen with a probability above `CHANCE`, if the failure bound is true."""
+    from scipy.special import bdtrc  # noqa: PLC0415, scipy takes as long to load as all else, and few files have a bound
+
+    return bool(bdtrc(wrong - 1, trials, bound) > CHANCE)
 
 
 def _measured(about: dict[str, Any], row: FamilyResult) -> str:

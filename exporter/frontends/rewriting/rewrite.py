@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
-from exporter.errors import UserError, WriteError, spelled
+from exporter.errors import UserError, WriteError, nearest, spelled
 from exporter.formats.manifest import replace_files, writable
 from exporter.formats.model_file import reading
 from exporter.formats.quantisation import EXCLUDE, listed
@@ -38,7 +38,7 @@ from exporter.frontends.rewriting.emit import emit
 from exporter.frontends.rewriting.find import DEFAULT, CannotReplace, Left, Request
 from exporter.frontends.rewriting.gather import GATHERS
 from exporter.frontends.rewriting.report import Compared, Replaced, Rewritten
-from exporter.options import checked, nearest
+from exporter.options import checked
 from exporter.passes.profiles import PROFILES
 from exporter.problem.grid import shown
 

@@ -50,7 +50,7 @@ def test_the_star_is_explained_and_long_work_is_announced(
     assert short.out.splitlines()[1].lstrip().startswith("3*")
     assert short.out.splitlines()[-1] == "* narrower or smaller than every shallower network"
     assert "takes minutes" not in short.err
-    monkeypatch.setattr("exporter.cli.theory.points", lambda *_: [])
+    monkeypatch.setattr("exporter.theory.frontier.points", lambda *_: [])
     assert main(["frontier", "--d", "1024"]) == 0
     assert "d = 1024 takes minutes" in capsys.readouterr().err
 
@@ -64,7 +64,7 @@ def test_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     (tmp_path / "file").touch()
     assert main([*asked[:-1], str(tmp_path / "file" / "x.png")]) == 2
     assert "cannot write" in capsys.readouterr().err
-    monkeypatch.setattr("exporter.cli.theory.can_plot", lambda: False)
+    monkeypatch.setattr("exporter.theory.atlas_plots.can_plot", lambda: False)
     drawn.unlink()
     assert main(asked) == 2
     assert "pip install -e '.[plot]'" in capsys.readouterr().err
