@@ -1,11 +1,10 @@
 """Calls of models, which small requests share.
 
-Small requests for the same statistics that arrive together are solved as one request with all their vectors. If a shared
-solution fails, or counting refutes an answer, every request is solved again alone, so that only the faulty request fails.
+A solution is a series of calls. Small requests for the same model that arrive together make their calls together. If a
+shared call fails, it is repeated for each request, so that only the faulty request fails.
 
-A solution is a series of steps. A step prepares one call of a model and makes the call. Short solutions run in the event
-loop, where a thread would cost more than it saves. Other solutions run in a pool. There a request queues up again after
-each step, so a request of a thousand vectors does not delay a request of ten.
+Short calls run in the event loop, where a thread would cost more than it saves. Other calls run in a pool. There a request
+queues up again after each call, so a request of a thousand vectors does not delay a request of ten.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,37 +24,54 @@ from service.process.metrics import FAILURES, ModelMetrics, note
 from service.process.settings import Settings
 from service.serving.admission import Gate
 from service.statistics.fed_grid import Floats
-from service.statistics.solve import Answers, Counted, ModelCall, Models, RefutedError, Solving, solve
-from service.statistics.statistic import Statistic
-from service.statistics.vectors import Vectors
+from service.statistics.solve import Answers, Counted, ModelCall, RefutedError, Solving
 
 log = logging.getLogger("service")
 # A call works on two layers at once: one is read while the next is written.
 LIVE_LAYERS = 2
-STEP = 1 << 18  # numbers of a request that one step takes
+STEP = 1 << 18  # numbers of a request that one call takes
 
 
-class Wanted(NamedTuple):
-    """The statistics and model that a request asks for. Requests that ask for the same may share a call."""
+class Solution:
+    """The solution of one request, under way."""
 
-    statistics: tuple[Statistic, ...]
-    models: Models
-    grid: bool
+    def __init__(self, solving: Solving) -> None:
+        self.solving = solving
+        self.future: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        self.since = time.perf_counter()  # when it began to wait for its next call
+        self.counted: Counted | None = None  # results of the last call
+        self.outcome: Answers | Exception | None = None
+        self.queue_s = self.inference_s = 0.0
+        self.batch_size = 0
 
-    def solving(self, vectors: Vectors) -> Solving:
-        return solve(vectors, self.statistics, self.models, self.grid, finite=True, step=STEP)
+    def next_call(self) -> ModelCall | None:
+        """The next call, or None at the end. Runs in any thread."""
+        self.queue_s = max(self.queue_s, time.perf_counter() - self.since)
+        try:
+            return self.solving.send(self.counted)  # type: ignore[arg-type]  # None starts a generator
+        except StopIteration as end:
+            answers: Answers = end.value
+            answers.queue_s, answers.inference_s = self.queue_s, self.inference_s
+            answers.batch_size = self.batch_size
+            self.outcome = answers
+        except RefutedError as error:
+            self.outcome = ProblemError(500, str(error), vector=error.vector)
+        except Exception as error:
+            self.outcome = error
+        return None
+
+    def tell(self) -> None:
+        """Tell the request its outcome, if it still waits."""
+        if self.future.done() or self.outcome is None:
+            return
+        if isinstance(self.outcome, Exception):
+            self.future.set_exception(self.outcome)
+        else:
+            self.future.set_result(self.outcome)
 
 
-class Waiting(NamedTuple):
-    """A small request that waits for a shared solution."""
-
-    vectors: Vectors
-    since: float
-    future: asyncio.Future[Answers]
-
-
-class Batch(list[Waiting]):
-    """Requests that are solved together."""
+class Batch(list[Solution]):
+    """Solutions that make their calls together."""
 
     rows = 0
 
@@ -67,9 +81,10 @@ class Calls:
 
     def __init__(self, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.settings, self.gate, self.pool = settings, gate, pool
-        self.free = asyncio.Semaphore(settings.inference_threads)  # threads for shared solutions
-        self.open: dict[Any, Batch] = {}  # shared solutions that have not begun
+        self.free = asyncio.Semaphore(settings.inference_threads)  # threads for shared calls
+        self.open: dict[LoadedModel, Batch] = {}  # batches that have not begun
         self.tasks: set[asyncio.Task[None]] = set()
+        self.made: deque[tuple[LoadedModel, int, float]] = deque()  # calls for the metrics: model, rows, seconds
         self.row_seconds: dict[LoadedModel, float] = {}
         self.failing: dict[LoadedModel, Exception] = {}  # why the last call failed
         self.meters: dict[str, ModelMetrics] = {}
@@ -90,8 +105,85 @@ class Calls:
         """True if the call is expected to be short enough for the event loop."""
         return rows * self.row_seconds.get(model, model.row_seconds) < self.settings.inline_ms / 1000
 
-    def run(self, model: LoadedModel, rows: Floats, made: list[tuple[LoadedModel, int, float]]) -> Counted:
-        """The model's values and counts for rows, in calls that fit into the cache. Runs in any thread."""
+    async def alone(self, solving: Solving, in_loop: bool) -> Answers:
+        """The answers, every call made in the event loop, or one after the other in the pool."""
+        solution = Solution(solving)
+        await self._drive([solution], in_loop)
+        return solution.future.result()
+
+    async def shared(self, solving: Solving, model: LoadedModel, rows: int) -> Answers:
+        """The answers to a small request, in calls shared with other requests."""
+        batch = self.open.get(model)
+        if batch is None:
+            batch = self.open[model] = Batch()
+            task = asyncio.create_task(self._share(model, batch))  # begins when all its requests are here
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        solution = Solution(solving)
+        batch.append(solution)
+        batch.rows += rows
+        if batch.rows >= self.settings.max_batch:
+            self._close(model, batch)
+        return await solution.future
+
+    def _close(self, model: LoadedModel, batch: Batch) -> None:
+        """From now on no request joins the batch."""
+        if self.open.get(model) is batch:
+            del self.open[model]
+
+    async def _share(self, model: LoadedModel, batch: Batch) -> None:
+        short = self.is_short(model, batch.rows)
+        async with contextlib.nullcontext() if short else self.free:  # other requests join until a thread is free
+            self._close(model, batch)
+            await self._drive([each for each in batch if not each.future.done()], short)
+
+    async def _drive(self, batch: list[Solution], in_loop: bool) -> None:
+        """Make all calls of some solutions."""
+        while batch:
+            if in_loop:
+                self._step(batch)
+            else:
+                try:
+                    await asyncio.get_running_loop().run_in_executor(self.pool, self._step, batch)
+                except Exception as error:  # there was no thread
+                    for each in batch:
+                        each.outcome = error
+            self._note_calls()
+            for each in batch:
+                each.tell()
+            batch = [each for each in batch if each.outcome is None]
+
+    def _step(self, batch: list[Solution]) -> None:
+        """The next call of each solution; solutions with the same model share it. Runs in any thread."""
+        asked: dict[LoadedModel, list[tuple[Solution, Floats]]] = {}
+        for each in batch:
+            if (call := each.next_call()) is not None:
+                asked.setdefault(call.model, []).append((each, call.rows))
+        for model, together in asked.items():
+            self._call(model, together)
+
+    def _call(self, model: LoadedModel, asked: list[tuple[Solution, Floats]]) -> None:
+        try:
+            started, rows = time.perf_counter(), [rows for _, rows in asked]
+            counted, largest = self.run(model, rows[0] if len(rows) == 1 else np.concatenate(rows))
+        except Exception as error:
+            if len(asked) == 1:
+                asked[0][0].outcome = error
+            else:
+                for one in asked:
+                    self._call(model, [one])
+            return
+        now, start = time.perf_counter(), 0
+        for each, own in asked:
+            each.counted = counted[start : start + len(own)]
+            start += len(own)
+            each.since = now
+            each.inference_s += now - started
+            each.batch_size = max(each.batch_size, largest)
+
+    def run(self, model: LoadedModel, rows: Floats) -> tuple[Counted, int]:
+        """The model's values and counts for rows, in calls that fit into the cache, and the rows of the largest call.
+        Runs in any thread."""
         limit = max(1, min(self.settings.max_batch, self.settings.cache_kib * 1024 // (model.row_bytes * LIVE_LAYERS)))
         parts = []
         for at in range(0, len(rows), limit):
@@ -103,93 +195,13 @@ class Calls:
                 FAILURES.labels(model.name).inc()
                 log.error("a call failed", extra={"fields": {"model": model.name, "error": repr(error)[:300]}})
                 raise
-            made.append((model, len(part), time.perf_counter() - started))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            self.made.append((model, len(part), time.perf_counter() - started))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts), min(limit, len(rows))
 
-    def at_once(self, wanted: Wanted, vectors: Vectors) -> Answers:
-        """The answers, every call made in the event loop."""
-        solution = Solution(self, wanted.solving(vectors))
-        while (answers := solution.step()) is None:
-            pass
-        return self._noted(solution, answers)
-
-    async def in_turns(self, wanted: Wanted, vectors: Vectors) -> Answers:
-        """The answers, by steps in the pool. Other requests run between the steps."""
-        solution, loop = Solution(self, wanted.solving(vectors)), asyncio.get_running_loop()
-        while (answers := await loop.run_in_executor(self.pool, solution.step, time.perf_counter())) is None:
-            pass
-        return self._noted(solution, answers)
-
-    async def shared(self, wanted: Wanted, vectors: Vectors, model: LoadedModel) -> Answers:
-        """The answers to a small request, in calls shared with other requests."""
-        key = wanted, vectors.flat.dtype
-        batch = self.open.get(key)
-        if batch is None:
-            batch = self.open[key] = Batch()
-            task = asyncio.create_task(self._share(key, batch, model))  # begins when all its requests are here
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-        one = Waiting(vectors, time.perf_counter(), asyncio.get_running_loop().create_future())
-        batch.append(one)
-        batch.rows += len(vectors) * len(wanted.statistics)
-        if batch.rows >= self.settings.max_batch:
-            self._close(key, batch)
-        return await one.future
-
-    def _close(self, key: Any, batch: Batch) -> None:
-        """From now on no request joins the batch."""
-        if self.open.get(key) is batch:
-            del self.open[key]
-
-    async def _share(self, key: tuple[Wanted, Any], batch: Batch, model: LoadedModel) -> None:
-        """Answer the requests of a batch. An error becomes their answer."""
-        wanted, short = key[0], self.is_short(model, batch.rows)
-        async with contextlib.nullcontext() if short else self.free:  # other requests join until a thread is free
-            self._close(key, batch)
-            asked = [each for each in batch if not each.future.done()]
-            if asked and not await self._tell(wanted, asked, short):
-                for each in asked:
-                    await self._tell(wanted, [each], short)
-
-    async def _tell(self, wanted: Wanted, batch: list[Waiting], short: bool) -> bool:
-        """Answer requests together. Returns False if each has to be answered alone."""
-        began, alone = time.perf_counter(), len(batch) == 1
-        try:
-            together = batch[0].vectors if alone else Vectors.joined([each.vectors for each in batch])
-            answers = self.at_once(wanted, together) if short else await self.in_turns(wanted, together)
-        except Exception as error:
-            if alone and not batch[0].future.done():
-                batch[0].future.set_exception(error)
-            return alone
-        if answers.refuted and not alone:
-            return False
-        start = 0
-        for each in batch:
-            stop = start + len(each.vectors)
-            part = answers if alone else self._part(wanted, each.vectors, answers, slice(start, stop))
-            part.queue_s = began - each.since + answers.queue_s
-            if not each.future.done():
-                each.future.set_result(part)
-            start = stop
-        return True
-
-    def _part(self, wanted: Wanted, vectors: Vectors, answers: Answers, which: slice) -> Answers:
-        """The answers to one of several requests that were solved together."""
-        if len(answers.answered) == 1:
-            answered = dict.fromkeys(answers.answered, len(vectors))
-        else:
-            lengths = vectors.lengths.tolist()
-            uses = [wanted.models.choose(n, each.target(n)) for n in lengths for each in wanted.statistics]
-            answered = Counter(use.model for use in uses)
-        bounds = answers.bounds and [each[which] for each in answers.bounds]
-        part = Answers([each[which] for each in answers.values], bounds, answered)
-        part.inference_s, part.batch_size = answers.inference_s, answers.batch_size
-        return part
-
-    def _noted(self, solution: Solution, answers: Answers) -> Answers:
-        """The answers with the figures of their calls, which also go to the metrics."""
-        answers.queue_s = solution.queue_s
-        for model, rows, seconds in solution.made:
+    def _note_calls(self) -> None:
+        """Count the calls that were made."""
+        while self.made:
+            model, rows, seconds = self.made.popleft()
             self.failing.pop(model, None)
             # the best seen, slowly forgotten: one call that was interrupted must not push the next ones into threads
             best = self.row_seconds.get(model, model.row_seconds) * 1.01
@@ -197,29 +209,3 @@ class Calls:
             meter = self.meter(model)
             note(meter.batch_rows, rows)
             note(meter.inference, seconds)
-            answers.inference_s += seconds
-            answers.batch_size = max(answers.batch_size, rows)
-        return answers
-
-
-class Solution:
-    """A solution under way, and its calls: model, rows, seconds."""
-
-    def __init__(self, calls: Calls, solving: Solving) -> None:
-        self.calls, self.solving = calls, solving
-        self.counted: Any = None
-        self.queue_s = 0.0  # longest wait for a step
-        self.made: list[tuple[LoadedModel, int, float]] = []
-
-    def step(self, asked: float = inf) -> Answers | None:
-        """Make the next call, requested at the time `asked`. Returns the answers after the last call. Runs in any thread."""
-        self.queue_s = max(self.queue_s, time.perf_counter() - asked)
-        try:
-            call: ModelCall = self.solving.send(self.counted)
-        except StopIteration as end:
-            answers: Answers = end.value
-            return answers
-        except RefutedError as error:
-            raise ProblemError(500, str(error), vector=error.vector) from None
-        self.counted = self.calls.run(call.model, call.rows, self.made)
-        return None

@@ -7,13 +7,13 @@ snapshot of models, the threads, and the limits of memory and waiting vectors.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
@@ -25,13 +25,13 @@ from service.models.registry import LoadedModel, Registry
 from service.process.metrics import note, settle
 from service.process.settings import Settings
 from service.serving.admission import Gate, Memory
-from service.serving.batching import STEP, Calls, Wanted
+from service.serving.batching import STEP, Calls
 from service.serving.bodies import Answer, Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
-from service.statistics.solve import FED, Answers, Models, Reading, Use
+from service.statistics.solve import FED, Answers, Models, Reading, Use, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 
@@ -147,21 +147,20 @@ class Engine:
         started, vectors, options = time.perf_counter(), question.vectors, question.options
         if vectors is None:
             return self._placed(question, Answers([]), started)
-        choice = self._choice(options.model, options.construction)
-        wanted = Wanted(options.statistics, choice, options.grid)
-        model, work, needed = _size(vectors, wanted)
-        short = (
-            model is not None and work <= SMALL and self.calls.is_short(model, len(vectors) * len(wanted.statistics))
-        )
-        if short and not self.turn_taken:
+        models, statistics = self._choice(options.model, options.construction), options.statistics
+        model, work, needed = _size(vectors, statistics, models)
+        solving, rows = solve(vectors, statistics, models, options.grid, STEP), len(vectors) * len(statistics)
+        if model is not None and work > SMALL:
+            model = None  # not small
+        if model is not None and not self.turn_taken and self.calls.is_short(model, rows):
             self.turn_taken = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-            return self._placed(question, self.calls.at_once(wanted, vectors), started)
-        with self.gate.admit(len(vectors) * len(wanted.statistics)), self.memory.hold(needed):
-            if model is not None and work <= SMALL:
-                found = await self.calls.shared(wanted, vectors, model)
+            return self._placed(question, await self.calls.alone(solving, in_loop=True), started)
+        with self.gate.admit(rows), self.memory.hold(needed):
+            if model is not None:
+                found = await self.calls.shared(solving, model, rows)
             else:
-                found = await self.calls.in_turns(wanted, vectors)
+                found = await self.calls.alone(solving, in_loop=False)
         return self._placed(question, found, started)
 
     def _choice(self, name: str | None, construction: str | None) -> Choice:
@@ -252,7 +251,7 @@ class Engine:
             row = np.full((1, model.d), model.grid.low, model.grid.dtype)
             try:
                 async with asyncio.timeout(TRIAL_S):
-                    await asyncio.get_running_loop().run_in_executor(self.pool, self.calls.run, model, row, [])
+                    await asyncio.get_running_loop().run_in_executor(self.pool, self.calls.run, model, row)
                 self.calls.failing.pop(model, None)
             except TimeoutError:
                 return f"{model.name} failed, and gives no answer now."
@@ -276,23 +275,23 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-def _size(vectors: Vectors, wanted: Wanted) -> tuple[LoadedModel | None, int, int]:
+def _size(vectors: Vectors, statistics: Sequence[Statistic], models: Models) -> tuple[LoadedModel | None, int, int]:
     """The model of the longest vector, the work of a request in numbers, and a request's memory in bytes: its numbers, a
     part of them as ordered integers, rows for the model, and answers.
 
     If there is no model, the error is raised later, with the place of the vector.
     """
-    count, longest = len(vectors), vectors.fixed or int(vectors.lengths.max())
-    model: LoadedModel | None = None
-    d = longest
-    with contextlib.suppress(ProblemError, ValueError):
-        model = max((part.model for part in wanted.models.plan(longest, wanted.statistics)), key=lambda each: each.d)
-        d = max(d, model.d)
-    rows = count * len(wanted.statistics)
-    prepared = min(vectors.flat.size, max(STEP, longest))
+    count, size, longest = len(vectors), vectors.flat.size, vectors.fixed or int(vectors.lengths.max())
+    try:
+        model = max((reading.use.model for reading in models.plan(longest, statistics)), key=attrgetter("d"))
+        d = max(longest, model.d)
+    except (ProblemError, ValueError):
+        model, d = None, longest
+    rows = count * len(statistics)
+    prepared = min(size, max(STEP, longest))
     fed = min(2 * count * d, max(FED, 2 * d))
     needed = 2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * rows
-    return model, vectors.flat.size + (d + VECTOR) * rows, int(needed)
+    return model, size + (d + VECTOR) * rows, needed
 
 
 def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any:

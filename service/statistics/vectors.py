@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HELD = 1 << 20  # numbers prepared at a time
 Numbers = npt.NDArray[Any]  # floats or integers
 Counts = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
@@ -30,11 +29,6 @@ class Vectors:
         vectors.fixed = values.shape[1]
         return vectors
 
-    @classmethod
-    def joined(cls, parts: Sequence[Vectors]) -> Vectors:
-        """The vectors of all parts, in order."""
-        return cls(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
-
     @cached_property
     def fixed(self) -> int:
         """The common length of all vectors, or 0."""
@@ -51,23 +45,17 @@ class Vectors:
     def __getitem__(self, i: int) -> Numbers:
         return self.flat[self.starts[i] : self.starts[i] + self.lengths[i]]
 
-    def chunks(self, size: int = HELD) -> Iterator[tuple[Places, Vectors]]:
-        """Consecutive vectors with at most `size` numbers in all, or a single longer vector, with their places."""
-        count = len(self)
-        if self.flat.size <= size:
-            yield np.arange(count), self
+    def by_length(self) -> Iterator[tuple[int, Places]]:
+        """The lengths, and the vectors of each length."""
+        if self.fixed:
+            yield self.fixed, np.arange(len(self))
             return
-        ends, first = np.cumsum(self.lengths), 0
-        while first < count:
-            before = int(ends[first] - self.lengths[first])
-            last = max(first + 1, int(np.searchsorted(ends, before + size, "right")))
-            yield np.arange(first, last), Vectors(self.flat[before : ends[last - 1]], self.lengths[first:last])
-            first = last
+        for n in np.unique(self.lengths).tolist():
+            yield n, np.flatnonzero(self.lengths == n)
 
-    def take(self, chosen: Places) -> Vectors:
-        """Some of the vectors. All vectors are not copied."""
-        if len(chosen) == len(self):
-            return self
-        lengths, starts = self.lengths[chosen], self.starts[chosen]
-        ends = np.cumsum(lengths)
-        return Vectors(self.flat[np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)], lengths)
+    def rows(self, n: int, places: Places) -> Numbers:
+        """Vectors of n numbers as a matrix."""
+        if self.fixed:
+            return self.flat.reshape(-1, n)[places[0] : places[-1] + 1]
+        matrix: Numbers = self.flat[self.starts[places][:, None] + np.arange(n)]
+        return matrix

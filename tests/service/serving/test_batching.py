@@ -20,11 +20,11 @@ from service.models.registry import LoadedModel
 from service.process.metrics import settle
 from service.process.settings import Settings
 from service.serving.admission import Gate
-from service.serving.batching import Calls, Wanted
+from service.serving.batching import STEP, Calls
 from service.statistics.fed_grid import Floats
 from service.statistics.layout import Target
 from service.statistics.padding import padding_for
-from service.statistics.solve import Answers, Models, Use
+from service.statistics.solve import Answers, Models, Solving, Use, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 from tests.service import toy_models
@@ -79,14 +79,16 @@ class Asked:
 
     def __init__(self, spy: Spy, calls: Calls, pool: Refusing) -> None:
         self.spy, self.calls, self.pool = spy, calls, pool
-        self.wanted = Wanted((Statistic(),), spy, False)
+
+    def solving(self, asked: Floats, step: int = STEP) -> Solving:
+        return solve(Vectors.matrix(asked), (Statistic(),), self.spy, step=step)
 
     def small(self, asked: Floats) -> Coroutine[Any, Any, Answers]:
         model: Any = self.spy
-        return self.calls.shared(self.wanted, Vectors.matrix(asked), model)
+        return self.calls.shared(self.solving(asked), model, len(asked))
 
-    def large(self, asked: Floats) -> Coroutine[Any, Any, Answers]:
-        return self.calls.in_turns(self.wanted, Vectors.matrix(asked))
+    def large(self, asked: Floats, step: int = STEP) -> Coroutine[Any, Any, Answers]:
+        return self.calls.alone(self.solving(asked, step), in_loop=False)
 
 
 Scenario = Callable[[Asked], Coroutine[Any, Any, None]]
@@ -166,13 +168,9 @@ def test_batches_are_cut_to_the_cache(play: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["small", "one step"])
-def test_a_large_request_does_not_hold_back_another(
-    play: Callable[..., None], small: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.serving.batching.STEP", 20 * D)
-
+def test_a_large_request_does_not_hold_back_another(play: Callable[..., None], small: bool) -> None:
     async def scenario(service: Asked) -> None:
-        large = asyncio.create_task(service.large(rows(4000)))
+        large = asyncio.create_task(service.large(rows(4000), step=20 * D))
         await asyncio.sleep(0)
         assert right(await (service.small if small else service.large)(rows(1, 1)), rows(1, 1))
         assert not large.done()

@@ -73,15 +73,13 @@ def numbers(kind: str, family: str, count: int, rng: np.random.Generator) -> Any
         values *= 10.0 ** rng.integers(-30, 30, count)
     elif family == "zeros":
         values = np.round(values) * np.where(rng.random(count) < 0.5, -0.0, 1.0)
-    elif family == "infinite":
-        values[rng.random(count) < 0.2] = np.inf
     return values.astype(kind)
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8", "i1", "u2", "i4", "i8", "u8"])
 def test_all_statistics_of_all_types_are_those_of_numpy(pool: Pool, kind: str) -> None:
     rng = np.random.default_rng(5)
-    families = ["plain", "wide", "zeros", "infinite"] if kind[0] == "f" else ["few", "wide"]
+    families = ["plain", "wide", "zeros"] if kind[0] == "f" else ["few", "wide"]
     for family in families:
         for lengths in (np.full(3, 25), np.array([33]), rng.integers(1, 33, 6)):
             vectors = Vectors(numbers(kind, family, int(lengths.sum()), rng), lengths)
