@@ -42,7 +42,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype
 NAMES = {"float32": "FP32", "float64": "FP64"}
 
 
-class Part(BaseModel):
+class WithParameters(BaseModel):
     """A part of a request that may have parameters. An empty list means no parameters."""
 
     model_config = ConfigDict(strict=True)
@@ -55,7 +55,7 @@ class Part(BaseModel):
         return flag
 
 
-class InputTensor(Part):
+class InputTensor(WithParameters):
     """The tensor of a request, without its numbers."""
 
     name: str
@@ -63,13 +63,13 @@ class InputTensor(Part):
     shape: list[Annotated[int, Field(ge=1)]] = Field(min_length=2, max_length=2)
 
 
-class OutputTensor(Part):
+class OutputTensor(WithParameters):
     """An output that a request asks for."""
 
     name: str
 
 
-class InferenceRequest(Part):
+class InferenceRequest(WithParameters):
     """A request for inference, without its numbers."""
 
     id: str = ""
