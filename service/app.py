@@ -15,7 +15,6 @@ from service.errors import ProblemError, or_shortage
 from service.models import registry
 from service.models.building import Builder
 from service.models.entries import UnusableModelError, pieces
-from service.models.filters import LoadedFilter
 from service.process import lifecycle, logs, metrics
 from service.process.settings import Settings
 from service.serving import filter_route, protocol_v2, schemas
@@ -139,7 +138,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
         """The .onnx file itself: the bytes that were checked when it was loaded."""
         found = engine.registry.described(name)
         try:
-            content = await engine.in_background(found.file.content)
+            content = await engine.in_background(found.content)
         except UnusableModelError as error:
             raise ProblemError(404, f"The file of {name!r} has changed since it was loaded: {error}. Reload.") from None
         headers = {
@@ -173,12 +172,12 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
         return Response(text, headers={"Content-Type": media_type})
 
 
-def _entry(model: registry.LoadedModel | LoadedFilter) -> schemas.ModelEntry:
+def _entry(model: registry.Loaded) -> schemas.ModelEntry:
     return schemas.ModelEntry(name=model.name, sha256=model.sha256, description=model.description)
 
 
 def _model_list(engine: Engine) -> schemas.ModelList:
-    def entries(some: Mapping[str, registry.LoadedModel | LoadedFilter]) -> list[schemas.ModelEntry]:
+    def entries(some: Mapping[str, registry.Loaded]) -> list[schemas.ModelEntry]:
         return [_entry(each) for each in sorted(some.values(), key=lambda each: (each.description["d"], each.name))]
 
     found = engine.registry

@@ -17,7 +17,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from exporter.errors import UserError
@@ -60,28 +59,13 @@ def build(folder: Path, d: int) -> Path | None:
     task = specs.question(d, {})
     (wanted,) = specs.requests(task, [default(task.op)], {"profile": PROFILE, "optimize_for": OPTIMIZE_FOR})
     name = specs.file_name(wanted)
-    with _alone(folder):
-        listed = [raw for raw in entries.raw_entries(folder) if isinstance(raw, dict) and raw.get("file") == name]
-        if any(registry.is_usable(folder, raw) for raw in listed):
-            return None
+    with (folder / LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        for entry in entries.listed(folder):
+            with contextlib.suppress(entries.UnusableModelError):
+                if entries.label(entry, 0) == name and registry.open_entry(folder, entry):
+                    return None
         return library.export(wanted, folder).path
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder. The lock ends with its process; the last holder removes the file."""
-    path = folder / LOCK
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), path.stat()):
-                    yield
-                    path.unlink(missing_ok=True)
-                    return
-        finally:
-            os.close(handle)
 
 
 def ensure_models(settings: Settings) -> bool:
@@ -91,13 +75,13 @@ def ensure_models(settings: Settings) -> bool:
     image filter, if the default model cannot or must not be built.
     """
     log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
-    found = registry.load(settings.folders, enough=lambda model: model.is_median or not settings.build)
+    found = registry.load(settings.folders, enough=_is_median if settings.build else bool)
     if not settings.build:
         if not found.everything:
             said = {"folder": str(settings.models), "left_out": found.left_out}
             log.error("there is no model to serve, and --no-build forbids building one", extra={"fields": said})
         return bool(found.everything)
-    if any(model.is_median for model in found.models.values()):
+    if any(map(_is_median, found.models.values())):
         return True
     reason = "there is no model to serve"
     fields: dict[str, object] = {"d": DEFAULT_D, "folder": str(settings.models), "reason": reason}
@@ -112,6 +96,10 @@ def ensure_models(settings: Settings) -> bool:
         return False
     log.warning("model built", extra={"fields": {"d": DEFAULT_D, "folder": str(folder)}})
     return True
+
+
+def _is_median(model: registry.Loaded) -> bool:
+    return isinstance(model, registry.LoadedModel) and model.is_median
 
 
 class Builder:

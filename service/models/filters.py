@@ -21,16 +21,54 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from exporter.frontends.images.running import windows
 from service.errors import BadInputError
-from service.models.entries import Entry, FilterTerms, LoadedFile, UnusableModelError
-from service.models.sessions import proto_of, session_of, trial
+from service.models.entries import PIXELS, Description, LoadedFile, UnusableModelError, column
+from service.models.sessions import blamed, open_session
+from service.statistics.layout import Target
 
 Pixels = npt.NDArray[Any]
 ROOM = 1 << 26  # bytes of all planes of a tile together
 SHORTEST = 32  # side of a tile, at least
 CHANNELS = 4  # channels that go together at least, if the file does not say
+LARGEST_WINDOW = 441  # pixels, as many as the exporter writes
+
+
+class FilterTerms(NamedTuple):
+    """The input and the promise of an image filter. A filter of frames has a window of one pixel."""
+
+    window: tuple[int, int]
+    valid: bool
+    border: str
+    frames: int | None
+    dtype: np.dtype[Any]
+    domain: tuple[float, float] | None  # None: every finite number is compared without rounding
+    step: float
+    error: float
+    target: Target
+    operations: int
+
+
+def filter_terms(about: Description) -> FilterTerms:
+    """The terms of a filter that can be served, from a description that can be trusted."""
+    if about["d"] > LARGEST_WINDOW:
+        raise UnusableModelError(f"its window has {about['d']} pixels, and at most {LARGEST_WINDOW} are served")
+    if about["batch"] not in (None, 1):
+        raise UnusableModelError(f"it takes batches of {about['batch']}, and pictures come one by one")
+    if about["dtype"] not in PIXELS:
+        raise UnusableModelError(f"it takes {about['dtype']}, not one of {', '.join(PIXELS)}")
+    if about["inputs"] == "grid":
+        raise UnusableModelError("it is right on its grid only (--inputs grid), and pictures may have other values")
+    (output,) = about["outputs"]
+    rows, columns = about["window"] or (1, 1)
+    low, high = about["domain"]
+    return FilterTerms(
+        window=(rows, columns), valid=about["border"] == "valid", border=about["border"] or "edge",
+        frames=about["frames"], dtype=PIXELS[about["dtype"]], domain=None if about["inputs"] == "floats" else (low, high),
+        step=about["step"], error=about["off_grid_error"] or 0.0, target=column(output), operations=about["operations"],
+    )  # fmt: skip
 
 
 class Cut(NamedTuple):
@@ -133,20 +171,14 @@ def _cuts(length: int, k: int, side: int, valid: bool) -> list[Cut]:
     return cuts
 
 
-def open_filter(entry: Entry) -> LoadedFilter:
+def open_filter(file: LoadedFile, proto: onnx.ModelProto) -> LoadedFilter:
     """Open a session and try small pictures: every pixel must equal numpy's."""
-    assert isinstance(entry.terms, FilterTerms)
-    proto = proto_of(entry)
-    dims = proto.graph.input[0].type.tensor_type.shape.dim
-    if len(dims) != 4:
-        raise UnusableModelError(f"its input has {len(dims)} axes, but images have 4")
-    session = session_of(lambda: proto, 1)
-    name = entry.file.path.stem
-    loaded = LoadedFilter(name, entry.file, entry.description, entry.terms, session, proto.graph.input[0].name)
-    (rows, columns), least = entry.terms.window, entry.terms.window if entry.terms.valid else (1, 1)
-    for h, w in (least, (rows + 2, columns + 3)):
-        with trial():
-            right = _is_right(loaded, (h, w))
+    terms, name = filter_terms(file.description), proto.graph.input[0].name
+    loaded = LoadedFilter(file.path, file.sha256, file.description, terms, open_session(proto, 1), name)
+    (rows, columns), least = terms.window, terms.window if terms.valid else (1, 1)
+    for size in (least, (rows + 2, columns + 3)):
+        with blamed("its trial run fails"):
+            right = _is_right(loaded, size)
         if not right:
             raise UnusableModelError("its trial run fails: a pixel is not what numpy makes of its window")
     return loaded

@@ -8,13 +8,13 @@ never a path.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+import timeit
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,17 +22,18 @@ from exporter.analysis.promise import uniform_only
 from exporter.formats.manifest import MANIFEST
 from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.models.entries import (
-    Entry,
-    FilterTerms,
     LoadedFile,
     UnusableModelError,
-    checked,
+    contract,
     label,
-    raw_entries,
+    listed,
+    located,
+    parsed,
+    read_checked,
 )
 from service.models.filters import LoadedFilter, open_filter
-from service.models.sessions import line, proto_of, session_of, trial
-from service.statistics.counting import OUTPUT, proven, with_counting
+from service.models.sessions import blamed, open_session
+from service.statistics.counting import OUTPUT, proven, width, with_counting
 from service.statistics.fed_grid import FedGrid, Floats
 from service.statistics.layout import Target
 from service.statistics.padding import padding_for
@@ -76,7 +77,7 @@ class LoadedModel(LoadedFile):
     @cached_property
     def counted(self) -> list[slice]:
         """For each column, its numbers in a row that onnxruntime returns."""
-        ends = list(accumulate((3 if column.single else 5 for column in self.columns), initial=0))
+        ends = list(accumulate(map(width, self.columns), initial=0))
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def run(self, rows: Floats) -> Counted:
@@ -85,6 +86,9 @@ class LoadedModel(LoadedFile):
         if counted.shape != (len(rows), self.counted[-1].stop):
             raise RuntimeError(f"{self.name} returned shape {counted.shape} for {len(rows)} rows")
         return counted
+
+
+Loaded: TypeAlias = LoadedModel | LoadedFilter
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +105,10 @@ class Registry:
         return max((model.d for model in self.models.values()), default=0)
 
     @cached_property
-    def everything(self) -> dict[str, LoadedModel | LoadedFilter]:
+    def everything(self) -> dict[str, Loaded]:
         return {**self.models, **self.filters}
 
-    def described(self, name: str) -> LoadedModel | LoadedFilter:
+    def described(self, name: str) -> Loaded:
         """A model for vectors or a filter for images."""
         return self.filters[name] if name in self.filters else self.get(name)
 
@@ -180,89 +184,73 @@ def load(
     threads: int = 1,
     previous: Registry | None = None,
     tell: Callable[[str], None] | None = None,
-    enough: Callable[[LoadedModel], bool] | None = None,
+    enough: Callable[[Loaded], bool] = lambda _: False,
 ) -> Registry:
     """All usable models in the manifests of these folders. Other entries are reported, logged and left out.
 
-    `tell` is called before each model is loaded. Loading stops after a model for which `enough` is true; small models come
-    first.
+    `tell` is called before each model is loaded. Loading stops after a model for which `enough` is true.
     """
-    models: dict[str, LoadedModel] = {}
-    filters: dict[str, LoadedFilter] = {}
+    before = Registry({}) if previous is None else previous
+    kept = {(each.path, each.sha256): each for each in before.everything.values()}
+    found: dict[str, Loaded] = {}
     left_out: dict[str, str] = {}
-    kept = {} if previous is None else {each.sha256: each for each in previous.everything.values()}
     for folder in folders:
         try:
-            found = raw_entries(folder)
+            entries = listed(folder)
         except UnusableModelError as error:
-            _raise_shortage(error, previous)
+            _raise_shortage(error, before)
             left_out[MANIFEST] = str(error)
-            if previous is not None:  # it may be half written: its models stay
-                models |= {name: each for name, each in previous.models.items() if each.path.parent == folder}
-                filters |= {name: each for name, each in previous.filters.items() if each.path.parent == folder}
+            found |= {each.name: each for each in kept.values() if each.path.parent == folder}  # it may be half written
             log.error("manifest unreadable", extra={"fields": {"folder": str(folder), "reason": str(error)}})
             continue
-        numbered = list(enumerate(found))
-        for number, raw in numbered if enough is None else sorted(numbered, key=lambda each: _size(each[1])):
+        for number, entry in enumerate(entries):
+            name = label(entry, number)
             if tell is not None:
-                tell(f"{label(raw, number)}, {number + 1} of {len(found)}")
+                tell(f"{name}, {number + 1} of {len(entries)}")
             try:
-                entry = checked(folder, raw)
-                old = kept.get(entry.file.sha256)
-                if old is None or old.path != entry.file.path or old.description != entry.description:
-                    old = None
-                    fields = {"file": str(entry.file.path.name), "d": entry.description["d"]}
-                    log.info("loading a model", extra={"fields": fields})
-                if isinstance(entry.terms, FilterTerms):
-                    image_filter = cast(LoadedFilter, old) if old is not None else open_filter(entry)
-                    filters[image_filter.name] = image_filter
-                    continue
-                model = cast(LoadedModel, old) if old is not None else _open(entry, threads)
-                models[model.name] = model
-                if enough is not None and enough(model):
-                    return Registry(models, left_out, filters)
-            except Exception as error:  # an unexpected error costs one model, not the service
-                _raise_shortage(error, previous)
-                reason = str(error) if isinstance(error, UnusableModelError) else f"it cannot be used: {line(error)}"
-                left_out[label(raw, number)] = reason
-                log.warning("model left out", extra={"fields": {"file": label(raw, number), "reason": reason}})
+                loaded = open_entry(folder, entry, threads, kept)
+            except UnusableModelError as error:
+                _raise_shortage(error, before)
+                left_out[name] = str(error)
+                log.warning("model left out", extra={"fields": {"file": name, "reason": str(error)}})
+                continue
+            found[loaded.name] = loaded
+            if enough(loaded):
+                return _registry(found, left_out)
+    return _registry(found, left_out)
+
+
+def _registry(found: Mapping[str, Loaded], left_out: dict[str, str]) -> Registry:
+    models = {name: each for name, each in found.items() if isinstance(each, LoadedModel)}
+    filters = {name: each for name, each in found.items() if isinstance(each, LoadedFilter)}
     return Registry(models, left_out, filters)
 
 
-def is_usable(folder: Path, raw: Any) -> bool:
-    """True if the model of a manifest entry loads and runs."""
-    try:
-        _open(checked(folder, raw), 1)
-    except Exception:  # any error means that the model is built again
-        return False
-    return True
-
-
-def _size(entry: Any) -> int:
-    """The d of an entry, if it has a d."""
-    about = entry.get("description") if isinstance(entry, dict) else None
-    d = about.get("d") if isinstance(about, dict) else None
-    return d if isinstance(d, int) else 0
-
-
-def _raise_shortage(error: Exception, previous: Registry | None) -> None:
+def _raise_shortage(error: UnusableModelError, previous: Registry) -> None:
     """Raise a shortage of memory or files: the reload ends, and no model is blamed or lost."""
-    causes = [or_shortage(each) for each in (error, error.__context__) if isinstance(each, Exception)]
-    if previous is not None and previous.everything and any(isinstance(each, ShortageError) for each in causes):
+    cause = error.__context__
+    if previous.everything and isinstance(cause, Exception) and isinstance(or_shortage(cause), ShortageError):
         raise ShortageError from None
 
 
-def _open(entry: Entry, threads: int) -> LoadedModel:
-    """Open a session, compare the contract with the file's metadata, and make one trial run."""
-    grid, columns = cast(tuple[FedGrid, tuple[Target, ...]], entry.terms)
-    d, proto = int(entry.description["d"]), proto_of(entry)
-    dims = [dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim]
-    if dims[1:] != [d]:
-        raise UnusableModelError(f"its input has the shape {dims[:9]}, which is not a batch of {d} numbers each")
+def open_entry(
+    folder: Path, entry: Any, threads: int = 1, kept: Mapping[tuple[Path, str], Loaded] | None = None
+) -> Loaded:
+    """The model of a manifest entry, after a trial run. A file that has not changed keeps its session."""
+    path, sha256 = located(folder, entry)
+    data = read_checked(path, sha256)
+    if kept and (path, sha256) in kept:
+        return kept[path, sha256]
+    log.info("loading a model", extra={"fields": {"file": path.name}})
+    with blamed("it cannot be loaded"):
+        proto, about = parsed(data)
+        if "window" in about:
+            return open_filter(LoadedFile(path, sha256, about), proto)
+        grid, columns = contract(about)
+        session = open_session(with_counting(proto, about["d"], columns, grid), threads)
     names = proto.graph.input[0].name, proto.graph.output[0].name
-    session = session_of(lambda: with_counting(proto, d, columns, grid), threads)
-    model = LoadedModel(entry.file.path.stem, entry.file, entry.description, grid, columns, session, *names)
-    with trial():
+    model = LoadedModel(path, sha256, about, grid, columns, session, *names)
+    with blamed("its trial run fails"):
         _try(model)
         return replace(model, row_seconds=_time_one_row(model))
 
@@ -279,9 +267,4 @@ def _try(model: LoadedModel) -> None:
 def _time_one_row(model: LoadedModel) -> float:
     """The best time of three runs, for choosing models and planning batches."""
     row = np.full((1, model.d), model.grid.low, model.grid.dtype)
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        model.run(row)
-        times.append(time.perf_counter() - started)
-    return min(times)
+    return min(timeit.repeat(lambda: model.run(row), repeat=3, number=1))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import helper, numpy_helper
 
 
@@ -28,19 +29,24 @@ def description(d: int, **changes: Any) -> dict[str, Any]:
         "outputs": outputs,
         "ranks": ranks,
         "bits": 24,
-        "dtype": "float32",
+        "step": 2.0**-24,
         "domain": [0.0, 1.0],
+        "dtype": "float32",
+        "batch": None,
         "exact_on_grid": True,
-        "depth": 1,
+        "mantissa_bits": 24,
+        "epsilon": None,
+        "depth": 2,
         "width": d,
         "size": d,
         "nnz": d,
         "max_weight": 1.0,
+        "widths": [d],
         "failure_bound": 0.0,
         "profile": "structured",
         "certificate": False,
-        "producer": "tests",
-        "version": "0",
+        "producer": "onnx-median",
+        "version": "0.0.0",
         **changes,
     }
 
@@ -115,13 +121,27 @@ def write(
         [numpy_helper.from_array(value, key) for key, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    for key, value in (about if metadata is None else metadata).items():
-        model.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
+    _set_metadata(model, about if metadata is None else metadata)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
     path.write_bytes(model.SerializeToString())
     enter(folder, path, about)
     return path
+
+
+def describe(path: Path, about: dict[str, Any]) -> None:
+    """Replace the description in a file, and enter the file as it is now."""
+    model = onnx.load(path)
+    _set_metadata(model, about)
+    onnx.save(model, path)
+    enter(path.parent, path, {})
+
+
+def _set_metadata(model: onnx.ModelProto, about: dict[str, Any]) -> None:
+    del model.metadata_props[:]
+    for name, each in about.items():
+        text = each if isinstance(each, str) else json.dumps(each)
+        model.metadata_props.add(key=name, value=text.encode(errors="replace").decode())
 
 
 def enter(folder: Path, path: Path, about: Any) -> None:

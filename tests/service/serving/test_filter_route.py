@@ -12,14 +12,17 @@ import cv2
 import httpx
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 from scipy import ndimage
 
+from exporter.formats.model_file import decode
 from exporter.library import export_model
 from service.app import create_app
 from service.models import filters
 from service.process.settings import Settings
 from service.serving.admission import WAITING
+from tests.service import toy_models
 from tests.service.conftest import InProcess
 
 Array = npt.NDArray[Any]
@@ -243,23 +246,23 @@ def test_a_large_picture_holds_nobody_up_and_is_given_up_in_time(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"outputs": [{"name": "y", "ranks": [4], "weights": [1.0]}]}, "metadata"),
-        ({"window": [3, 4]}, "d = 9"),
-        ({"window": [0, 3]}, "not within"),
-        ({"frames": 9}, "both a window and frames"),
-        ({"border": "none"}, "border"),
-        ({"operations": -1}, "operations"),
-        ({"dtype": "int8"}, "dtype"),
+        ({"outputs": [{"name": "y", "ranks": [4], "weights": [1.0]}]}, "ranks = [5]"),
+        ({"window": [3, 4]}, "it says 9 numbers of uint8, and the graph takes 12"),
+        ({"window": [0, 3]}, "window = [0, 3]"),
+        ({"frames": 9}, "frames = 9"),
+        ({"border": "none"}, "border = 'none'"),
+        ({"operations": -1}, "operations = -1"),
+        ({"dtype": "int8"}, "of int8, and the graph takes 9 of uint8"),
+        ({"inputs": "grid"}, "right on its grid only"),
+        ({"batch": 2}, "batches of 2"),
     ],
 )
 def test_a_description_that_is_not_right_costs_that_filter(
     connect: Callable[..., InProcess], tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     export_model(d=9, construction="batcher", out=tmp_path)
-    export_model(out=tmp_path, window=(3, 3), dtype="uint8")
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    manifest["models"][-1]["description"].update(change)
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    path = export_model(out=tmp_path, window=(3, 3), dtype="uint8")
+    toy_models.describe(path, decode(onnx.load(path)) | change)
     told = connect(tmp_path).get("/models").json()
     assert told["filters"] == []
     assert reason in told["left_out"]["median-window3x3-uint8.onnx"]
@@ -268,8 +271,6 @@ def test_a_description_that_is_not_right_costs_that_filter(
 def test_a_file_that_computes_something_else_is_left_out(connect: Callable[..., InProcess], tmp_path: Path) -> None:
     """Manifest and metadata agree, and the pixels do not: the trial finds out."""
     import hashlib
-
-    import onnx
 
     export_model(d=9, construction="batcher", out=tmp_path)
     path = export_model(out=tmp_path, window=(3, 3), dtype="uint8")
