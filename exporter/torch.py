@@ -21,9 +21,10 @@ from onnxscript import opset18 as op
 from exporter.analysis.contract import structured_bits
 from exporter.analysis.promise import without_grid
 from exporter.errors import UserError
-from exporter.frontends.rewriting.decide import Policy
+from exporter.frontends.rewriting.emission import Policy
 from exporter.frontends.rewriting.emit import emit
-from exporter.frontends.rewriting.find import NAMES, CannotReplace, Request
+from exporter.frontends.rewriting.find import CannotReplace, Request
+from exporter.frontends.rewriting.model import TYPES
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
 from exporter.ir.trace import Apply, Comparator, Constant, Input, Max, Mean, Node, Relu, Stack, Sum, kind, topological
 from exporter.net import Net
@@ -192,14 +193,14 @@ def _ordered(x: Any, dim: int, positions: Sequence[int], *, largest: bool) -> tu
     _length(x, dim)
     # a TopK of the first k positions, of which only the given positions are used
     request = Request(
-        node="torch", op="TopK", dims=dims, dtype=NAMES[int(x.dtype)], axis=axis, values="v", indices="i", k=k,
+        node="torch", op="TopK", x="x", dims=dims, dtype=TYPES[x.dtype], axis=axis, values="v", indices="i", k=k,
         largest=largest, read=tuple(positions),
     )  # fmt: skip
     try:
-        emission = emit(request, Policy(), "x", "", None)
+        emission = emit(request, Policy(), "")
     except CannotReplace:  # the network for the indices would be too large
         try:
-            emission = emit(replace(request, indices=None), Policy(), "x", "", None)
+            emission = emit(replace(request, indices=None), Policy(), "")
         except CannotReplace as reason:
             raise UserError("; ".join(reason.args)) from None
     values: dict[str, Any] = {"x": x}

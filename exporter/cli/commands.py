@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -81,7 +80,6 @@ def _benchmark(parser: Parser, args: Sequence[str]) -> int:
 
 
 def _rewrite(parser: Parser, args: Sequence[str]) -> int:
-    from tqdm import tqdm
 
     from exporter.frontends.rewriting import OPERATORS
     from exporter.passes.profiles import PROFILES
@@ -132,7 +130,6 @@ def _rewrite(parser: Parser, args: Sequence[str]) -> int:
             None if dry else out,
             check=not (dry or skip),
             progress=bar.stage,
-            announce=lambda line: tqdm.write(line, file=sys.stderr),
             **parsed,
         )
     show(found.as_dict(), found.lines(), as_json)

@@ -21,6 +21,7 @@ OPSET, IR_VERSION = 17, 8  # old enough for all runtimes in docs/runtimes.md, ne
 ELEMENT = {
     "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "uint8": TensorProto.UINT8,
     "int8": TensorProto.INT8, "int32": TensorProto.INT32, "uint32": TensorProto.UINT32, "uint64": TensorProto.UINT64,
+    "bfloat16": TensorProto.BFLOAT16, "int16": TensorProto.INT16, "uint16": TensorProto.UINT16, "int64": TensorProto.INT64,
 }  # fmt: skip
 Tensors = Mapping[str, tuple[str, Sequence[int | str]]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -42,10 +42,14 @@ class Graph:
 
     def finish(self, output: str) -> None:
         """Name the output y, and remove nodes and constants that y does not depend on."""
-        for node in self.nodes:
-            for names in (node.input, node.output):
-                names[:] = ["y" if name == output else name for name in names]
+        self.rename({output: "y"})
         self.prune(["y"])
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give tensors other names, wherever they are written and read."""
+        for node in self.nodes:
+            for side in (node.input, node.output):
+                side[:] = [names.get(name, name) for name in side]
 
     def prune(self, outputs: Sequence[str]) -> None:
         """Remove nodes and constants that no output depends on."""

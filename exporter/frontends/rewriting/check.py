@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from exporter.errors import UserError, spelled
 from exporter.formats.session import running
+from exporter.frontends.rewriting.files import Unchecked, sessions
 from exporter.frontends.rewriting.find import Request
 from exporter.frontends.rewriting.report import Compared, Replaced
 
@@ -31,65 +28,7 @@ FREE = 3  # the length of an axis that may have any
 DRAWS = 6
 
 
-class Unchecked(UserError):
-    """onnxruntime does not run the model as it is, so that there is nothing to compare with."""
-
-
-def external_files(proto: onnx.ModelProto) -> list[str]:
-    """The files beside a model that hold its data, of the bodies of If and Loop and of functions too."""
-    tensors: list[onnx.TensorProto] = []
-    graphs: list[Any] = [proto.graph, *proto.functions]
-    while graphs:
-        graph = graphs.pop()
-        tensors += getattr(graph, "initializer", [])
-        for attribute in (a for node in graph.node for a in node.attribute):
-            tensors += [attribute.t, *attribute.tensors]
-            graphs += [attribute.g, *attribute.graphs]
-    return sorted({e.value for t in tensors for e in t.external_data if e.key == "location"})
-
-
-@contextmanager
-def placed(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Path]]:
-    """The models as files in a folder of their own, which also holds their external data (linked, or copied)."""
-    with tempfile.TemporaryDirectory() as name:
-        there = Path(name)
-        for file in external_files(protos[0]):
-            (there / file).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(folder / file, there / file)
-            except OSError:
-                shutil.copyfile(folder / file, there / file)
-        paths = [there / f"model{i}.onnx" for i in range(len(protos))]
-        for path, proto in zip(paths, protos, strict=True):
-            path.write_bytes(proto.SerializeToString())
-        yield paths
-
-
-def quiet() -> Any:
-    """Options of a session that logs nothing."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    return options
-
-
-@contextmanager
-def sessions(protos: Sequence[onnx.ModelProto], folder: Path) -> Iterator[list[Any]]:
-    """The models in onnxruntime, with the options of a default session; the first is the model as it was."""
-    with placed(protos, folder) as paths:
-        loaded = []
-        for i, path in enumerate(paths):
-            try:
-                with running("the rewritten model" if i else "the model"):
-                    loaded.append(ort.InferenceSession(path, quiet(), providers=["CPUExecutionProvider"]))
-            except UserError as error:
-                if i:
-                    raise
-                told = str(error).replace(str(path.parent), "")
-                raise Unchecked(f"{told}; compare both models where the old one runs") from None
-        yield loaded
-
-
-def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+def _watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """The model with more of its tensors as outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -98,14 +37,14 @@ def watched(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     return copy
 
 
-def feeds(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | None) -> list[Feed]:
-    """The calibration data, then random inputs: with ties, without and over a wide range.
+def _drawn(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | None) -> list[Feed]:
+    """Random inputs: with ties, without and over a wide range.
 
-    Where a range is given, or that of calibration data is known, the random ones stay within.
+    Where a range is given, or that of calibration data is known, they stay within.
     """
     rng, sources = np.random.default_rng(0), session.get_inputs()
     if any(source.type not in KINDS for source in sources):
-        return [*calibration]  # a type that is not drawn: strings, sequences
+        return []  # a type that is not drawn: strings, sequences
     drawn: list[Feed] = []
     for draw in range(DRAWS):
         free: dict[str, int] = {}
@@ -115,12 +54,12 @@ def feeds(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | N
             known = [float(end(given[source.name])) for given in calibration for end in (np.min, np.max)] or domain
             ends = (min(known), max(known)) if known is not None and np.isfinite(known).all() else None
             kind = np.dtype(KINDS[source.type])
-            feed[source.name] = np.asarray(_drawn(rng, kind, shape, draw, ends), kind)
+            feed[source.name] = np.asarray(_numbers(rng, kind, shape, draw, ends), kind)
         drawn.append(feed)
-    return [*calibration, *drawn]
+    return drawn
 
 
-def _drawn(
+def _numbers(
     rng: np.random.Generator, kind: np.dtype[Any], shape: list[int], draw: int, ends: tuple[float, float] | None
 ) -> Any:
     """Numbers of a type, between the ends if there are any, over three ranges in turn; every other time with many ties."""
@@ -135,27 +74,35 @@ def _drawn(
     return x if floats else np.rint(x)
 
 
-def calibration_data(path: Path, session: Any) -> list[Feed]:
+def calibrated(
+    proto: onnx.ModelProto, names: Sequence[str], data: Path, folder: Path
+) -> tuple[list[Feed], dict[str, tuple[float, float]]]:
+    """The calibration data, and the range of each of these tensors on that data."""
+    with sessions([_watched(proto, names)], folder) as (session,):
+        feeds = _calibration(data, session.get_inputs())
+        return feeds, _ranges([_run(session, feed, names) for feed in feeds], names)
+
+
+def _calibration(path: Path, sources: Sequence[Any]) -> list[Feed]:
     """The arrays of an .npz file, by the names of the model's inputs, in batches of the length that the model takes."""
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except Exception:
-        raise UserError(f"{path} is not an .npz file of arrays: write it with numpy.savez(path, name=array)") from None
-    wanted = [i.name for i in session.get_inputs()]
+    except (OSError, ValueError, AttributeError, BadZipFile) as error:  # a single array has no names
+        told = "is not an .npz file of arrays: write it with numpy.savez(path, name=array)"
+        raise UserError(f"{path} {told}") from error
+    wanted = [source.name for source in sources]
     if sorted(data) != sorted(wanted):
         raise UserError(f"{path} holds {', '.join(data) or 'nothing'}, and the model's inputs are {', '.join(wanted)}")
     batches: dict[str, list[Any]] = {}  # of inputs that hold several
-    for source in session.get_inputs():
+    for source in sources:
         name, array, kind = source.name, data[source.name], KINDS.get(source.type)
         dims = source.shape or array.shape  # [] where nothing is known
         if kind is not None and array.dtype != kind:
             raise UserError(f"{path}: {name} is {array.dtype}, and the model takes {np.dtype(kind)}")
-        off = [
-            axis for axis, (n, d) in enumerate(zip(array.shape, dims, strict=False)) if isinstance(d, int) and d != n
-        ]
+        off = [at for at, (n, d) in enumerate(zip(array.shape, dims, strict=False)) if isinstance(d, int) and d != n]
         if array.ndim == len(dims) and off == [0] and len(array) and len(array) % dims[0] == 0:
             batches[name] = np.split(array, len(array) // dims[0])
         elif array.ndim != len(dims) or off:
@@ -169,22 +116,22 @@ def calibration_data(path: Path, session: Any) -> list[Feed]:
     return [data | {name: some[i] for name, some in batches.items()} for i in range(*counts or [1])]
 
 
-def run(session: Any, feed: Feed, names: Sequence[str]) -> dict[str, Any]:
-    if not names:
-        return {}  # an empty list would ask for all of them
+def _run(session: Any, feed: Feed, names: Sequence[str]) -> Feed:
+    """The tensors of these names, which are outputs of the session or in the feed."""
+    asked = [name for name in dict.fromkeys(names) if name not in feed]
     with running("the model"):
-        return dict(zip(names, session.run(list(names), feed), strict=True))
+        return feed | dict(zip(asked, session.run(asked, feed) if asked else [], strict=True))
 
 
-def ranges(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _ranges(results: Sequence[Feed], names: Sequence[str]) -> dict[str, tuple[float, float]]:
     """The least and the largest number of each tensor that has any."""
-    found = {n: [r[n] for r in results if r[n].size] for n in names}
+    found = {name: [result[name] for result in results if result[name].size] for name in names}
     return {
         n: (min(float(v.min()) for v in some), max(float(v.max()) for v in some)) for n, some in found.items() if some
     }
 
 
-def compared(name: str, pairs: Sequence[tuple[Feed, Feed]], request: Request | None = None) -> Compared:
+def _compared(name: str, pairs: Sequence[tuple[Feed, Feed]], request: Request | None = None) -> Compared:
     """A tensor of both models, over all inputs; of a TopK only the positions that are read, sorted where it is not."""
     equal, most = True, 0.0
     for before, after in pairs:
@@ -213,39 +160,38 @@ def check(
     What was found of every replaced tensor, which is made an output for that, is added to `replaced`.
     """
     made = {name for node in after.graph.node for name in node.output}  # without indices that only a Gather read
-    watch = [
-        [name for name in (r.values, r.indices) if name and name in made and (r.ordered or not r.fetch)]
-        for r in (one.request for one in replaced)
-    ]
-    names = [name for some in watch for name in some]
+    for one in replaced:
+        request = one.request
+        names = [request.values, request.indices] if request.ordered or not request.fetch else []
+        one.watched = [name for name in names if name and name in made]
+    watch = [name for one in replaced for name in one.watched]
     outputs = [o.name for o in before.graph.output]
-    sources = sorted({one.source for one in replaced if not one.request.fetch})
-    with sessions([watched(before, [*names, *sources]), watched(after, names)], folder) as (old, new):
-        given = {i.name for i in old.get_inputs()}
-        asked = list(dict.fromkeys([*outputs, *names]))
-        taken, pairs = [], []
-        for place, feed in enumerate(feeds(old, calibration, domain)):
+    sources = sorted({one.request.x for one in replaced if not one.request.fetch})
+    with sessions([_watched(before, [*watch, *sources]), _watched(after, watch)], folder) as (old, new):
+        taken, pairs, refused = [], [], ""
+        for place, feed in enumerate([*calibration, *_drawn(old, calibration, domain)]):
             try:
-                a = run(old, feed, [*asked, *(s for s in sources if s not in given and s not in asked)])
-            except UserError:
+                a = _run(old, feed, [*outputs, *watch, *sources])
+            except UserError as error:
                 if place < len(calibration):
                     raise
+                refused = f" ({error})"
                 continue  # not every random input is one that a model takes
             taken.append(feed)
-            pairs.append((a | feed, run(new, feed, asked)))
+            pairs.append((a, _run(new, feed, [*outputs, *watch])))
     if not pairs:
         raise Unchecked(
-            f"the model takes none of the inputs that were drawn; give {spelled('calibrate')} a file with some"
+            f"the model takes none of the inputs that were drawn; give {spelled('calibrate')} a file with some "
+            f"(without a range of the data: with {spelled('profile', 'minmax')}){refused}"
         )
     with sessions([before, after], folder) as (old, new):
-        written = [(run(old, feed, outputs), run(new, feed, outputs)) for feed in taken]
-    seen = ranges([a for a, _ in pairs], sources)
-    for one, its in zip(replaced, watch, strict=True):
-        one.outputs = [compared(name, pairs, one.request) for name in its]
-        one.seen = seen.get(one.source)
-        one.error += one.rounding * max((abs(end) for end in one.seen or ()), default=0.0)
+        written = [(_run(old, feed, outputs), _run(new, feed, outputs)) for feed in taken]
+    seen = _ranges([a for a, _ in pairs], sources)
+    for one in replaced:
+        one.outputs = [_compared(name, pairs, one.request) for name in one.watched]
+        one.seen = seen.get(one.request.x)
     ends = []
     for name in outputs:
-        end = compared(name, written)
-        ends.append(replace(end, fused=not end.equal and compared(name, pairs).equal))
+        end = _compared(name, written)
+        ends.append(replace(end, fused=not end.equal and _compared(name, pairs).equal))
     return ends, len(pairs)

@@ -1,82 +1,86 @@
-"""New nodes in the place of one node of a model, under names of their own."""
+"""New nodes in the place of nodes of a model, under names of their own."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import onnx_ir as ir
+import onnx
 
+from exporter.formats.quantisation import EXCLUDE, listed
 from exporter.frontends.rewriting.emission import Emission
+from exporter.frontends.rewriting.files import graphs_of
 from exporter.frontends.rewriting.find import Request
-from exporter.ir.graph import Graph
 
 
-def names_of(model: ir.Model) -> set[str | None]:
+def names_of(proto: onnx.ModelProto) -> set[str]:
     """Every name of the model: of nodes, of what they read and make, of inputs and constants."""
-    nodes = list(model.graph.all_nodes())
-    values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v]
-    values += [*model.graph.inputs, *model.graph.initializers.values()]
-    return {node.name for node in nodes} | {value.name for value in values}
+    nodes = [node for graph in graphs_of(proto) for node in graph.node]
+    names = {name for node in nodes for name in (node.name, *node.input, *node.output)}
+    return names | {each.name for each in (*proto.graph.input, *proto.graph.initializer)}
 
 
-def prefix_for(request: Request, taken: set[str | None]) -> str:
+def prefix_for(request: Request, taken: set[str]) -> str:
     """What the new names begin with: no name of the model does."""
     base = re.sub(r"\W+", "_", request.node).strip("_") or "node"
     prefix = f"{base}_sorted_"
-    while any(name and name.startswith(prefix) for name in taken):
+    while any(name.startswith(prefix) for name in taken):
         prefix += "_"
     taken.add(prefix)
     return prefix
 
 
-def replace(graph: ir.Graph, node: ir.Node, request: Request, emission: Emission) -> None:
-    """Our nodes in place of one; what only that one read goes too."""
-    made = _nodes(graph, emission.graph)
-    names = {request.values: emission.values, request.indices: emission.indices}
-    old = [value for value in node.outputs if value.name and names.get(value.name)]
-    new = [made[names[value.name] or ""] for value in old]
-    for before, after in zip(old, new, strict=True):
-        after.type, after.shape, name = before.type, before.shape, before.name
-        before.name = f"{emission.graph.prefix}replaced_{name}"
-        after.name = name
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    nodes = list({id(v.producer()): v.producer() for v in made.values() if v.producer()}.values())
-    graph.insert_before(node, [n for n in nodes if n is not None and n.graph is None])
-    read = list(node.inputs)
-    graph.remove(node, safe=True)
-    for value in read:
-        _forget(graph, value)
+def edited(proto: onnx.ModelProto, made: Mapping[int, tuple[Request, Emission]]) -> onnx.ModelProto:
+    """The model with new nodes in place of the nodes at the given places. What only those nodes read goes too."""
+    after = onnx.ModelProto()
+    after.CopyFrom(proto)
+    del after.graph.node[:]
+    ours: list[str] = []
+    for place, node in enumerate(proto.graph.node):
+        if place not in made:
+            after.graph.node.append(node)
+            continue
+        request, emission = made[place]
+        outputs = ((emission.values, request.values), (emission.indices, request.indices))
+        emission.graph.rename({new: old for new, old in outputs if new and old})
+        after.graph.node.extend(emission.graph.nodes)
+        after.graph.initializer.extend(emission.graph.initializers.values())
+        ours += [new.name for new in emission.graph.nodes]
+    _forget(after, [name for place in made for name in proto.graph.node[place].input])
+    if ours:
+        props = {p.key: p for p in after.metadata_props}
+        entry = props[EXCLUDE] if EXCLUDE in props else after.metadata_props.add(key=EXCLUDE, value="[]")
+        entry.value = json.dumps([*listed(entry.value), *ours])
+    return after
 
 
-def _forget(graph: ir.Graph, value: ir.Value | None) -> None:
-    """Remove what computed a value that nothing reads any more."""
-    if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
-        return
-    producer = value.producer()
-    if producer is None:
-        graph.initializers.pop(value.name or "", None)
-    elif producer.graph is not None and not any(v.uses() or v.is_graph_output() for v in producer.outputs):
-        inputs = list(producer.inputs)
-        graph.remove(producer, safe=True)
-        for each in inputs:
-            _forget(graph, each)
+def _forget(proto: onnx.ModelProto, names: list[str]) -> None:
+    """Remove the constants and nodes that made these tensors, if nothing reads them any more."""
+    graph, graphs = proto.graph, graphs_of(proto)
+    reads = Counter(name for each in graphs for node in each.node for name in node.input)
+    reads.update(getattr(output, "name", output) for each in graphs for output in each.output)
+    makers = {name: node for node in graph.node for name in node.output}
+    gone: set[str] = set()
+    while names:
+        name = names.pop()
+        node = makers.get(name)
+        if not name or name in gone or any(reads[other] for other in (node.output if node is not None else [name])):
+            continue
+        gone.update([name] if node is None else node.output)
+        for read in node.input if node is not None else ():
+            reads[read] -= 1
+            names.append(read)
+    gone -= {source.name for source in graph.input}
+    made = {name for node in graph.node for name in node.output} - gone
+    _keep(graph.node, lambda node: made.issuperset(filter(None, node.output)))
+    _keep(graph.initializer, lambda tensor: tensor.name not in gone)
+    _keep(graph.value_info, lambda value: value.name in made)
 
 
-def _nodes(graph: ir.Graph, ours: Graph) -> dict[str, ir.Value]:
-    """Our nodes and constants as values of the model's graph, by name."""
-    known = [*(v for node in graph for v in node.outputs), *graph.inputs, *graph.initializers.values()]
-    values = {v.name or "": v for v in known}
-    made: dict[str, ir.Value] = {}
-    for name, tensor in ours.initializers.items():
-        constant = ir.serde.deserialize_tensor(tensor)
-        value = ir.Value(
-            name=name, const_value=constant, type=ir.TensorType(constant.dtype), shape=ir.Shape(tensor.dims)
-        )
-        graph.register_initializer(value)
-        values[name] = value
-    for node in ours.nodes:
-        attributes = [ir.serde.deserialize_attribute(a) for a in node.attribute]
-        new = ir.Node("", node.op_type, [values[i] for i in node.input], attributes, num_outputs=1, name=node.name)
-        new.outputs[0].name = node.output[0]
-        values[node.output[0]] = made[node.output[0]] = new.outputs[0]
-    return made
+def _keep(field: Any, wanted: Callable[[Any], bool]) -> None:
+    for place in reversed(range(len(field))):
+        if not wanted(field[place]):
+            del field[place]

@@ -12,26 +12,17 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import TensorProto
 
 from exporter.errors import UserError
 from exporter.frontends.rewriting.maxpool import Taps
+from exporter.frontends.rewriting.model import Dims, constant, dims_of, dtype_of, name_if_read, name_of
 from exporter.frontends.rewriting.onehot import Fetch
 from exporter.passes.int8 import INTEGERS, Quantisation, quantisation
 
 DEFAULT = ("TopK",)  # compilers have the others
-TYPES = {
-    "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int16": TensorProto.INT16,
-    "uint16": TensorProto.UINT16, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
-}  # fmt: skip
-NAMES = {int(kind): name for name, kind in TYPES.items()}
 FIX = "fix the free axes of the model's inputs"
 IDLE = "leave it: a runtime drops it"
-Dims = tuple[int | None, ...]
-Types = dict[str, tuple[int, Dims | None]]  # element type and dimensions of the tensors whose rank is known
 
 
 class CannotReplace(Exception):
@@ -50,7 +41,7 @@ class Left:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One node that can be replaced: `k` entries in order along an axis of d, largest or smallest first.
+    """One node that can be replaced: `k` entries of the tensor `x` in order along an axis of d, largest or smallest first.
 
     `values` and `indices` are the names of the outputs that are read, None for an output that nothing reads; `read` are the
     positions that later nodes look at. Without `keep` the axis disappears (k = 1). `last`: of equal entries the last index
@@ -60,6 +51,7 @@ class Request:
 
     node: str
     op: str
+    x: str
     dims: Dims
     dtype: str
     axis: int
@@ -107,43 +99,16 @@ class Request:
         return f"{self.op} {self.node}: {what}, {self.dtype}{'' if self.windows or self.fetch else f' {parts}'}"
 
 
-def inferred(proto: onnx.ModelProto) -> Types:
-    """What shape inference knows of every tensor; the model itself is left alone."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    except Exception:  # of a model that the checker would not take either: what is written there has to do
-        graph = proto.graph
-    found: Types = {}
-    for value in [*graph.input, *graph.value_info, *graph.output]:
-        kind = value.type.tensor_type
-        dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
-        found[value.name] = (kind.elem_type, dims if kind.HasField("shape") else None)
-    for tensor in graph.initializer:
-        found.setdefault(tensor.name, (tensor.data_type, tuple(tensor.dims)))
-    return found
-
-
-def known(value: ir.Value | None, types: Types) -> tuple[str | None, Dims | None]:
-    """The type of a tensor, None if it is not replaced, and the lengths of its axes, None if their number is unknown."""
-    kind, dims = types.get((value and value.name) or "", (0, None))
-    return NAMES.get(kind), dims
-
-
-def find(model: ir.Model, types: Types, only: tuple[str, ...]) -> Iterator[tuple[ir.Node, Request | Left]]:
+def find(model: ir.Model, only: tuple[str, ...]) -> Iterator[tuple[ir.Node, Request | Left]]:
     """Every node of interest but a Gather, in the order of the graph, then those inside functions."""
     graphs: list[Any] = [model.graph, *model.functions.values()]
     for graph in graphs:
         for node in graph.all_nodes():
             if node.op_type in only and node.op_type != "Gather" and node.domain in ("", "ai.onnx"):
-                yield node, _request(node, graph, model, types)
+                yield node, _request(node, graph, model)
 
 
-def called(node: ir.Node) -> str:
-    """The node's name, or that of its first output where it has none."""
-    return node.name or next((v.name for v in node.outputs if v.name), None) or "without a name"
-
-
-def _request(node: ir.Node, graph: Any, model: ir.Model, types: Types) -> Request | Left:
+def _request(node: ir.Node, graph: Any, model: ir.Model) -> Request | Left:
     try:
         if graph is not model.graph:
             remedy = "inline functions first, by onnx.inliner.inline_local_functions"
@@ -152,19 +117,21 @@ def _request(node: ir.Node, graph: Any, model: ir.Model, types: Types) -> Reques
             remedy = "export the model without control flow there"
             raise CannotReplace("it stands inside the body of an If, Loop or Scan", remedy)
         source = node.inputs[0]
-        dtype, dims = known(source, types)
+        assert source is not None
+        dtype, dims = dtype_of(source), dims_of(source)
         if dtype is None:
-            kind = ir.DataType(types.get((source and source.name) or "", (0, None))[0]).name.lower()
+            kind = source.dtype.name.lower() if source.dtype is not None else "undefined"
             raise CannotReplace(f"its input is of type {kind}", "cast it to a float or an int32 before the node")
         if dims is None:
-            raise CannotReplace(
-                "the rank of its input is unknown", "give the model's inputs shapes, then export it again"
-            )
-        about: dict[str, Any] = {"node": called(node), "op": node.op_type, "dims": dims, "dtype": dtype}
-        about["integers"] = integers_of(source, types)
-        return {"TopK": _topk, "MaxPool": _pool}.get(node.op_type, _extremum)(node, model, about, types)
+            reason = f"the rank of its input is unknown{model.meta['failure']}"
+            raise CannotReplace(reason, "give the model's inputs shapes, then export it again")
+        about: dict[str, Any] = {
+            "node": name_of(node), "op": node.op_type, "x": source.name, "dims": dims, "dtype": dtype,
+            "integers": integers_of(source),
+        }  # fmt: skip
+        return {"TopK": _topk, "MaxPool": _pool}.get(node.op_type, _extremum)(node, model, about)
     except CannotReplace as reason:
-        return Left(called(node), node.op_type, *reason.args)
+        return Left(name_of(node), node.op_type, *reason.args)
 
 
 def _unknown(what: str, model: ir.Model) -> CannotReplace:
@@ -193,11 +160,11 @@ def _axis(dims: Dims, axis: int, model: ir.Model) -> int:
     return at
 
 
-def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
+def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any]) -> Request:
     dims: Dims = about["dims"]
     axis = _axis(dims, node.attributes.get_int("axis", -1), model)
-    values, indices = (read_name(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
-    given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else _constant(node.inputs[1])
+    values, indices = (name_if_read(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
+    given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else constant(node.inputs[1])
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
         remedy = "make it a constant: an initializer that is not among the inputs"
         raise CannotReplace("k is an input of the model", remedy)
@@ -205,13 +172,13 @@ def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -
         raise CannotReplace(f"k holds {np.size(given)} numbers, and not one", "mend the model")
     k = int(np.ravel(given)[0]) if given is not None else None
     for output in node.outputs:
-        made = known(output, types)[1]
+        made = dims_of(output)
         k = made[axis] if k is None and made and len(made) == len(dims) else k
     if k is None:
         raise _unknown("k", model)
     if not 1 <= k <= (dims[axis] or 0):
         raise CannotReplace(f"k = {k} of {dims[axis]} entries", "mend the model")
-    read = {p for v in node.outputs if read_name(v) for p in positions_read(v, axis, k, len(dims))}
+    read = {p for v in node.outputs if name_if_read(v) for p in positions_read(v, axis, k, len(dims))}
     if not read:
         raise CannotReplace("nothing reads it", IDLE)
     ordered, largest = (node.attributes.get_int(name, 1) == 1 for name in ("sorted", "largest"))
@@ -220,12 +187,12 @@ def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -
     )  # fmt: skip
 
 
-def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
+def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any]) -> Request:
     dims: Dims = about["dims"]
     if node.op_type.startswith("Arg"):
         axes: Any = [node.attributes.get_int("axis", 0)]
     elif len(node.inputs) > 1 and node.inputs[1] is not None:
-        axes = _constant(node.inputs[1])
+        axes = constant(node.inputs[1])
     else:
         axes = node.attributes.get_ints("axes", ())
     if axes is None:
@@ -235,7 +202,7 @@ def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Type
     if len(dims) == 0:
         raise CannotReplace("its input is one number, so that it does nothing", IDLE)
     axis, *more = [_axis(dims, int(axis), model) for axis in (axes if len(axes) else range(len(dims)))]
-    out = read_name(node.outputs[0])
+    out = name_if_read(node.outputs[0])
     if out is None:
         raise CannotReplace("nothing reads it", IDLE)
     value = node.op_type.startswith("Reduce")
@@ -246,14 +213,14 @@ def _extremum(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Type
     )  # fmt: skip
 
 
-def _pool(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -> Request:
-    dims, made = about["dims"], known(node.outputs[0], types)[1]
+def _pool(node: ir.Node, model: ir.Model, about: dict[str, Any]) -> Request:
+    dims, made = about["dims"], dims_of(node.outputs[0])
     if None in dims[1:] or made is None or None in made[2:]:
         raise _unknown("the size of its image", model)
     if about["dtype"] != "float32":
         reason = f"its input is {about['dtype']}, and Conv is float32"
         raise CannotReplace(reason, "quantise the model after it is rewritten")
-    if len(node.outputs) > 1 and read_name(node.outputs[1]):
+    if len(node.outputs) > 1 and name_if_read(node.outputs[1]):
         raise CannotReplace("its indices are read", "compute them apart: a Conv has none")
     ones = (1,) * (len(dims) - 2)
     sizes, strides, dilations = (node.attributes.get_ints(n, ones) for n in ("kernel_shape", "strides", "dilations"))
@@ -271,16 +238,16 @@ def _pool(node: ir.Node, model: ir.Model, about: dict[str, Any], types: Types) -
         windows.append(window)
     maker = node.inputs[0].producer() if node.inputs[0] else None
     positive = maker is not None and maker.op_type in ("Relu", "Sigmoid")
-    return Request(**about, axis=2, values=read_name(node.outputs[0]), windows=tuple(windows), positive=positive)
+    return Request(**about, axis=2, values=name_if_read(node.outputs[0]), windows=tuple(windows), positive=positive)
 
 
-def integers_of(value: ir.Value | None, types: Types) -> tuple[str, Quantisation] | None:
+def integers_of(value: ir.Value | None) -> tuple[str, Quantisation] | None:
     """Of a tensor that a DequantizeLinear made from 8-bit integers with one scale: their tensor and what they stand for."""
     node = value.producer() if value else None
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[0] is None:
         return None
-    dtype = known(node.inputs[0], types)[0]
-    scale, zero = (_constant(v) for v in (*node.inputs[1:], None)[:2])
+    dtype = dtype_of(node.inputs[0])
+    scale, zero = (constant(v) for v in (*node.inputs[1:], None)[:2])
     if zero is None and len(node.inputs) < 3:
         zero = np.zeros(1)
     if (
@@ -292,22 +259,9 @@ def integers_of(value: ir.Value | None, types: Types) -> tuple[str, Quantisation
     ):
         return None
     try:
-        return node.inputs[0].name or "", quantisation(dtype, (float(scale[0]), float(zero[0])))
+        return node.inputs[0].name or "", quantisation(dtype, (scale.item(), zero.item()))
     except UserError:  # a scale that is negative, or of numbers that are not normal
         return None
-
-
-def read_name(value: ir.Value | None) -> str | None:
-    """The name of an output that something reads."""
-    return value.name if value is not None and value.name and (value.uses() or value.is_graph_output()) else None
-
-
-def _constant(value: ir.Value | None) -> Any:
-    """The numbers of a constant that no input can replace; None for anything else."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else np.ravel(tensor.numpy())
 
 
 def positions_read(value: ir.Value, axis: int, k: int, rank: int) -> set[int]:
@@ -325,10 +279,10 @@ def positions_read(value: ir.Value, axis: int, k: int, rank: int) -> set[int]:
 def _chosen(node: ir.Node, axis: int, k: int, rank: int) -> set[int] | None:
     whole = np.arange(k)
     if node.op_type == "Gather" and node.attributes.get_int("axis", 0) % rank == axis:
-        index = _constant(node.inputs[1])
-        return None if index is None or np.any((index < -k) | (index >= k)) else set(whole[index].tolist())
+        index = constant(node.inputs[1])
+        return None if index is None or np.any((index < -k) | (index >= k)) else set(whole[np.ravel(index)].tolist())
     if node.op_type == "Slice" and len(node.inputs) >= 4:
-        parts = [_constant(v) for v in node.inputs[1:]]
+        parts = [constant(v) for v in node.inputs[1:]]
         if any(part is None for part in parts):
             return None
         starts, ends, axes = parts[:3]

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from exporter.frontends.rewriting.model import Dims
 from exporter.ir.graph import Graph
 from exporter.passes.int8 import Quantisation, parameters
 
-Dims = tuple[int | None, ...]
 SINGLE = 1024  # entries that are compared with every index
 CHEAP = 2**27  # multiplications that a product may take by default: a few ms on one core
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from exporter.frontends.rewriting.emission import Emission
 from exporter.frontends.rewriting.find import Left, Request
 from exporter.problem.grid import at_most, shown
 
@@ -29,18 +30,28 @@ class Replaced:
     """A node that was replaced: what it was and became; the check adds what it found."""
 
     request: Request
-    source: str  # the tensor that the node reads
-    became: str
-    nodes: int
-    error: float  # how far a value may be off
-    rounding: float  # a further error, as a part of the largest number
+    emission: Emission
     domain: tuple[float, float] | None = None
     seen: tuple[float, float] | None = None  # the range of the data in the check
+    watched: list[str] = field(default_factory=list)  # the tensors that the check compares
     outputs: list[Compared] = field(default_factory=list)
 
     @property
     def was(self) -> str:
         return self.request.about()
+
+    @property
+    def became(self) -> str:
+        return self.emission.became
+
+    @property
+    def nodes(self) -> int:
+        return len(self.emission.graph.nodes)
+
+    @property
+    def error(self) -> float:
+        """How far a value may be off, for data inside the domain."""
+        return self.emission.error + self.emission.rounding * max((abs(end) for end in self.seen or ()), default=0.0)
 
     @property
     def left_range(self) -> bool:
@@ -52,9 +63,10 @@ class Replaced:
         return not self.left_range and all(c.equal or c.difference <= self.error for c in self.outputs)
 
     def as_dict(self) -> dict[str, Any]:
-        fields = {name: value for name, value in vars(self).items() if name not in ("request", "source")}
-        fields["outputs"] = [asdict(each) for each in self.outputs]
-        return {"node": self.request.node, "was": self.was, **fields, "ordered": self.request.ordered}
+        names = ("was", "became", "nodes", "error", "domain", "seen")
+        found = {name: getattr(self, name) for name in names} | {"rounding": self.emission.rounding}
+        outputs = [asdict(each) for each in self.outputs]
+        return {"node": self.request.node, **found, "outputs": outputs, "ordered": self.request.ordered}
 
     def lines(self) -> list[str]:
         out = [f"replaced {self.was}", f"    by {self.became}, {self.nodes} nodes{_told(self.outputs, self.error)}"]

@@ -44,6 +44,18 @@ def model(
     return onnx.shape_inference.infer_shapes(proto)
 
 
+def values_only(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without its outputs that are indices."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    indices = {
+        name for node in proto.graph.node for name in (node.output if "Arg" in node.op_type else node.output[1:])
+    }
+    del copy.graph.output[:]
+    copy.graph.output.extend(output for output in proto.graph.output if output.name not in indices)
+    return copy
+
+
 def saved(proto: onnx.ModelProto, folder: Path) -> Path:
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
