@@ -8,10 +8,11 @@ array([2. , 2.5])
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -119,8 +120,8 @@ class Client:
             "model": model,
             "construction": construction,
             "even": even,
-            "grid": grid or None,
-            "details": details or None,
+            "grid": grid,
+            "details": details,
             "nan": nan,
         }
         return self._answer("/median", vectors, format, chosen)
@@ -142,41 +143,30 @@ class Client:
         """Quantiles of vectors, equal to numpy.quantile, or ranks, counted from 1 for the smallest value."""
         wanted = {"quantiles": quantiles, "ranks": ranks}
         listed = {name: np.asarray(some).tolist() for name, some in wanted.items() if some is not None}
-        chosen = {
-            "model": model,
-            "construction": construction,
-            "method": method,
-            "grid": grid or None,
-            "details": details or None,
-            "nan": nan,
-        }
-        return self._answer("/quantile", vectors, format, {**listed, **chosen})
+        chosen = {"model": model, "construction": construction, "grid": grid, "details": details, "nan": nan}
+        return self._answer("/quantile", vectors, format, {**listed, "method": method, **chosen})
 
     def _answer(self, path: str, vectors: Any, format: str, chosen: dict[str, Any]) -> ServiceAnswer:
-        options = {name: value for name, value in chosen.items() if value is not None}
+        options = {name: value for name, value in chosen.items() if value not in (None, False)}
         form = FORMATS[format]
         vectors, names = _vectors(vectors)
         body, query = form.pack(vectors, options)
         content = {"content": body, "params": query, "headers": {"Content-Type": form.media_type}}
         response, attempts = self._ask("POST", path, **content)
-        wide = next((len(options[name]) for name in ("quantiles", "ranks") if name in options), None)
-        shape = (len(vectors),) if wide is None else (len(vectors), wide)
-        try:
+        shape = (len(vectors), *(len(options[name]) for name in ("quantiles", "ranks") if name in options))
+        with _of_this_service():
             told = form.unpack(response.content, query)
             parts = _from_headers(response.headers, told, shape) if form.bare else _from_json(told)
             answer = ServiceAnswer(attempts=attempts, names=names, **parts)
-        except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
-            raise ServiceError(f"the answer does not come from this service: {type(error).__name__}: {error}") from None
         if answer.values.shape != shape:
             raise ServiceError(f"expected answers of shape {shape}, got {answer.values.shape}")
         return answer
 
     def models(self) -> list[dict[str, Any]]:
         """Descriptions of the models being served."""
-        try:
-            models: list[dict[str, Any]] = self._ask("GET", "/models")[0].json()["models"]
-        except (ValueError, LookupError, TypeError) as error:
-            raise ServiceError(f"the answer does not come from this service: {type(error).__name__}: {error}") from None
+        response, _ = self._ask("GET", "/models")
+        with _of_this_service():
+            models: list[dict[str, Any]] = response.json()["models"]
         return models
 
     def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx.Response, int]:
@@ -200,6 +190,15 @@ class Client:
             time.sleep(pause)
 
 
+@contextlib.contextmanager
+def _of_this_service() -> Iterator[None]:
+    """Errors of reading an answer: another program has written it."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError) as error:
+        raise ServiceError(f"the answer does not come from this service: {type(error).__name__}: {error}") from None
+
+
 def _vectors(given: Any) -> tuple[Any, list[Any] | None]:
     """Vectors as arrays or lists, and the column names of a pandas object, whose missing values become NaN."""
     if hasattr(given, "to_numpy"):
@@ -212,16 +211,15 @@ def _vectors(given: Any) -> tuple[Any, list[Any] | None]:
 def _column(series: Any) -> Vector:
     """A pandas column as floats: float32 stays, other types become float64. Text, dates and integers beyond 2^53 are
     refused."""
+    kind = str(series.dtype).lower()
+    if kind.startswith(("datetime", "timedelta")):
+        raise ServiceError(f"the column {series.name!r} has times, not numbers")
     try:
-        values: Vector = series.to_numpy(
-            dtype="f4" if str(series.dtype).lower() == "float32" else "f8", na_value=np.nan
-        )
+        values: Vector = series.to_numpy(dtype="f4" if kind == "float32" else "f8", na_value=np.nan)
     except (TypeError, ValueError) as error:
         raise ServiceError(f"the column {series.name!r} is not numbers: {error}") from None
-    if str(series.dtype).lower() in ("int64", "uint64") and (np.abs(values) >= 2.0**53).any():
+    if kind in ("int64", "uint64") and (np.abs(values) >= 2.0**53).any():
         raise ServiceError(f"the column {series.name!r} has integers of 2^53 or more, which float64 cannot hold")
-    if str(series.dtype).startswith(("datetime", "timedelta")):
-        raise ServiceError(f"the column {series.name!r} has times, not numbers")
     return values
 
 

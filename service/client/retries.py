@@ -8,9 +8,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from math import inf, isfinite
+from math import isfinite
 
 import httpx
 
@@ -51,12 +49,6 @@ def may_pass(response: httpx.Response) -> bool:
 
 
 def retry_after(response: httpx.Response) -> float:
-    """The pause that an answer asks for, in seconds or as a date (RFC 9110); 0 without a valid header."""
+    """The pause in seconds that an answer asks for; 0 without a valid header. Dates, which RFC 9110 allows, are not read."""
     text = response.headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text) if len(text) < 10 else inf
-    try:
-        when = parsedate_to_datetime(text)
-        return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
-    except (ValueError, OverflowError):
-        return 0.0
+    return float(text) if text.isascii() and text.isdigit() else 0.0

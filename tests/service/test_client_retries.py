@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -204,8 +202,7 @@ def test_the_forms_of_retry_after() -> None:
         7, 0, 0, 0, 0, 0, 0, 0, float("inf"),
     ]  # fmt: skip
     assert retry_after(httpx.Response(503)) == 0
-    assert 25 < told(format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)) <= 30
-    assert told("Sun, 06 Nov 1994 08:49:37 GMT") == told("Sunday, 06-Nov-94 08:49:37 GMT") == 0
+    assert told("Sun, 06 Nov 1994 08:49:37 GMT") == 0
     assert not may_pass(httpx.Response(500, headers=PROBLEM))
     assert may_pass(httpx.Response(503, headers=PROBLEM))
 
