@@ -9,10 +9,9 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,15 @@ from exporter.version import __version__
 PREFIX = "MEDIAN_"
 MODELS = Path("models")
 SMALLEST = 1e-6  # of options that must be positive
+LARGEST = 1e15
 MOST_THREADS = 1024  # more than any machine needs; starting a million takes minutes
-
 MOST_LENGTH = 1 << 22  # a model for any rank has up to four times as many entries, and counts up to 2^24 are exact
+LEVELS = ("debug", "info", "warning", "error")
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-def _option(default: Any, text: str, least: float | None = None, *, flag: bool = True) -> Any:
-    return field(default=default, metadata={"help": text, "flag": flag, "least": least})
+def _option(default: Any, text: str, least: float | None = None, most: float = LARGEST, *, flag: bool = True) -> Any:
+    return field(default=default, metadata={"help": text, "flag": flag, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,16 @@ class Settings:
 
     models: Path = _option(MODELS, "folder with manifest.json and the .onnx files")  # noqa: RUF009, a frozen default
     host: str = _option("127.0.0.1", "address to listen on")
-    port: int = _option(8000, "port to listen on; 0 takes a free one")
-    workers: int = _option(1, "worker processes", 1)
-    threads: int = _option(0, "inference threads per worker; 0 divides the processors among the workers", 0)
+    port: int = _option(8000, "port to listen on; 0 takes a free one", 0, 65535)
+    workers: int = _option(1, "worker processes", 1, MOST_THREADS)
+    threads: int = _option(
+        0, "inference threads per worker; 0 divides the processors among the workers", 0, MOST_THREADS
+    )
     build: bool = _option(True, "build missing models: the default model, and models for long vectors")
     build_into: str = _option("", "folder that keeps models built on request; without it they are removed at the end")
-    max_length: int = _option(2**20, "longest vector for which models are built; longer vectors need a loaded model", 1)
+    max_length: int = _option(
+        2**20, "longest vector for which models are built; longer vectors need a loaded model", 1, MOST_LENGTH
+    )
     max_batch: int = _option(64, "largest number of rows in one onnxruntime call; 1 turns batching off", 1)
     inline_ms: float = _option(2.0, "calls expected to be shorter run in the event loop, without a thread", 0)
     cache_kib: int = _option(1024, "working set of one onnxruntime call; larger batches are cut", 1)
@@ -59,26 +64,19 @@ class Settings:
     head_timeout_s: float = _option(10.0, "longest time the head of a request may take; then 408", SMALLEST)
     idle_s: float = _option(5.0, "how long a connection is kept after an answer", SMALLEST)
     drain_s: float = _option(1.0, "time between SIGTERM, which ends readiness, and closing the port", 0)
-    log_level: str = _option("info", "debug, info, warning or error; info writes a line for every request")
+    log_level: str = _option("info", f"{', '.join(LEVELS)}; info writes a line for every request")
     api_key: str = _option("", "key every request must carry (X-API-Key or Authorization: Bearer)", flag=False)
     runtime_dir: str = _option("", "scratch folder shared by the workers; made when empty", flag=False)
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value, least = getattr(self, option.name), option.metadata["least"]
-            if least is not None and not least <= value < inf:
-                raise ValueError(f"{option.name} must be at least {least:g} and finite, not {value}")
-        for name in ("workers", "threads"):
-            if getattr(self, name) > MOST_THREADS:
-                raise ValueError(f"{name} must be at most {MOST_THREADS}, not {getattr(self, name)}")
-        if self.max_length > MOST_LENGTH:
-            raise ValueError(f"max_length must be at most {MOST_LENGTH}, not {self.max_length}")
+            value, least, most = getattr(self, option.name), option.metadata["least"], option.metadata["most"]
+            if least is not None and not least <= value <= most:
+                raise ValueError(f"{option.name} must be {least:g} to {most:g}, not {value}")
         if self.api_key.strip() != self.api_key or not self.api_key.isprintable():
             raise ValueError("api_key must be printable, with no space around it: a header could not carry it")
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port must be 0 to 65535, not {self.port}; 0 takes a free one")
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise ValueError(f"log_level must be debug, info, warning or error, not {self.log_level!r}")
+        if self.log_level not in LEVELS:
+            raise ValueError(f"log_level must be one of {', '.join(LEVELS)}, not {self.log_level!r}")
 
     @cached_property
     def max_body(self) -> int:
@@ -118,16 +116,8 @@ class Settings:
             near = get_close_matches(unknown[0], known, 1)
             meant = f"; {near[0]} is meant?" if near else ""
             raise ValueError(f"{unknown[0]} in the environment is not an option{meant}")
-        values: dict[str, Any] = {}
-        for option in fields(cls):
-            text = source.get(PREFIX + option.name.upper())
-            if text is not None:
-                try:
-                    values[option.name] = _parse(text, option.default)
-                except ValueError:
-                    kind = type(option.default).__name__
-                    raise ValueError(f"{PREFIX}{option.name.upper()}={text!r} is not a valid {kind}") from None
-        return cls(**values)
+        texts = {option: source.get(PREFIX + option.name.upper()) for option in fields(cls)}
+        return cls(**{option.name: _parse(option, text) for option, text in texts.items() if text is not None})
 
     @classmethod
     def from_args(cls, arguments: Sequence[str] | None = None) -> Settings:
@@ -138,21 +128,16 @@ class Settings:
         parser.add_argument("--version", action="version", version=f"onnx-median {__version__}")
         try:
             from_env = cls.from_env()
-        except ValueError as error:
-            parser.error(str(error))
-        for option in fields(cls):
-            if not option.metadata["flag"]:
-                continue
-            default = getattr(from_env, option.name)
-            text = f"{option.metadata['help']} [{PREFIX}{option.name.upper()}, {default}]".replace("%", "%%")
-            name = "--" + option.name.replace("_", "-")
-            if isinstance(option.default, bool):
-                parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)
-            else:
-                parser.add_argument(name, type=type(option.default), default=default, help=text, metavar="X")
-        chosen = vars(parser.parse_args(arguments))
-        try:
-            return cls(**chosen, api_key=from_env.api_key, runtime_dir=from_env.runtime_dir)
+            for option in fields(cls):
+                if not option.metadata["flag"]:
+                    continue
+                name, default = "--" + option.name.replace("_", "-"), getattr(from_env, option.name)
+                text = f"{option.metadata['help']} [{PREFIX}{option.name.upper()}, {default}]".replace("%", "%%")
+                if isinstance(option.default, bool):
+                    parser.add_argument(name, action=argparse.BooleanOptionalAction, default=default, help=text)
+                else:
+                    parser.add_argument(name, type=type(option.default), default=default, help=text, metavar="X")
+            return replace(from_env, **vars(parser.parse_args(arguments)))
         except ValueError as error:
             parser.error(str(error))
 
@@ -169,10 +154,10 @@ def _service_link(name: str, text: str) -> bool:
     return LINK.fullmatch(name) is not None and (name != "MEDIAN_PORT" or "://" in text)
 
 
-def _parse(text: str, like: Any) -> Any:
-    if isinstance(like, bool):
-        words = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-        if text.lower() not in words:
-            raise ValueError(text)
-        return words[text.lower()]
-    return type(like)(text)
+def _parse(option: Field[Any], text: str) -> Any:
+    kind: Any = type(option.default)
+    try:
+        return (*NO, *YES).index(text.lower()) >= len(NO) if kind is bool else kind(text)
+    except ValueError:
+        name = PREFIX + option.name.upper()
+        raise ValueError(f"{name}={text!r} is not a valid {kind.__name__}") from None
