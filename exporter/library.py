@@ -14,11 +14,7 @@ import onnx
 from exporter.build import Built, build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError, spelled
-from exporter.formats.huggingface import folder, in_float16, only_compares
 from exporter.formats.manifest import entry_of, write, write_files
-from exporter.formats.tflite import tflite_bytes
-from exporter.formats.triton import repository
-from exporter.frontends.images.build import ImageFilter, build_filter, filter_to_onnx
 from exporter.net import Net
 from exporter.options import ExportOptions, NetOptions, checked, spelled_out, whole_number
 from exporter.passes.profiles import PROFILES
@@ -38,44 +34,57 @@ class Exported:
 def export(spec: Spec, out: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Exported:
     """Build and write one model: an .onnx file with its manifest entry, or the files of another layout."""
     on_stage("building")
-    model = build_filter(spec) if spec.images else build(spec)
+    model: Any  # a Built, or an ImageFilter of exporter.frontends.images.build
+    proto: Any
+    if spec.images:
+        from exporter.frontends.images.build import build_filter, filter_to_onnx
+
+        model, proto = build_filter(spec), filter_to_onnx
+    else:
+        model, proto = build(spec), to_onnx
     on_stage("writing")
     about, path = model.description(), out / file_name(spec)
     match spec.layout:
         case "files":
-            return Exported(path, write(_onnx(model, about), path, about))
+            return Exported(path, write(proto(model, about), path, about))
         case "tflite":
             path = path.with_suffix(".tflite")
-            files = {path: _tflite(model, about)}
+            files = {path: _tflite_image(model, about) if spec.images else _tflite(model, about)}
         case "triton":
+            from exporter.formats.triton import repository
+
             path = out / path.stem / "1" / "model.onnx"
-            files = repository(_onnx(model, about), path, about)
+            files = repository(to_onnx(model, about), path, about)
         case "huggingface":
+            from exporter.formats.huggingface import folder
+
             path = out / path.stem / "onnx" / "model.onnx"
             files = folder(_variants(model, about), path, about)
     write_files(files)
     return Exported(path, entry_of(path.relative_to(out).as_posix(), files[path], about))
 
 
-def _onnx(model: Built | ImageFilter, about: dict[str, Any]) -> onnx.ModelProto:
-    return to_onnx(model, about) if isinstance(model, Built) else filter_to_onnx(model, about)
-
-
-def _variants(model: Built | ImageFilter, about: dict[str, Any]) -> dict[str, onnx.ModelProto]:
+def _variants(model: Built, about: dict[str, Any]) -> dict[str, onnx.ModelProto]:
     """The model, and also its float16 and int8 forms if it only compares and moves numbers."""
-    found = {"model.onnx": _onnx(model, about)}
+    from exporter.formats.huggingface import in_float16, only_compares
+
+    found = {"model.onnx": to_onnx(model, about)}
     if only_compares(found["model.onnx"]):
         found["model_fp16.onnx"] = in_float16(found["model.onnx"])
         found["model_int8.onnx"] = to_onnx(build(replace(model.spec, dtype="int8", quantized=(1.0, 0.0))))
     return found
 
 
-def _tflite(model: Built | ImageFilter, about: dict[str, Any]) -> bytes:
-    """The bytes of a TensorFlow Lite file, which hold the description too."""
-    if isinstance(model, ImageFilter):
-        assert model.spec.size
-        shape = (1, *model.spec.size, model.spec.channels or 1)
-        return tflite_bytes(model.numbers, shape, model.quantised, about, image=True)
+def _tflite_image(model: Any, about: dict[str, Any]) -> bytes:
+    from exporter.formats.tflite import tflite_bytes
+
+    shape = (1, *model.spec.size, model.spec.channels or 1)
+    return tflite_bytes(model.numbers, shape, model.quantised, about, image=True)
+
+
+def _tflite(model: Built, about: dict[str, Any]) -> bytes:
+    from exporter.formats.tflite import tflite_bytes
+
     if not model.takes_floats or model.dtype != "float32" or model.spec.batch != 1:
         how = f"{spelled('profile', 'minmax')} and {spelled('batch', 1)}"
         raise UserError(f"{spelled('layout', 'tflite')} needs {how}, in float32, int8 or uint8")

@@ -10,42 +10,42 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from exporter.errors import UserError, nearest, spelled
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES
-from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, OptimizeFor
+from exporter.problem.spec import Border, DType, Inputs, Layout, Objective, OptimizeFor, Spec
 from exporter.problem.task import Even, Method, Op
 
 OLD_NAMES = {"tune": "optimize_for"}  # still accepted
+DEFAULTS = {"op": "median", "method": "linear", "even": "mean"} | {f.name: f.default for f in fields(Spec)}
 LARGEST_WINDOW = 441  # pixels, or frames: 21 x 21 pixels are about 4000 minima and maxima
+
+
+Kind = Literal["words", "switch", "whole", "number", "pair", "size"]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its group, its help, its default in words, and the rule for its values.
+    """One option: its group, its help, its default in words (empty: as in `Spec`), and the rule for its values.
 
-    The type annotation decides the kind: one of several words (`choices`), a switch (`flag`), a whole number (`whole`), any
-    number, two numbers (`pair`), a size HxW (`size`), or one value or a list of values (`many`). A value of the right type
-    must satisfy `holds`; `rule` states this in words. Rules that involve several options are checked elsewhere.
+    The type annotation decides the kind, and `many`: whether one value or a list of values is given. A value of the right
+    type must satisfy `holds`; `rule` states this in words. Rules that involve several options are checked elsewhere.
     """
 
     group: Literal["what", "image", "data", "file", "research"]
     help: str
-    default: str
+    default: str = ""
     metavar: str = ""
     _: KW_ONLY
     rule: str = ""
     holds: Callable[[Any], bool] = lambda value: True
     choices: tuple[str, ...] = ()
     name: str = ""
-    whole: bool = False
-    flag: bool = False
-    pair: bool = False
-    size: bool = False
+    kind: Kind = "number"
     many: bool = False
 
     def of(self, name: str, hint: Any) -> Option:
@@ -53,14 +53,18 @@ class Option:
         kinds = set(get_args(hint)) - {type(None)}
         words = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), self.choices)
         listed = any(get_origin(kind) is Sequence for kind in kinds)
+        found: dict[Kind, Any] = {
+            "words": words,
+            "switch": bool in kinds,
+            "size": listed and str in kinds,
+            "pair": listed and len(kinds) == 1,
+            "whole": int in kinds,
+        }
+        kind: Kind = next((kind for kind, holds in found.items() if holds), "number")
+        default = self.default or str(DEFAULTS[name])
         return replace(
-            self, name=name, choices=words, flag=bool in kinds, whole=int in kinds,
-            pair=listed and len(kinds) == 1, size=listed and str in kinds, many=listed and bool(kinds & {int, float}),
-        )  # fmt: skip
-
-
-def _one_or_more(group: Any, text: str, default: str, metavar: str) -> Option:
-    return Option(group, text, default, metavar, rule="must be 1 or more", holds=lambda v: v >= 1)
+            self, name=name, default=default, choices=words, kind=kind, many=listed and kind in ("whole", "number")
+        )
 
 
 # fmt: off
@@ -79,15 +83,15 @@ class NetOptions(TypedDict, total=False):
         "construction, right on the grid only", "any",
     )]
     dtype: Annotated[str | None, Option(
-        "data", "the type of the numbers, in and out; auto: the smallest that is exact at these bits", "auto", "TYPE",
+        "data", "the type of the numbers, in and out; auto: the smallest that is exact at these bits", metavar="TYPE",
         choices=get_args(DType),
     )]
     profile: Annotated[str | None, Option(
-        "file", "the operators of the file, listed below", "auto", "OPERATORS",
+        "file", "the operators of the file, listed below", metavar="OPERATORS",
         choices=("auto", *{**PROFILES, **IMAGE_PROFILES}),
     )]
     optimize_for: Annotated[OptimizeFor | None, Option(
-        "file", "for large batches, for single vectors, for few layers, or for few neurons in a layer", "throughput",
+        "file", "for large batches, for single vectors, for few layers, or for few neurons in a layer",
     )]
     batch: Annotated[int | None, Option(
         "file", "exactly N vectors or images in a run; with 1 a fused file has fewer nodes", "any number", "N",
@@ -102,37 +106,39 @@ class NetOptions(TypedDict, total=False):
         rule="must be a power of two from 2 to 256", holds=lambda v: v in (2, 4, 8, 16, 32, 64, 128, 256),
     )]
     seed: Annotated[int | None, Option(
-        "research", "the seed of all random choices", "0", "S", rule="must be 0 or more", holds=lambda v: v >= 0,
+        "research", "the seed of all random choices", metavar="S", rule="must be 0 or more", holds=lambda v: v >= 0,
     )]
     failure: Annotated[float | None, Option(
-        "research", "the probability of a wrong answer, at most, which the planner must prove", "1e-3", "P",
+        "research", "the probability of a wrong answer, at most, which the planner must prove", metavar="P",
         rule="must be a probability above 0 and below 1, such as 1e-3", holds=lambda v: 0 < v < 1,
     )]
     objective: Annotated[Objective | None, Option(
         "research",
         "what is kept small; weights: no index offsets, which tell equal entries apart by slopes d times as large",
-        "width",
     )]
-    depth: Annotated[int | None, _one_or_more(
-        "research", "the depth of the network, in layers", "as the planner chooses", "H",
+    depth: Annotated[int | None, Option(
+        "research", "the depth of the network, in layers", "as the planner chooses", "H", rule="must be 1 or more",
+        holds=lambda v: v >= 1,
     )]
-    width: Annotated[int | None, _one_or_more("research", "neurons in a layer, at most", "as the planner chooses", "W")]
+    width: Annotated[int | None, Option(
+        "research", "neurons in a layer, at most", "as the planner chooses", "W", rule="must be 1 or more",
+        holds=lambda v: v >= 1,
+    )]
 
 
 class ExportOptions(NetOptions, total=False):
     """Keyword parameters of `export_model`: the options of the command line. None means that the option is not given."""
 
-    op: Annotated[Op | None, Option("what", "what is computed", "median", "STATISTIC")]
+    op: Annotated[Op | None, Option("what", "what is computed", metavar="STATISTIC")]
     rank: Annotated[int | Sequence[int] | None, Option("what", "the K-th smallest; repeatable", "the median", "K")]
     quantile: Annotated[float | Sequence[float] | None, Option(
         "what", "quantile, from 0 to 1; repeatable", "the median", "Q",
     )]
     method: Annotated[Method | None, Option(
-        "what", "how a quantile between two ranks is computed, by numpy's names", "linear",
+        "what", "how a quantile between two ranks is computed, by numpy's names",
     )]
     even: Annotated[Even | None, Option(
         "what", "the median of an even number of values: the mean of the middle two, as in numpy, or one of them",
-        "mean",
     )]
     window: Annotated[str | Sequence[int] | None, Option(
         "image", "windows of H x W pixels, at most 441", "none", "HxW", rule="must have from 2 to 441 pixels",
@@ -145,7 +151,7 @@ class ExportOptions(NetOptions, total=False):
     border: Annotated[str | None, Option(
         "image",
         "pixels beyond the image, as in scipy.ndimage: its edge, the image reflected (c b a | a b c), or zeros; "
-        "valid: none, and the output is smaller", "edge", "RULE", choices=get_args(Border),
+        "valid: none, and the output is smaller", metavar="RULE", choices=get_args(Border),
     )]
     size: Annotated[str | Sequence[int] | None, Option(
         "image", "images of H x W pixels, for layout tflite, where every length is fixed", "any size", "HxW",
@@ -165,22 +171,24 @@ class ExportOptions(NetOptions, total=False):
         "NAME/1/model.onnx and NAME/config.pbtxt with dynamic batching; tflite: NAME.tflite for "
         "LiteRT and compilers of NPUs, with profile minmax, and batch 1 or the size of the images; huggingface: a "
         "folder for a model hub, NAME/onnx/model.onnx with float16 and int8 forms where they are exact, a model card "
-        "and config.json", "files",
+        "and config.json",
     )]
 # fmt: on
 
 
+HINTS = {name: get_args(hint) for name, hint in get_type_hints(ExportOptions, include_extras=True).items()}
+
+
 def _options() -> dict[str, Option]:
     """The options by name. The options that choose the statistic come first."""
-    found = {name: get_args(hint) for name, hint in get_type_hints(ExportOptions, include_extras=True).items()}
-    options = [option.of(name, hint) for name, (hint, option) in found.items()]
+    options = [option.of(name, hint) for name, (hint, option) in HINTS.items()]
     groups = ("what", "image", "data", "file", "research")
     return {o.name: o for o in sorted(options, key=lambda o: (groups.index(o.group), o.name == "certificate"))}
 
 
 OPTIONS = _options()
 for _table in (NetOptions, ExportOptions):
-    _table.__doc__ = "\n\n".join([_table.__doc__ or "", *(f"{n}: {OPTIONS[n].help}" for n in get_type_hints(_table))])
+    _table.__doc__ = "\n\n".join([_table.__doc__ or "", *(f"{n}: {OPTIONS[n].help}" for n in _table.__annotations__)])
 
 
 def needs_quantisation(dtype: str) -> str:
@@ -236,30 +244,31 @@ def whole_number(name: str, value: Any) -> int:
 
 def _one(option: Option, value: Any) -> Any:
     name = option.name
-    if option.choices:
-        if not (isinstance(value, str) and value in option.choices):
+    match option.kind:
+        case "words":
+            if isinstance(value, str) and value in option.choices:
+                return value
             near = nearest(value, option.choices)
             raise UserError(f"{spelled(name)} must be one of {', '.join(option.choices)}, not {_shown(value)}{near}")
-        return value
-    if option.flag:
-        if not isinstance(value, bool):
+        case "switch":
+            if isinstance(value, bool):
+                return value
             raise UserError(f"{spelled(name)} is a switch: True or False, not {_shown(value)}")
-        return value
-    if option.pair:
-        ends = _listed(value)
-        if len(ends) != 2:
-            raise UserError(f"{spelled(name)} takes two numbers {option.metavar}, not {_shown(value)}")
-        return tuple(_number(name, end) for end in ends)
-    if option.size:
-        sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
-        pair = [int(side) for side in sides.groups()] if sides else [] if isinstance(value, str) else _listed(value)
-        if len(pair) != 2:
-            raise UserError(f"{spelled(name)} must be two sizes {option.metavar}, such as 5x5, not {_shown(value)}")
-        size = tuple(whole_number(name, side) for side in pair)
-        if min(size) < 1 or not option.holds(size):
-            raise UserError(f"{spelled(name)} {option.rule}, not {size[0]}x{size[1]}")
-        return size
-    number = whole_number(name, value) if option.whole else _number(name, value)
+        case "pair":
+            ends = _listed(value)
+            if len(ends) != 2:
+                raise UserError(f"{spelled(name)} takes two numbers {option.metavar}, not {_shown(value)}")
+            return tuple(_number(name, end) for end in ends)
+        case "size":
+            sides = re.fullmatch(r"(\d{1,4})x(\d{1,4})", value) if isinstance(value, str) else None
+            pair = [int(side) for side in sides.groups()] if sides else _listed(value)
+            if len(pair) != 2:
+                raise UserError(f"{spelled(name)} must be two sizes {option.metavar}, such as 5x5, not {_shown(value)}")
+            size = tuple(whole_number(name, side) for side in pair)
+            if min(size) < 1 or not option.holds(size):
+                raise UserError(f"{spelled(name)} {option.rule}, not {size[0]}x{size[1]}")
+            return size
+    number = whole_number(name, value) if option.kind == "whole" else _number(name, value)
     if option.rule and not (isfinite(number) and option.holds(number)):
         raise UserError(f"{spelled(name)} {option.rule}, not {_shown(value)}")
     return number
@@ -300,8 +309,7 @@ def spelled_out(options: type) -> Callable[[_F], _F]:
         *own, _ = signature.parameters.values()
         kind = inspect.Parameter.KEYWORD_ONLY
         more = [
-            inspect.Parameter(name, kind, default=None, annotation=hint)
-            for name, hint in get_type_hints(options).items()
+            inspect.Parameter(name, kind, default=None, annotation=HINTS[name][0]) for name in options.__annotations__
         ]
         function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
         return function

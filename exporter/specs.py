@@ -17,10 +17,7 @@ from exporter.problem.task import Task
 
 QUESTION = ("op", "rank", "quantile", "method", "even")
 # the options that an image filter uses
-IMAGES = (
-    *QUESTION, "window", "frames", "border", "channels", "bits", "domain", "inputs", "dtype", "quantized", "profile",
-    "batch", "size", "layout",
-)  # fmt: skip
+IMAGES = [o.name for o in OPTIONS.values() if o.group != "research" and o.name not in ("certificate", "optimize_for")]
 # the suffix that an option adds to a file name, in this order
 SUFFIXES = {
     "border": "{}", "bits": "b{}", "domain": "from{0[0]}to{0[1]}", "epsilon": "eps{}", "inputs": "{}-only", "radix": "T{}",

@@ -147,11 +147,11 @@ def _add_options(verb: Literal["export", "filter"], parser: Parser, everything: 
 
 def _values(option: Option, words: Sequence[str]) -> dict[str, Any]:
     """How argparse reads the values of an option. `words` are listed in the help, if there are any."""
-    if option.flag:
+    if option.kind == "switch":
         return {"action": "store_true"}
-    if option.pair:
+    if option.kind == "pair":
         return {"type": number, "nargs": 2, "metavar": tuple(option.metavar.split())}
-    if option.choices or option.size:
+    if option.kind in ("words", "size"):
         return {"metavar": f"{{{','.join(words)}}}" if words else option.metavar or option.name.upper()}
     more = {"action": "append"} if option.many else {}
     return {"type": number, "metavar": option.metavar, **more}
