@@ -57,9 +57,7 @@ class Watcher:
             return await self.engine.in_thread(function, *arguments)
 
     def _open(self, specimen: Specimen) -> OpenNetwork:
-        network = self.opened.pop(specimen.name, None) or OpenNetwork(
-            specimen.content(), specimen.description["modules"]
-        )
+        network = self.opened.pop(specimen.name, None) or OpenNetwork(specimen.content(), specimen.layers)
         self.opened[specimen.name] = network
         while len(self.opened) > OPEN:
             self.opened.popitem(last=False)
@@ -80,7 +78,7 @@ class Watcher:
             "input": row.reshape(-1).tolist(),
             "to_data": scaled.way_back,
             "layers": list(_told(network.layers, values)),
-            "story": story(network, values),
+            "story": story(specimen.story, values),
         }
 
 

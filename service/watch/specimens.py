@@ -1,4 +1,7 @@
-"""The networks that can be watched: small ones of every construction, which come with the page."""
+"""The networks that can be watched: small ones of every construction, which come with the page.
+
+Beside each file stand the tensors of its layers and of its pictures, found when the page's data was written.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from service.errors import BadInputError, ProblemError
 from service.models.entries import Description, contract
 from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target, median_target
+from service.watch.network import LayerOfNeurons
 
 PAGE = Path(__file__).resolve().parents[1] / "page"
 SPECIMENS = PAGE / "specimens.zip"
@@ -36,6 +41,8 @@ class Specimen:
     description: Description
     grid: FedGrid
     columns: tuple[Target, ...]
+    layers: tuple[LayerOfNeurons, ...]
+    story: dict[str, Any]  # its kind, and the tensors of its scenes
 
     @property
     def d(self) -> int:
@@ -67,8 +74,14 @@ def carried() -> dict[str, Specimen]:
     """All of them, by name."""
     with zipfile.ZipFile(SPECIMENS) as archive:
         entries = json.loads(archive.read(MANIFEST))
-    names = {entry["file"].removesuffix(".onnx"): entry["description"] for entry in entries}
-    return {name: Specimen(name, about, *contract(about)) for name, about in names.items()}
+    return {each.name: each for each in map(_specimen, entries)}
+
+
+def _specimen(entry: dict[str, Any]) -> Specimen:
+    about = entry["description"]
+    named = zip(about["modules"], entry["layers"], strict=True)
+    layers = tuple(LayerOfNeurons(number, name, tuple(tensors)) for number, (name, tensors) in enumerate(named, 1))
+    return Specimen(entry["file"].removesuffix(".onnx"), about, *contract(about), layers, entry["story"])
 
 
 def named(name: str) -> Specimen:

@@ -15,7 +15,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from exporter.build import build, to_onnx
@@ -27,9 +26,8 @@ from exporter.problem.spec import Spec
 from exporter.problem.task import median
 from exporter.theory.atlas import read_table
 from exporter.theory.lower_bounds import exact_width, forbidden, maximum_within
-from service.watch.network import OpenNetwork
-from service.watch.scenes import story
 from service.watch.specimens import MANIFEST, PAGE, SPECIMENS, carried
+from tests.service.watch.stories import ReadNetwork, layers, story
 
 ATLAS = PAGE / "atlas.json"
 TABLE = Path(__file__).resolve().parents[3] / "docs" / "atlas" / "atlas.csv"
@@ -42,9 +40,12 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes whenever they are written
 
 
 def specimen(construction: str, d: int) -> tuple[bytes, dict[str, Any]]:
-    """A network as the structured file that any runtime loads, and its description."""
+    """A network as the structured file that any runtime loads, and its entry in the manifest."""
     model = build(Spec(median(d), construction, bits=BITS, profile="structured"))
-    return to_onnx(model).SerializeToString(), model.description()
+    content, about = to_onnx(model).SerializeToString(), model.description()
+    network = ReadNetwork(content, about["modules"])
+    entry = {"file": f"{construction}-{d}.onnx", "description": about}
+    return content, entry | {"layers": layers(network), "story": story(network)}
 
 
 def specimens() -> bytes:
@@ -53,15 +54,15 @@ def specimens() -> bytes:
     files, entries = {}, []
     for name, d in tqdm(wanted, desc="specimens", unit="network", disable=None):
         try:
-            content, about = specimen(name, d)
+            content, entry = specimen(name, d)
         except UserError as error:
             tqdm.write(f"no {name}-{d}: {error}")
             continue
-        files[f"{name}-{d}.onnx"] = content
-        entries.append({"file": f"{name}-{d}.onnx", "description": about})
+        files[entry["file"]] = content
+        entries.append(entry)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in {MANIFEST: json.dumps(entries, indent=1).encode(), **files}.items():
+        for name, content in {MANIFEST: json.dumps(entries).encode(), **files}.items():
             archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED, 9)
     return packed.getvalue()
 
@@ -78,22 +79,10 @@ def atlas() -> bytes:
             for depth, width, theorem, exact in forbidden(d)
         ]  # fmt: skip
     about = {c.name: {"summary": catalogue()[c.name], "theorem": c.theorem} for c in CONSTRUCTIONS.values()}
-    for name, kind in stories().items():
-        about[name]["story"] = kind
+    for each in sorted(carried().values(), key=lambda specimen: -specimen.d):  # the smallest counts
+        about[each.construction]["story"] = each.story["kind"]
     table = [{column: row[column] for column in COLUMNS} for row in rows]
     return (json.dumps({"constructions": about, "bounds": bounds, "rows": table}, indent=1) + "\n").encode()
-
-
-def stories() -> dict[str, str]:
-    """How the page draws each construction, found by running its smallest specimen on one vector."""
-    kinds: dict[str, str] = {}
-    for each in sorted(carried().values(), key=lambda specimen: specimen.d):
-        if each.construction not in kinds:
-            network = OpenNetwork(each.content(), [str(module) for module in each.description.get("modules", [])])
-            row = np.random.default_rng(0).permutation(each.d)[None] / each.d
-            values = network.run((np.round(row * 2**BITS) / 2**BITS).astype(network.dtype))
-            kinds[each.construction] = str(story(network, values)["kind"])
-    return kinds
 
 
 def main() -> None:

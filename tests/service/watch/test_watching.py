@@ -83,7 +83,7 @@ def test_a_formula_gives_the_value_of_its_neuron(client: Any, name: str) -> None
     """Bias and weights of the file over the values of the run are what the run has: all terms, and those over HTTP."""
     rng = np.random.default_rng(7)
     specimen_ = carried()[name]
-    network = OpenNetwork(specimen_.content(), specimen_.description["modules"])
+    network = OpenNetwork(specimen_.content(), specimen_.layers)
     values = network.run((rng.integers(0, 2**16, (1, network.d)) / 2**16).astype(network.dtype))
     for layer in network.layers:
         tensor = layer.tensors[rng.integers(len(layer.tensors))]
@@ -238,11 +238,11 @@ def test_what_the_page_carries_is_what_the_exporter_makes() -> None:
     """All of the atlas, and the specimens that are quick to build. `page_data` writes them again."""
     assert ATLAS.read_bytes() == atlas()
     with zipfile.ZipFile(SPECIMENS) as archive:
-        entries = {entry["file"]: entry["description"] for entry in json.loads(archive.read(MANIFEST))}
+        entries = {entry["file"]: entry for entry in json.loads(archive.read(MANIFEST))}
         wanted = {f"{c.name}-{d}.onnx" for c in CONSTRUCTIONS.values() if c.op == "median" for d in c.shown}
         assert set(entries) == wanted - {"window4-256.onnx", "window4-257.onnx"}, "which have no schedule"
         assert sorted(archive.namelist()) == sorted([MANIFEST, *entries])
         for name, d in (("radix", 16), ("batcher", 65), ("depth3", 17), ("depth5", 64)):
-            content, about = specimen(name, d)
+            content, entry = specimen(name, d)
             assert archive.read(f"{name}-{d}.onnx") == content
-            assert entries[f"{name}-{d}.onnx"] == json.loads(json.dumps(about))
+            assert entries[f"{name}-{d}.onnx"] == json.loads(json.dumps(entry))
