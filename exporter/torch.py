@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
-import onnxscript
 import torch
 from onnxscript import ir
 from onnxscript import opset18 as op
@@ -26,7 +25,7 @@ from exporter.frontends.rewriting.emit import emit
 from exporter.frontends.rewriting.find import CannotReplace, Request
 from exporter.frontends.rewriting.model import TYPES
 from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
-from exporter.ir.trace import Apply, Comparator, Constant, Input, Max, Mean, Node, Relu, Stack, Sum, kind, topological
+from exporter.ir.trace import Apply, Comparator, Constant, Input, Mean, Node, Relu, Stack, Sum, topological
 from exporter.net import Net
 from exporter.passes.profiles import PROFILES
 
@@ -57,8 +56,8 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         self._output: Node = net._model.network.output
         self._order: list[Node] = topological(self._output, args=self._args)
         for place, node in enumerate(self._order):
-            for name, values in _constants(node).items():
-                self.register_buffer(f"c{place}_{name}", values)
+            if (stored := _stored(node)) is not None:
+                self.register_buffer(f"c{place}", stored)
         self.to(getattr(torch, str(net.dtype)))
 
     def _args(self, node: Node) -> tuple[Node, ...]:
@@ -74,65 +73,54 @@ class Module(torch.nn.Module):  # type: ignore[misc]
         return out[..., 0] if self.single else out
 
     def _value(self, place: int, node: Node, values: dict[Node, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        if self._floats and isinstance(node, Comparator):
-            both = torch.maximum if node.op == "Max" else torch.minimum
-            return both(values[node.a], values[node.b])
-        match kind(node):
+        args = [values[arg] for arg in self._args(node)]
+        stored: Any = getattr(self, f"c{place}", None)
+        match node:
+            case Comparator(op=op) if self._floats:
+                return torch.maximum(*args) if op == "Max" else torch.minimum(*args)
+            case Mean() if self._floats:
+                return (args[0] + args[1]) / 2
             case Input():
                 return x
             case Constant():
-                return getattr(self, f"c{place}_values")[None]
-            case Max():
-                raise AssertionError("a network has no node for a maximum")
-            case Relu(arg=arg):
-                return torch.relu(values[arg])
+                return stored[None]
+            case Relu():
+                return torch.relu(args[0])
             case Sum(terms=terms, offset=offset):
-                if self._floats and isinstance(node, Mean):
-                    return (values[terms[0][1]] + values[terms[1][1]]) / 2
-                parts = [values[a] if c == 1 else values[a] * float(c) for c, a in terms]
-                out = parts[0]
-                for part in parts[1:]:
+                out, *parts = [v if c == 1 else v * float(c) for (c, _), v in zip(terms, args, strict=True)]
+                for part in parts:
                     out = out + part
                 return out + float(offset) if offset else out
-            case Stack(parts=nodes, axis=axis):
-                batch = max(values[n].shape[0] for n in nodes)
-                return torch.cat([values[n].expand(batch, *values[n].shape[1:]) for n in nodes], dim=axis + 1)
-            case Apply(linear=linear, arg=arg):
-                return self._mapped(place, linear, values[arg])
-            case other:
-                assert_never(other)
-
-    def _mapped(self, place: int, linear: Any, v: torch.Tensor) -> torch.Tensor:
-        match linear:
-            case Along(axis, _):
-                matrix = getattr(self, f"c{place}_matrix")
-                return torch.movedim(torch.movedim(v, axis + 1, -1) @ matrix.T, -1, axis + 1)
-            case Take(axis, _):
-                return v.index_select(axis + 1, getattr(self, f"c{place}_index"))
-            case Spread(axis, n):
-                out = v.unsqueeze(axis + 1)
+            case Stack(axis=axis):
+                batch = max(v.shape[0] for v in args)
+                return torch.cat([v.expand(batch, *v.shape[1:]) for v in args], dim=axis + 1)
+            case Apply(linear=Along(axis, _)):
+                return torch.movedim(torch.movedim(args[0], axis + 1, -1) @ stored.T, -1, axis + 1)
+            case Apply(linear=Take(axis, _)):
+                return args[0].index_select(axis + 1, stored)
+            case Apply(linear=Spread(axis, n)):
+                out = args[0].unsqueeze(axis + 1)
                 return out.expand(*out.shape[: axis + 1], n, *out.shape[axis + 2 :])
-            case Reorder(perm):
-                return v.permute(0, *(a + 1 for a in perm))
-            case Reshape(shape):
-                return v.reshape(v.shape[0], *shape)
-            case Weigh(_):
-                return v * getattr(self, f"c{place}_weights")
-        raise AssertionError(linear)
+            case Apply(linear=Reorder(perm)):
+                return args[0].permute(0, *(a + 1 for a in perm))
+            case Apply(linear=Reshape(shape)):
+                return args[0].reshape(-1, *shape)
+            case Apply(linear=Weigh(_)):
+                return args[0] * stored
+        raise AssertionError(f"{node} is in no formula without Clip")
 
 
-def _constants(node: Node) -> dict[str, torch.Tensor]:
+def _stored(node: Node) -> torch.Tensor | None:
+    """The constant of a node."""
     match node:
-        case Constant(values=values):
-            return {"values": torch.from_numpy(np.array(values, dtype=np.float64))}
+        case Constant(values=values) | Apply(linear=Weigh(values)):
+            return torch.from_numpy(np.array(values, dtype=np.float64))
         case Apply(linear=Along(_, matrix)):
-            return {"matrix": torch.from_numpy(np.array(dense(matrix), dtype=np.float64))}
+            return torch.from_numpy(np.array(dense(matrix), dtype=np.float64))
         case Apply(linear=Take(_, indices)):
-            return {"index": torch.from_numpy(np.array(indices, dtype=np.int64))}
-        case Apply(linear=Weigh(weights)):
-            return {"weights": torch.from_numpy(np.array(weights, dtype=np.float64))}
+            return torch.from_numpy(np.array(indices, dtype=np.int64))
         case _:
-            return {}
+            return None
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -143,12 +131,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
     an axis would be too large, a TopK computes them; it is dropped if the model uses only the values.
     """
 
-    def sort(x: Any, dim: int = -1, descending: bool = False) -> Any:
-        d = _length(x, dim)
-        return _ordered(x, dim, range(d), largest=descending)
-
-    def sort_stable(x: Any, *, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
-        return sort(x, dim, descending)
+    def sort(x: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+        return _ordered(x, dim, range(_length(x, dim)), largest=descending)
 
     def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
         return _ordered(x, dim, range(k), largest=largest)
@@ -172,7 +156,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
         return picked(flat, (_length(flat, 0) - 1) // 2, 0, False)[0]
 
     return {
-        aten.sort.default: sort, aten.sort.stable: sort_stable, aten.topk.default: topk, aten.kthvalue.default: kthvalue,
+        aten.sort.default: sort, aten.sort.stable: sort, aten.topk.default: topk, aten.kthvalue.default: kthvalue,
         aten.median.dim: median_dim, aten.nanmedian.dim: median_dim, aten.median.default: median,
         aten.nanmedian.default: median,
     }  # fmt: skip
@@ -199,21 +183,16 @@ def _ordered(x: Any, dim: int, positions: Sequence[int], *, largest: bool) -> tu
     try:
         emission = emit(request, Policy(), "")
     except CannotReplace:  # the network for the indices would be too large
-        try:
-            emission = emit(replace(request, indices=None), Policy(), "")
-        except CannotReplace as reason:
-            raise UserError("; ".join(reason.args)) from None
-    values: dict[str, Any] = {"x": x}
-    for name, tensor in emission.graph.initializers.items():
-        values[name] = op.Constant(value=tensor)
+        emission = emit(replace(request, indices=None), Policy(), "")
+    values: dict[str, Any] = {name: op.Constant(value=tensor) for name, tensor in emission.graph.initializers.items()}
+    values["x"] = x
     for node in emission.graph.nodes:
-        attributes = {a.name: onnxscript.ir.serde.deserialize_attribute(a).value for a in node.attribute}
+        attributes = {a.name: ir.serde.deserialize_attribute(a).value for a in node.attribute}
         values[node.output[0]] = getattr(op, node.op_type)(*(values[i] for i in node.input), **attributes)
-    found = [values[name] if name else None for name in (emission.values, emission.indices)]
-    if len(positions) < k:
-        chosen = op.Constant(value_ints=list(positions))
-        found = [None if v is None else op.Gather(v, chosen, axis=axis) for v in found]
-    if found[1] is None:  # torch needs both outputs: a TopK gives the indices, and is dropped if they are not used
+    chosen = op.Constant(value_ints=list(positions))
+    if emission.indices:
+        indices = values[emission.indices]
+    else:  # torch needs both outputs: a TopK gives the indices, and is dropped if they are not used
         indices = op.TopK(x, op.Constant(value_ints=[k]), axis=axis, largest=int(largest))[1]
-        found[1] = op.Gather(indices, op.Constant(value_ints=list(positions)), axis=axis)
-    return found[0], found[1]
+    found = [values[emission.values or ""], indices]
+    return tuple(op.Gather(v, chosen, axis=axis) for v in found) if len(positions) < k else tuple(found)

@@ -36,7 +36,7 @@ def running(what: Path | str) -> Iterator[None]:
     try:
         yield
     except ERRORS as error:
-        raise UserError(f"{what}: onnxruntime does not run it: {str(error).splitlines()[0][:200]}") from error
+        raise UserError(f"{what}: onnxruntime does not run it: {' '.join(str(error).split())[:200]}") from error
 
 
 def open_session(source: Path | onnx.ModelProto, *, threads: int = 1, name: str = "the model") -> ort.InferenceSession:

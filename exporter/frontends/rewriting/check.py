@@ -80,7 +80,10 @@ def calibrated(
     """The calibration data, and the range of each of these tensors on that data."""
     with sessions([_watched(proto, names)], folder) as (session,):
         feeds = _calibration(data, session.get_inputs())
-        return feeds, _ranges([_run(session, feed, names) for feed in feeds], names)
+        outputs = [output.name for output in session.get_outputs()]
+        with running(data):
+            results = [feed | dict(zip(outputs, session.run(None, feed), strict=True)) for feed in feeds]
+        return feeds, _ranges(results, names)
 
 
 def _calibration(path: Path, sources: Sequence[Any]) -> list[Feed]:
@@ -93,27 +96,18 @@ def _calibration(path: Path, sources: Sequence[Any]) -> list[Feed]:
     except (OSError, ValueError, AttributeError, BadZipFile) as error:  # a single array has no names
         told = "is not an .npz file of arrays: write it with numpy.savez(path, name=array)"
         raise UserError(f"{path} {told}") from error
-    wanted = [source.name for source in sources]
-    if sorted(data) != sorted(wanted):
-        raise UserError(f"{path} holds {', '.join(data) or 'nothing'}, and the model's inputs are {', '.join(wanted)}")
-    batches: dict[str, list[Any]] = {}  # of inputs that hold several
-    for source in sources:
-        name, array, kind = source.name, data[source.name], KINDS.get(source.type)
-        dims = source.shape or array.shape  # [] where nothing is known
-        if kind is not None and array.dtype != kind:
-            raise UserError(f"{path}: {name} is {array.dtype}, and the model takes {np.dtype(kind)}")
-        off = [at for at, (n, d) in enumerate(zip(array.shape, dims, strict=False)) if isinstance(d, int) and d != n]
-        if array.ndim == len(dims) and off == [0] and len(array) and len(array) % dims[0] == 0:
-            batches[name] = np.split(array, len(array) // dims[0])
-        elif array.ndim != len(dims) or off:
-            free = ", ".join(str(d) if isinstance(d, int) else "any" for d in dims)
-            raise UserError(f"{path}: {name} has the shape {list(array.shape)}, and the model takes [{free}]")
+    lengths: dict[str, Any] = {source.name: source.shape[0] for source in sources if source.shape}
+    batches: dict[str, list[Any]] = {}
+    for name, array in data.items():
         if array.size == 0:
             raise UserError(f"{path}: {name} is empty, so nothing can be measured")
-    counts = sorted({len(some) for some in batches.values()})
+        length = lengths.get(name)
+        several = isinstance(length, int) and array.ndim and len(array) % length == 0
+        batches[name] = np.split(array, len(array) // length) if several else [array]
+    counts = sorted({len(some) for some in batches.values()} - {1})
     if len(counts) > 1:
         raise UserError(f"{path}: its arrays hold different numbers of batches: {', '.join(map(str, counts))}")
-    return [data | {name: some[i] for name, some in batches.items()} for i in range(*counts or [1])]
+    return [{name: some[i % len(some)] for name, some in batches.items()} for i in range(*counts or [1])]
 
 
 def _run(session: Any, feed: Feed, names: Sequence[str]) -> Feed:

@@ -293,7 +293,7 @@ def test_calibration_of_many_samples_for_a_model_of_one(tmp_path: Path) -> None:
     assert found.checked == 56
     two = saved(model("TopK", [2, 9], k=3), tmp_path)
     np.savez(tmp_path / "odd.npz", x=x[:5])
-    with pytest.raises(UserError, match=r"x has the shape \[5, 9\], and the model takes \[2, 9\]"):
+    with pytest.raises(UserError, match=r"odd.npz: onnxruntime does not run it: .* Got: 5 Expected: 2"):
         rewrite(two, calibrate=tmp_path / "odd.npz")
 
 
