@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from service.errors import BadInputError
 from service.serving import json_body
 from service.serving.json_body import Body, BodyLimits
-from service.serving.options import MedianOptions, merged
+from service.serving.options import MedianOptions, Nan, merged
 from service.statistics.fed_grid import Floats
 from service.statistics.solve import Answers
-from service.statistics.vectors import Numbers, Places, Vectors
+from service.statistics.vectors import Numbers, Vectors
 
 NPY_HEADER_LIMIT = 4096
 _MEMBER = r"""(['"])(\w+)\1\s*+:\s*+('[^'"]*'|"[^'"]*"|True|False|\([0-9,\s-]*\)|\[[^\]]*\])\s*+"""
@@ -27,27 +28,21 @@ ANSWERS = 16  # most answers of one request, in multiples of the limit of vector
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """The content of a body. `count` is the number of vectors in the body. `vectors` are the vectors for a network, or
-    None; `places` are their places among all vectors, or None for all. `dtype` is the type of the numbers. A table has
-    column names and a shape."""
+    """The content of a body. A table has column names and a shape."""
 
-    vectors: Vectors | None
+    vectors: Vectors
     options: MedianOptions
-    count: int
-    dtype: np.dtype[Any]
-    places: Places | None = None
     names: list[str] | None = None
     table: tuple[int, int] | None = None
 
     @classmethod
     def matrix(cls, values: Numbers, options: MedianOptions, **about: Any) -> Question:
         """The rows of a matrix."""
-        return cls(Vectors.matrix(values), options, len(values), values.dtype, **about)
+        return cls(Vectors.matrix(values), options, **about)
 
-    @property
-    def answer_dtype(self) -> np.dtype[Any]:
-        """The type of the numbers for medians, as in numpy.median; float64 for quantiles, as in numpy.quantile of a list."""
-        return self.dtype if self.options.told == "medians" and self.dtype.kind == "f" else np.dtype(np.float64)
+    def shaped(self, columns: Sequence[Numbers]) -> Numbers:
+        """Answers, a column for each statistic, in the shape and type of numpy's."""
+        return self.options.shaped(columns, self.vectors.flat.dtype)
 
 
 @dataclass(eq=False, slots=True)
@@ -82,26 +77,25 @@ class Answer:
 def settled(question: Question, limits: BodyLimits) -> Question:
     """The question after all checks, with missing numbers removed."""
     options = question.options.checked()
-    if question.count * options.per_vector > ANSWERS * limits.vectors:
+    if question.vectors.count * options.per_vector > ANSWERS * limits.vectors:
         most = ANSWERS * limits.vectors
         raise BadInputError(f"Too many answers: at most {most} in one request, vectors times quantiles.")
-    return question if options.nan == "error" else _without_missing(question)
+    if options.nan != "error":
+        question.vectors = _without_missing(question.vectors, options.nan)
+    return question
 
 
-def _without_missing(question: Question) -> Question:
-    """The question without NaN. `omit` leaves NaN out; `propagate` leaves every vector with NaN out. A vector that is left
+def _without_missing(vectors: Vectors, nan: Nan) -> Vectors:
+    """The vectors without NaN. `omit` leaves NaN out; `propagate` leaves every vector with NaN out. A vector that is left
     out or empty has the answer NaN."""
-    vectors = question.vectors
-    assert vectors is not None
     if vectors.flat.dtype.kind != "f" or not (missing := np.isnan(vectors.flat)).any():
-        return question
+        return vectors
     lengths = np.add.reduceat(~missing, vectors.starts, dtype=np.int64)
-    if question.options.nan == "propagate":
+    if nan == "propagate":
         lengths[lengths < vectors.lengths] = 0
         missing = np.repeat(lengths == 0, vectors.lengths)
     places = np.flatnonzero(lengths)
-    left = Vectors(vectors.flat[~missing], lengths[places]) if len(places) else None
-    return replace(question, vectors=left, places=places)
+    return Vectors(vectors.flat[~missing], lengths[places], len(lengths), places)
 
 
 def read_json(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
@@ -126,7 +120,7 @@ def read_json(body: Body, options: MedianOptions, limits: BodyLimits) -> Questio
     flat, lengths = numbers.rows(limits, chosen.nan != "error")
     if not lengths:
         raise BadInputError('"vectors" is empty.')
-    return Question(Vectors(flat, np.array(lengths)), chosen, len(lengths), flat.dtype)
+    return Question(Vectors(flat, np.array(lengths)), chosen)
 
 
 def read_raw(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:

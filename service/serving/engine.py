@@ -135,8 +135,6 @@ class Engine:
                 if self.provide is None:
                     raise
                 await self.provide(missing.d, until)
-            except ProblemError as error:
-                raise _placed_error(error, question) from None
 
     async def _answer(self, question: Question) -> Answer:
         """The answer by the loaded models.
@@ -145,8 +143,6 @@ class Engine:
         turn share calls. A large request is answered step by step in a pool.
         """
         started, vectors, options = time.perf_counter(), question.vectors, question.options
-        if vectors is None:
-            return self._placed(question, Answers([]), started)
         models, statistics = self._choice(options.model, options.construction), options.statistics
         model, work, needed = _size(vectors, statistics, models)
         solving, rows = solve(vectors, statistics, models, options.grid, STEP), len(vectors) * len(statistics)
@@ -155,13 +151,13 @@ class Engine:
         if model is not None and not self.turn_taken and self.calls.is_short(model, rows):
             self.turn_taken = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-            return self._placed(question, await self.calls.alone(solving, in_loop=True), started)
+            return self._shaped(question, await self.calls.alone(solving, in_loop=True), started)
         with self.gate.admit(rows), self.memory.hold(needed):
             if model is not None:
                 found = await self.calls.shared(solving, model, rows)
             else:
                 found = await self.calls.alone(solving, in_loop=False)
-        return self._placed(question, found, started)
+        return self._shaped(question, found, started)
 
     def _choice(self, name: str | None, construction: str | None) -> Choice:
         """The choice of models, with the plans made so far. Unknown names are not kept."""
@@ -175,9 +171,8 @@ class Engine:
     def _end_turn(self) -> None:
         self.turn_taken = False
 
-    def _placed(self, question: Question, found: Answers, started: float) -> Answer:
-        """The answers at the places of the request. The metrics count which models answered."""
-        options, count = question.options, question.count
+    def _shaped(self, question: Question, found: Answers, started: float) -> Answer:
+        """The answers in their shape. The metrics count which models answered."""
         for model, answered in found.answered.items():
             note(self.calls.meter(model).vectors, answered)
             if found.queue_s:
@@ -185,19 +180,9 @@ class Engine:
         for model, refuted in found.refuted.items():
             note(self.calls.meter(model).misses, refuted)
             log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": refuted}})
-        columns, bounds = found.values or [np.full(count, np.nan)] * len(options.statistics), found.bounds
-        if question.places is not None and found.values:
-            columns = [_placed(values, question.places, count) for values in columns]
-            bounds = bounds and [_placed(values, question.places, count, 0.0) for values in bounds]
-        if options.grid and bounds is None:
-            bounds = [np.zeros(count) for _ in columns]
         found.total_s = time.perf_counter() - started
-        return Answer(
-            options.shaped(columns, question.answer_dtype),
-            None if bounds is None else options.shaped(bounds, np.dtype(np.float64)),
-            found,
-            question,
-        )
+        bounds = None if found.bounds is None else np.asarray(question.shaped(found.bounds), np.float64)
+        return Answer(question.shaped(found.values), bounds, found, question)
 
     @property
     def limits(self) -> BodyLimits:
@@ -281,7 +266,7 @@ def _size(vectors: Vectors, statistics: Sequence[Statistic], models: Models) -> 
 
     If there is no model, the error is raised later, with the place of the vector.
     """
-    count, size, longest = len(vectors), vectors.flat.size, vectors.fixed or int(vectors.lengths.max())
+    count, size, longest = len(vectors), vectors.flat.size, vectors.fixed or int(vectors.lengths.max(initial=1))
     try:
         model = max((reading.use.model for reading in models.plan(longest, statistics)), key=attrgetter("d"))
         d = max(longest, model.d)
@@ -292,21 +277,3 @@ def _size(vectors: Vectors, statistics: Sequence[Statistic], models: Models) -> 
     fed = min(2 * count * d, max(FED, 2 * d))
     needed = 2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * rows
     return model, size + (d + VECTOR) * rows, needed
-
-
-def _placed(values: Any, places: Any, count: int, absent: float = np.nan) -> Any:
-    """The answers of some vectors at their places among all vectors of the request."""
-    if len(values) == count:
-        whole = np.empty(count, values.dtype)
-    else:
-        whole = np.full(count, absent, np.result_type(values.dtype, np.float32))
-    whole[places] = values
-    return whole
-
-
-def _placed_error(error: ProblemError, question: Question) -> ProblemError:
-    """The same problem, with the vector's place in the request."""
-    vector = error.members.get("vector")
-    if question.places is not None and isinstance(vector, int):
-        error.members = {**error.members, "vector": int(question.places[vector])}
-    return error

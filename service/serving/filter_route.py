@@ -6,7 +6,6 @@ import io
 import re
 import time
 from typing import Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from service.serving.exchange import Exchange
 from service.serving.formats import BINARY, FORMATS
 from service.serving.gateway import PlainRoute, header_text, with_body
 from service.serving.json_body import Body
-from service.serving.options import one_of
+from service.serving.options import checked, query_of
 
 NPY, RAW = FORMATS["npy"].media_type, FORMATS["raw"].media_type
 SIDE = re.compile(r"[0-9]{1,9}+")
@@ -40,7 +39,7 @@ def router(engine: Engine) -> APIRouter:
 
     async def filtered(request: Request, body: Body) -> tuple[LoadedFilter, Pixels, float, str]:
         exchange: Exchange = request.scope["exchange"]
-        kind, query = _kind(exchange), _query(exchange)
+        kind, query = _kind(exchange), query_of(exchange.query, KNOWN)
         picture = _read_npy(body) if kind == NPY else _read_raw(body, query)
         chosen = engine.registry.image_filter(query.get("model"), picture.dtype)
         stack = chosen.stacked(picture)
@@ -113,17 +112,6 @@ def _kind(exchange: Exchange) -> str:
     return given
 
 
-def _query(exchange: Exchange) -> dict[str, str]:
-    pairs = parse_qsl(exchange.query.decode("latin-1"), keep_blank_values=True)
-    query = dict(pairs)
-    if len(query) < len(pairs):
-        raise BadInputError("A query parameter occurs twice.")
-    for name in query:
-        if name not in KNOWN:
-            raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(KNOWN)}.")
-    return query
-
-
 def _read_raw(body: Body, query: dict[str, str]) -> Pixels:
     if "shape" not in query:
         raise BadInputError("A raw body needs ?shape=h,w or ?shape=h,w,channels.")
@@ -132,7 +120,9 @@ def _read_raw(body: Body, query: dict[str, str]) -> Pixels:
         raise BadInputError(
             f"shape must be two to four whole numbers with commas between them, not {query['shape'][:40]!r}."
         )
-    dtype = np.dtype(one_of("dtype", query.get("dtype", "uint8"), tuple(PIXELS))).newbyteorder("<")
+    dtype = np.dtype(
+        checked("dtype", query.get("dtype", "uint8"), {"type": "string", "enum": list(PIXELS)})
+    ).newbyteorder("<")
     return _pixels(body, 0, dtype, shape)
 
 

@@ -18,14 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from exporter.problem.quantiles import METHODS
 from service.errors import ProblemError
 from service.serving import bodies, json_body, tables
 from service.serving.bodies import Answer, Question
 from service.serving.json_body import Body, BodyLimits
-from service.serving.options import MOST, NAN, STABLE, MedianOptions
+from service.serving.options import STABLE, MedianOptions, options_of
 from service.statistics.fed_grid import Floats
-from service.statistics.layout import EVEN
 
 Sent = tuple[bytes, dict[str, str]]
 UNSAID = frozenset({"", "application/x-www-form-urlencoded"})  # no Content-Type, and the default of curl -d
@@ -187,32 +185,17 @@ _NUMBERS: dict[str, Any] = {
 
 
 def _object(name: str, numbers: dict[str, Any], path: str) -> dict[str, Any]:
-    choices: dict[str, Any] = {
-        "model": {"type": ["string", "null"]},
-        "construction": {"type": ["string", "null"]},
-        "grid": {"type": "boolean", "default": False},
-        "details": {"type": "boolean", "default": False},
-        "exact": {"type": "boolean", "deprecated": True, "description": "Has no effect: every answer is exact."},
-        "nan": {"type": "string", "enum": list(NAN), "default": "error"},
-    }
-    wanted: list[dict[str, Any]] = [{}]
-    if path.removeprefix(STABLE) == "/median":
-        choices["even"] = {"type": "string", "enum": list(EVEN), "default": "mean"}
-    else:
-        some = {"type": "array", "minItems": 1, "maxItems": MOST}
-        method = {"method": {"type": ["string", "null"], "enum": [*METHODS, None], "default": "linear"}}
-        wanted = [
-            {"quantiles": {**some, "items": {"type": "number", "minimum": 0, "maximum": 1}}, **method},
-            {"ranks": {**some, "items": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}}},
-        ]
-    kinds = [
+    choices = {each: option.schema for each, option in options_of(path, query_only=False).items()}
+    of_ranks = {each: choices.pop(each) for each in ("quantiles", "method", "ranks") if each in choices}
+    ranks = {"ranks": of_ranks.pop("ranks")} if of_ranks else {}
+    kinds: list[dict[str, Any]] = [
         {
             "type": "object",
             "required": [name, *list(each)[:1]],
             "additionalProperties": False,
             "properties": {name: numbers, **choices, **each},
         }
-        for each in wanted
+        for each in ((of_ranks, ranks) if of_ranks else ({},))
     ]
     return kinds[0] if len(kinds) == 1 else {"oneOf": kinds}
 

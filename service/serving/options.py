@@ -1,14 +1,15 @@
-"""Options of a request, from the query or from JSON, checked. The two routes differ only in their options."""
+"""Options of a request, from the query or from JSON. One table describes, reads and checks them. The two routes differ
+only in their options."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -22,8 +23,6 @@ from service.statistics.vectors import Numbers
 
 Nan = Literal["error", "omit", "propagate"]
 By = Literal["columns", "rows"]
-NAN: tuple[Nan, ...] = get_args(Nan)
-BY: tuple[By, ...] = get_args(By)
 RAW_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LENGTH = re.compile(r"[0-9]{1,9}+")
 # possessive, as every pattern for a caller's text: backtracking would take quadratic time
@@ -31,7 +30,69 @@ NUMBER = re.compile(r"[-+]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][-+]?+[0-
 LONGEST = 64  # characters of a number in a query
 MOST = 1024  # quantiles or ranks of one request
 VECTORS = frozenset({"vector", "vectors"})
-Word = TypeVar("Word", bound=str)
+STABLE = "/v1"  # before a route: the stable name; the short name is an alias
+
+
+class RequestOption(NamedTuple):
+    """An option: the JSON schema of its values, which also checks them, and a description. Some options stand in queries
+    only, some belong to one route."""
+
+    schema: dict[str, Any]
+    text: str
+    query_only: bool = False
+    route: str = ""
+
+
+def _words(*words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "enum": list(words), **more}
+
+
+def _list(kind: str, least: int, most: int) -> dict[str, Any]:
+    items = {"type": kind, "minimum": least, "maximum": most}
+    return {"type": "array", "minItems": 1, "maxItems": MOST, "items": items}
+
+
+_NAME: dict[str, Any] = {"type": ["string", "null"]}
+_FLAG: dict[str, Any] = {"type": "boolean", "default": False}
+OPTIONS = {
+    "model": RequestOption(_NAME, "Name of the model to use."),
+    "construction": RequestOption(_NAME, "Construction to use."),
+    "grid": RequestOption(_FLAG, "The number of the network, with its error bound, not numpy's answer."),
+    "details": RequestOption(_FLAG, "How the answer came about: models, fallback, batch size, timings."),
+    "exact": RequestOption({"type": "boolean", "deprecated": True}, "Has no effect: every answer is exact."),
+    "nan": RequestOption(_words(*get_args(Nan), default="error"), "What becomes of numbers that are missing."),
+    "dtype": RequestOption(_words(*RAW_DTYPES), "Raw bodies, which need it: type of the numbers.", query_only=True),
+    "d": RequestOption(
+        {"type": "integer", "minimum": 1, "maximum": 999999999}, "Raw bodies: length of the vectors.", query_only=True
+    ),
+    "columns": RequestOption(
+        {"type": "string", "minLength": 1}, "Tables: columns by name, with commas between them.", query_only=True
+    ),
+    "by": RequestOption(_words(*get_args(By)), "Tables: an answer for each column, or for each row.", query_only=True),
+    "header": RequestOption(
+        {"type": "boolean"},
+        "CSV: the first line has the names, or has none; they are f0, f1, ... then.",
+        query_only=True,
+    ),
+    "even": RequestOption(_words(*EVEN, default="mean"), "Median of an even number of values.", route="/median"),
+    "quantiles": RequestOption(_list("number", 0, 1), "From 0 to 1, with commas between them.", route="/quantile"),
+    "ranks": RequestOption(_list("integer", 1, 2**31 - 1), "Count from 1, the smallest value.", route="/quantile"),
+    "method": RequestOption(
+        {"type": ["string", "null"], "enum": [*METHODS, None], "default": "linear"},
+        "How numpy.quantile looks between two ranks.",
+        route="/quantile",
+    ),
+}
+
+
+def options_of(path: str, query_only: bool = True) -> dict[str, RequestOption]:
+    """The options of a route, with or without those of queries only."""
+    route = path.removeprefix(STABLE)
+    return {
+        name: option
+        for name, option in OPTIONS.items()
+        if option.route in ("", route) and (query_only or not option.query_only)
+    }
 
 
 @dataclass(frozen=True)
@@ -51,8 +112,7 @@ class MedianOptions:
     header: bool | None = None  # of a CSV file; None: decided by its first line
 
     told: ClassVar[str] = "medians"  # the name of the answers
-    # of a JSON object; `exact` has no effect any more
-    members: ClassVar[frozenset[str]] = VECTORS | {"model", "construction", "details", "exact", "grid", "nan", "even"}
+    members: ClassVar[frozenset[str]] = VECTORS.union(options_of("/median", query_only=False))  # of a JSON object
     per_vector: ClassVar[int] = 1
 
     @cached_property
@@ -60,9 +120,9 @@ class MedianOptions:
         """The statistics of every vector."""
         return (Statistic(even=self.even),)
 
-    def shaped(self, columns: list[Numbers], dtype: np.dtype[Any]) -> Numbers:
-        """The answers as one array. Medians of floats keep their type."""
-        return columns[0].astype(dtype, copy=False) if columns[0].dtype.kind == "f" else columns[0]
+    def shaped(self, columns: Sequence[Numbers], dtype: np.dtype[Any]) -> Numbers:
+        """The answers as one array, for numbers of a type. Medians of floats have the same type."""
+        return columns[0]
 
     def labels(self) -> list[str]:
         """A name for each answer of a vector."""
@@ -71,11 +131,6 @@ class MedianOptions:
     def checked(self) -> MedianOptions:
         """These options after a check, or an error."""
         return self
-
-    @property
-    def named(self) -> bool:
-        """Whether the caller chose the model."""
-        return self.model is not None or self.construction is not None
 
 
 @dataclass(frozen=True)
@@ -86,7 +141,7 @@ class QuantileOptions(MedianOptions):
     ranks: tuple[int, ...] | None = None
     method: str | None = None
 
-    members: ClassVar[frozenset[str]] = MedianOptions.members - {"even"} | {"quantiles", "ranks", "method"}
+    members: ClassVar[frozenset[str]] = VECTORS.union(options_of("/quantile", query_only=False))
 
     @property
     def told(self) -> str:  # type: ignore[override]
@@ -102,7 +157,7 @@ class QuantileOptions(MedianOptions):
             return tuple(Statistic("quantile", q, self.method or "linear") for q in self.quantiles)
         return tuple(Statistic("rank", rank=rank) for rank in self.ranks or ())
 
-    def shaped(self, columns: list[Numbers], dtype: np.dtype[Any]) -> Numbers:
+    def shaped(self, columns: Sequence[Numbers], dtype: np.dtype[Any]) -> Numbers:
         """A row for each vector. Floats are float64, as from numpy.quantile with a list of quantiles."""
         table = np.stack(columns, 1)
         return table.astype(np.float64, copy=False) if table.dtype.kind == "f" else table
@@ -119,86 +174,86 @@ class QuantileOptions(MedianOptions):
 
 
 ROUTES: dict[str, type[MedianOptions]] = {"/median": MedianOptions, "/quantile": QuantileOptions}
-STABLE = "/v1"  # before a route: the stable name; the short name is an alias
 ROUTES |= {STABLE + path: kind for path, kind in ROUTES.items()}
-FLAGS = ("details", "exact", "grid")
-_ONLY_QUERY = frozenset({"dtype", "d", "columns", "by", "header"})
+
+
+def query_of(text: bytes, known: Iterable[str]) -> dict[str, str]:
+    """The parameters of a query string. An unknown name is an error."""
+    pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
+    query = dict(pairs)
+    if len(query) < len(pairs):
+        raise BadInputError("A query parameter occurs twice.")
+    for name in query:
+        if name not in known:
+            raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(sorted(known))}.")
+    return query
 
 
 @lru_cache(maxsize=256)
 def read_query(text: bytes, path: str = "/median") -> MedianOptions:
-    """The options of a query string, cached because clients repeat theirs. An unknown name is an error."""
-    pairs = parse_qsl(text.decode("latin-1"), keep_blank_values=True)
-    query: dict[str, Any] = dict(pairs)
-    if len(query) < len(pairs):
-        raise BadInputError("A query parameter occurs twice.")
-    kind = ROUTES.get(path, MedianOptions)
-    known = sorted(kind.members - VECTORS | _ONLY_QUERY)
-    for name in query:
-        if name not in known:
-            raise BadInputError(f"Unknown query parameter {name[:40]!r}; known are {', '.join(known)}.")
-    for name in ("quantiles", "ranks"):
-        if name in query:
-            query[name] = numbers_of(name, query[name])
-    for name in FLAGS:
-        if name in query:
-            query[name] = _flag(name, query[name])
-    d = query.get("d")
-    if d is not None and not (LENGTH.fullmatch(d) and int(d)):
-        raise BadInputError(f"d must be a whole number from 1 to 999999999, not {d[:40]!r}")
-    plain = replace(
-        kind(),
-        dtype=RAW_DTYPES[one_of("dtype", query["dtype"], tuple(RAW_DTYPES))] if "dtype" in query else None,
-        d=None if d is None else int(d),
-        columns=_names(query["columns"]) if "columns" in query else None,
-        by=one_of("by", query.get("by", "columns"), BY),
-        header=_flag("header", query["header"]) if "header" in query else None,
-    )
-    return merged({name: value for name, value in query.items() if name not in _ONLY_QUERY}, plain)
+    """The options of a query string, cached because clients repeat theirs."""
+    query = query_of(text, options_of(path))
+    return merged({name: read_text(name, value) for name, value in query.items()}, ROUTES[path]())
 
 
 def merged(given: Mapping[str, Any], defaults: MedianOptions) -> MedianOptions:
-    """The options of the query, replaced by the members of a JSON object."""
-    if not given:
-        return defaults
-    for name in ("model", "construction", "method"):
-        if given.get(name) is not None and not isinstance(given[name], str):
-            raise BadInputError(f"{name} must be a string")
-    changes: dict[str, Any] = {
-        "model": given.get("model") or defaults.model,
-        "construction": given.get("construction") or defaults.construction,
-    }
-    for name in FLAGS:
-        if not isinstance(given.get(name, False), bool):
-            raise BadInputError(f"{name} must be true or false")
-        if name in given and name != "exact":
-            changes[name] = given[name]
-    if "even" in given:
-        changes["even"] = one_of("even", given["even"], EVEN)
-    if "nan" in given:
-        changes["nan"] = one_of("nan", given["nan"], NAN)
-    if given.get("method") is not None:
-        changes["method"] = one_of("method", given["method"], tuple(METHODS))
-    if given.get("quantiles") is not None:
-        changes["quantiles"] = _quantiles(_listed("quantiles", given["quantiles"]))
-    if given.get("ranks") is not None:
-        changes["ranks"] = _ranks(_listed("ranks", given["ranks"]))
-    return replace(defaults, **changes)
+    """The options, replaced by those that are given in a query or a JSON object. `exact` has no effect any more."""
+    found = {name: checked(name, value) for name, value in given.items()}
+    changes = {name: value for name, value in found.items() if value is not None and name != "exact"}
+    if "dtype" in changes:
+        changes["dtype"] = RAW_DTYPES[changes["dtype"]]
+    if "columns" in changes:
+        changes["columns"] = _names(changes["columns"])
+    return replace(defaults, **changes) if changes else defaults
 
 
-def one_of(name: str, value: Any, words: tuple[Word, ...]) -> Word:
-    """One of a few words."""
-    for word in words:
-        if isinstance(value, str) and value == word:
-            return word
-    told = f", not {value[:40]!r}" if isinstance(value, str) else ""
-    raise BadInputError(f"{name} must be one of {', '.join(words)}{told}")
+def read_text(name: str, text: str) -> Any:
+    """The JSON value behind the text of an option."""
+    match OPTIONS[name].schema["type"]:
+        case "boolean":
+            return {"true": True, "false": False}.get(text, text)
+        case "integer":
+            return int(text) if LENGTH.fullmatch(text) else text
+        case "array":
+            return _numbers(name, text)
+    return text
 
 
-def _flag(name: str, value: str) -> bool:
-    if value not in ("true", "false"):
-        raise BadInputError(f"{name} must be true or false, not {value[:40]!r}")
-    return value == "true"
+def checked(name: str, value: Any, schema: Mapping[str, Any] | None = None) -> Any:
+    """A value of an option, if it fits the schema. An array becomes a tuple; null stands for the default."""
+    schema = schema or OPTIONS[name].schema
+    kind, told = schema["type"], f", not {value[:40]!r}" if isinstance(value, str) else ""
+    if value is None and kind not in ("string", "boolean"):
+        return None
+    if "enum" in schema:
+        if not isinstance(value, str) or value not in schema["enum"]:
+            raise BadInputError(f"{name} must be one of {', '.join(filter(None, schema['enum']))}{told}")
+    elif kind == "boolean":
+        if not isinstance(value, bool):
+            raise BadInputError(f"{name} must be true or false{told}")
+    elif kind == "integer":
+        if not isinstance(value, int) or not value:
+            raise BadInputError(f"{name} must be a whole number from 1 to {schema['maximum']}{told}")
+    elif kind == "array":
+        return _list_of(name, value, schema["items"])
+    elif not isinstance(value, str) or len(value) < schema.get("minLength", 0):
+        raise BadInputError(f"{name} must be a string{' that is not empty' * ('minLength' in schema)}")
+    return value or None  # an empty name is none
+
+
+def _list_of(name: str, value: Any, items: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Quantiles or ranks."""
+    if not isinstance(value, list):
+        raise BadInputError(f"{name} must be an array of numbers.")
+    if not 0 < len(value) <= MOST:
+        raise BadInputError(f"{name} must be 1 to {MOST} numbers.")
+    whole = items["type"] == "integer"
+    for each in value:
+        good = isinstance(each, int if whole else int | float) and not isinstance(each, bool)
+        if not good or not items["minimum"] <= each <= items["maximum"]:  # which is also false for NaN
+            said = "whole numbers from 1 up; rank 1 is the smallest value" if whole else "numbers from 0 to 1"
+            raise BadInputError(f"{name} must be {said}.")
+    return tuple(value) if whole else tuple(math.fabs(each) for each in value)  # no -0.0
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -212,7 +267,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def numbers_of(name: str, text: str) -> list[Any]:
+def _numbers(name: str, text: str) -> list[int | float]:
     """Numbers separated by commas. Whole numbers become int."""
     if text.count(",") >= MOST:
         raise BadInputError(f"{name} must be 1 to {MOST} numbers.")
@@ -220,28 +275,3 @@ def numbers_of(name: str, text: str) -> list[Any]:
     if not all(len(item) <= LONGEST and NUMBER.fullmatch(item) for item in items):
         raise BadInputError(f"{name} must be numbers with commas between them.")
     return [int(item) if item.isdigit() and len(item) < 16 else float(item) for item in items]
-
-
-def _listed(name: str, value: Any) -> list[Any]:
-    """The items of an array, which may be simdjson's."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise BadInputError(f"{name} must be an array of numbers.")
-    items = list(value)
-    if not 0 < len(items) <= MOST:
-        raise BadInputError(f"{name} must be 1 to {MOST} numbers.")
-    return items
-
-
-def _quantiles(items: list[Any]) -> tuple[float, ...]:
-    for item in items:
-        good = isinstance(item, int | float) and not isinstance(item, bool)
-        if not good or not 0 <= item <= 1:  # which is also false for NaN
-            raise BadInputError("quantiles must be numbers from 0 to 1.")
-    return tuple(math.fabs(item) for item in items)  # no -0.0
-
-
-def _ranks(items: list[Any]) -> tuple[int, ...]:
-    for item in items:
-        if not isinstance(item, int) or isinstance(item, bool) or not 1 <= item < 2**31:
-            raise BadInputError("ranks must be whole numbers from 1 up; rank 1 is the smallest value.")
-    return tuple(items)

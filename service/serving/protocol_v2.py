@@ -8,7 +8,7 @@ A further model, `quantile`, takes vectors of any length. Its parameters are the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -28,14 +28,13 @@ from service.serving.bodies import Answer, Question, settled
 from service.serving.engine import Engine
 from service.serving.gateway import PlainRoute, with_body
 from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
-from service.serving.options import VECTORS, MedianOptions, QuantileOptions, merged, numbers_of
+from service.serving.options import MedianOptions, QuantileOptions, merged, options_of, read_text
 from service.statistics.fed_grid import Floats
 from service.statistics.statistic import Statistic
 
 SERVER = {"name": "onnx-median", "version": __version__, "extensions": ["binary_tensor_data"]}
 VERSION = "1"
 QUANTILE = "quantile"
-CHOICES = QuantileOptions.members - VECTORS
 DATA: json_body.MemberPath = ("inputs", 0, "data")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES: dict[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
@@ -87,7 +86,7 @@ class ColumnOptions(MedianOptions):
     def statistics(self) -> tuple[Statistic, ...]:
         return self.wanted
 
-    def shaped(self, columns: list[Any], dtype: np.dtype[Any]) -> Any:
+    def shaped(self, columns: Sequence[Any], dtype: np.dtype[Any]) -> Any:
         return np.stack(columns, 1).astype(dtype, copy=False)
 
 
@@ -233,12 +232,12 @@ def _options(asked: InferenceRequest, model: LoadedModel | None) -> MedianOption
     """All columns of a model, or the options of `quantile` from the parameters: lists, or text with commas."""
     if model is not None:
         return ColumnOptions(model=model.name, wanted=tuple(Statistic.of(column, model.d) for column in model.columns))
-    chosen = {name: value for name, value in asked.parameters.items() if name in CHOICES}
-    for name in ("quantiles", "ranks"):
-        if isinstance(chosen.get(name), str):
-            chosen[name] = numbers_of(name, chosen[name])
-        elif isinstance(chosen.get(name), int | float):
-            chosen[name] = [chosen[name]]
+    chosen = {name: value for name, value in asked.parameters.items() if name in options_of("/quantile", False)}
+    for name in {"quantiles", "ranks"} & chosen.keys():
+        value = chosen[name]
+        chosen[name] = (
+            read_text(name, value) if isinstance(value, str) else value if isinstance(value, list) else [value]
+        )
     return merged(chosen, QuantileOptions())
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from exporter.problem.quantiles import METHODS
 from service.models.entries import PIXELS
-from service.serving.options import BY, MOST, NAN, RAW_DTYPES, STABLE
-from service.statistics.layout import EVEN
+from service.serving.options import options_of
 
 
 class Timings(BaseModel):
@@ -77,44 +75,20 @@ class ModelList(BaseModel):
 
 
 def _parameter(name: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
-
-
-def _listing(name: str, items: dict[str, Any], text: str) -> dict[str, Any]:
-    some = {"type": "array", "minItems": 1, "maxItems": MOST, "items": items}
-    return {**_parameter(name, some, text), "style": "form", "explode": False}
-
-
-PARAMETERS: list[dict[str, Any]] = [
-    _parameter("model", {"type": "string"}, "Name of the model to use."),
-    _parameter("construction", {"type": "string"}, "Construction to use."),
-    _parameter("grid", {"type": "boolean"}, "The number of the network, with its error bound, not numpy's answer."),
-    _parameter("details", {"type": "boolean"}, "How the answer came about: models, fallback, batch size, timings."),
-    _parameter("exact", {"type": "boolean", "deprecated": True}, "Has no effect: every answer is exact."),
-    _parameter("nan", {"type": "string", "enum": list(NAN)}, "What becomes of numbers that are missing."),
-    _parameter(
-        "dtype", {"type": "string", "enum": list(RAW_DTYPES)}, "Raw bodies, which need it: type of the numbers."
-    ),
-    _parameter("d", {"type": "integer", "minimum": 1, "maximum": 999999999}, "Raw bodies: length of the vectors."),
-    _parameter("columns", {"type": "string", "minLength": 1}, "Tables: columns by name, with commas between them."),
-    _parameter("by", {"type": "string", "enum": list(BY)}, "Tables: an answer for each column, or for each row."),
-    _parameter(
-        "header", {"type": "boolean"}, "CSV: the first line has the names, or has none; they are f0, f1, ... then."
-    ),
-]
-OF_A_ROUTE: dict[str, list[dict[str, Any]]] = {
-    "/median": [_parameter("even", {"type": "string", "enum": list(EVEN)}, "Median of an even number of values.")],
-    "/quantile": [
-        _listing("quantiles", {"type": "number", "minimum": 0, "maximum": 1}, "From 0 to 1, with commas between them."),
-        _listing("ranks", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, "Count from 1, the smallest value."),
-        _parameter("method", {"type": "string", "enum": list(METHODS)}, "How numpy.quantile looks between two ranks."),
-    ],
-}
+    more = {"style": "form", "explode": False} if schema["type"] == "array" else {}
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": text, **more}
 
 
 def parameters(path: str) -> list[dict[str, Any]]:
     """The query parameters of POST /median or POST /quantile."""
-    return PARAMETERS + OF_A_ROUTE[path.removeprefix(STABLE)]
+    return [_parameter(name, _not_null(option.schema), option.text) for name, option in options_of(path).items()]
+
+
+def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(schema["type"], str):
+        return schema
+    words = {"enum": [word for word in schema["enum"] if word is not None]} if "enum" in schema else {}
+    return {**schema, "type": "string", **words}
 
 
 def _headers(texts: dict[str, str]) -> dict[str, Any]:

@@ -135,22 +135,25 @@ def solve(
 
     NaN and infinities are refused. `step` numbers are prepared at a time.
     """
-    dtype, count = vectors.flat.dtype, len(vectors)
+    dtype, count = vectors.flat.dtype, vectors.count
     answer = Answers([np.empty(count, each.dtype(dtype)) for each in statistics])
+    if count > len(vectors):
+        for values in answer.values:
+            values[:] = np.nan
     if grid:
-        answer.bounds = [np.empty(count) for _ in statistics]
+        answer.bounds = [np.zeros(count) for _ in statistics]
     parts: list[Part] = []
     held = 0
     for n, everyone in vectors.by_length():
         try:
             readings = models.plan(n, statistics)
         except (ValueError, BadInputError) as error:
-            raise BadInputError(str(error), vector=int(everyone[0])) from None
+            raise BadInputError(str(error), vector=int(vectors.place(everyone)[0])) from None
         fed = max(reading.use.padding.rows * reading.use.model.d for reading in readings)
         size = max(1, min(step // n, FED // fed))
         for at in range(0, len(everyone), size):
-            places = everyone[at : at + size]
-            ordered = Ordered(vectors.rows(n, places))
+            some = everyone[at : at + size]
+            ordered, places = Ordered(vectors.rows(n, some)), vectors.place(some)
             if (bad := ordered.not_finite()) is not None:
                 said = f"{ordered.values[bad]} is not a finite number."
                 raise BadInputError(said, vector=int(places[bad[0]]), index=bad[1])
@@ -161,7 +164,7 @@ def solve(
                     yield from _find(parts, models, answer)
                     parts, held = [], 0
     yield from _find(parts, models, answer)
-    if not grid and dtype.kind == "f":
+    if not grid and dtype.kind == "f" and count:
         _signed_zeros(vectors, statistics, answer)
     return answer
 
@@ -270,10 +273,10 @@ class RefutedError(Exception):
 def _signed_zeros(vectors: Vectors, statistics: Sequence[Statistic], answer: Answers) -> None:
     """Use numpy itself where an answer is 0 and the vector has -0.0: numpy's order of zeros depends on all quantiles of a
     call."""
-    for number, statistic in enumerate(statistics):
-        values = answer.values[number]
+    for statistic, values in zip(statistics, answer.values, strict=True):
         if np.count_nonzero(values) < len(values):
-            for i in np.flatnonzero(values == 0).tolist():
+            places = vectors.place(np.arange(len(vectors)))
+            for i in np.flatnonzero(values[places] == 0).tolist():
                 vector = vectors[i]
                 if np.signbit(vector[vector == 0]).any():
-                    values[i] = statistic.by_numpy(vector, statistics)
+                    values[places[i]] = statistic.by_numpy(vector, statistics)

@@ -17,10 +17,23 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(eq=False)
 class Vectors:
-    """Vectors in one flat array. No vector is empty."""
+    """Vectors in one flat array. No vector is empty.
+
+    `count` and `places` are the number of vectors in the request and the places of these among them, where some are left
+    out.
+    """
 
     flat: Numbers
     lengths: Counts
+    count: int = 0
+    places: Places | None = None
+
+    def __post_init__(self) -> None:
+        self.count = self.count or len(self.lengths)
+
+    def place(self, which: Places) -> Places:
+        """The places of some of these vectors in the request."""
+        return which if self.places is None else self.places[which]
 
     @classmethod
     def matrix(cls, values: Numbers) -> Vectors:
@@ -32,7 +45,7 @@ class Vectors:
     @cached_property
     def fixed(self) -> int:
         """The common length of all vectors, or 0."""
-        return int(self.lengths[0]) if (self.lengths == self.lengths[0]).all() else 0
+        return int(self.lengths[0]) if len(self) and (self.lengths == self.lengths[0]).all() else 0
 
     @cached_property
     def starts(self) -> Counts:

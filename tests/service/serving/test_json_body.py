@@ -69,8 +69,7 @@ def read(body: bytes) -> Any:
         question = bodies.read_json(body, OPTIONS, LIMITS)
     except BadInputError as error:
         return error.status, error.members.get("vector"), error.members.get("index")
-    assert question.vectors is not None
-    return [question.vectors[i].tolist() for i in range(question.count)]
+    return [question.vectors[i].tolist() for i in range(len(question.vectors))]
 
 
 SCALARS: tuple[Any, ...] = (0, -1, 2.5, 1e-5, 1.25e300, -0.0, 10**25, 2**64, -(2**63) - 1, 2**63, 0.1)
@@ -162,7 +161,6 @@ def test_no_body_takes_more_than_a_small_multiple_of_its_size(size: int) -> None
 def test_a_large_body_is_right() -> None:
     body = good(4_000_000, 500, 400)
     question = bodies.read_json(bytearray(body), OPTIONS, BodyLimits(4096, 2048))
-    assert question.vectors is not None
     assert np.array_equal(question.vectors.flat, np.ravel(json.loads(body)["vectors"]))
 
 
@@ -174,7 +172,6 @@ def test_long_vectors_of_different_lengths_with_null_and_long_integers() -> None
     body = json.dumps({"nan": "omit", "vectors": vectors}).encode()
     assert len(body) > json_body.DIAGNOSED
     question = bodies.read_json(body, OPTIONS, BodyLimits(9, 90000))
-    assert question.vectors is not None
     for i, vector in enumerate(vectors):
         assert np.array_equal(question.vectors[i], np.array(vector, float), equal_nan=True)
     for limits in (BodyLimits(4, 90000), BodyLimits(5, 89999)):
