@@ -35,20 +35,20 @@ STEP = 1 << 18  # numbers of a request that one call takes
 class Solution:
     """The solution of one request, under way."""
 
-    def __init__(self, solving: Solving) -> None:
-        self.solving = solving
+    def __init__(self, solving: Solving, rows: int = 0) -> None:
+        self.solving, self.rows = solving, rows
         self.future: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         self.since = time.perf_counter()  # when it began to wait for its next call
-        self.counted: Counted | None = None  # results of the last call
+        self.call: ModelCall | None = None  # the next call
         self.outcome: Answers | Exception | None = None
         self.queue_s = self.inference_s = 0.0
         self.batch_size = 0
 
-    def next_call(self) -> ModelCall | None:
-        """The next call, or None at the end. Runs in any thread."""
-        self.queue_s = max(self.queue_s, time.perf_counter() - self.since)
+    def go_on(self, counted: Counted | None = None) -> None:
+        """From the results of a call to the next call, or to the outcome. Runs in any thread."""
+        self.call = None
         try:
-            return self.solving.send(self.counted)  # type: ignore[arg-type]  # None starts a generator
+            self.call = self.solving.send(counted)  # type: ignore[arg-type]  # None starts a generator
         except StopIteration as end:
             answers: Answers = end.value
             answers.queue_s, answers.inference_s = self.queue_s, self.inference_s
@@ -58,22 +58,15 @@ class Solution:
             self.outcome = ProblemError(500, str(error), vector=error.vector)
         except Exception as error:
             self.outcome = error
-        return None
 
     def tell(self) -> None:
         """Tell the request its outcome, if it still waits."""
-        if self.future.done() or self.outcome is None:
+        if self.outcome is None or self.future.done():
             return
         if isinstance(self.outcome, Exception):
             self.future.set_exception(self.outcome)
         else:
             self.future.set_result(self.outcome)
-
-
-class Batch(list[Solution]):
-    """Solutions that make their calls together."""
-
-    rows = 0
 
 
 class Calls:
@@ -82,7 +75,7 @@ class Calls:
     def __init__(self, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.settings, self.gate, self.pool = settings, gate, pool
         self.free = asyncio.Semaphore(settings.inference_threads)  # threads for shared calls
-        self.open: dict[LoadedModel, Batch] = {}  # batches that have not begun
+        self.open: dict[LoadedModel, list[Solution]] = {}  # batches that have not begun
         self.tasks: set[asyncio.Task[None]] = set()
         self.made: deque[tuple[LoadedModel, int, float]] = deque()  # calls for the metrics: model, rows, seconds
         self.row_seconds: dict[LoadedModel, float] = {}
@@ -115,24 +108,22 @@ class Calls:
         """The answers to a small request, in calls shared with other requests."""
         batch = self.open.get(model)
         if batch is None:
-            batch = self.open[model] = Batch()
+            batch = self.open[model] = []
             task = asyncio.create_task(self._share(model, batch))  # begins when all its requests are here
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-        solution = Solution(solving)
-        batch.append(solution)
-        batch.rows += rows
-        if batch.rows >= self.settings.max_batch:
+        batch.append(solution := Solution(solving, rows))
+        if sum(each.rows for each in batch) >= self.settings.max_batch:
             self._close(model, batch)
         return await solution.future
 
-    def _close(self, model: LoadedModel, batch: Batch) -> None:
+    def _close(self, model: LoadedModel, batch: list[Solution]) -> None:
         """From now on no request joins the batch."""
         if self.open.get(model) is batch:
             del self.open[model]
 
-    async def _share(self, model: LoadedModel, batch: Batch) -> None:
-        short = self.is_short(model, batch.rows)
+    async def _share(self, model: LoadedModel, batch: list[Solution]) -> None:
+        short = self.is_short(model, sum(each.rows for each in batch))
         async with contextlib.nullcontext() if short else self.free:  # other requests join until a thread is free
             self._close(model, batch)
             await self._drive([each for each in batch if not each.future.done()], short)
@@ -155,31 +146,36 @@ class Calls:
 
     def _step(self, batch: list[Solution]) -> None:
         """The next call of each solution; solutions with the same model share it. Runs in any thread."""
-        asked: dict[LoadedModel, list[tuple[Solution, Floats]]] = {}
+        now = time.perf_counter()
+        together: dict[LoadedModel, list[Solution]] = {}
         for each in batch:
-            if (call := each.next_call()) is not None:
-                asked.setdefault(call.model, []).append((each, call.rows))
-        for model, together in asked.items():
-            self._call(model, together)
+            each.queue_s = max(each.queue_s, now - each.since)
+            if each.call is None:
+                each.go_on()
+            if each.call is not None:
+                together.setdefault(each.call.model, []).append(each)
+        for model, sharing in together.items():
+            self._call(model, sharing)
 
-    def _call(self, model: LoadedModel, asked: list[tuple[Solution, Floats]]) -> None:
+    def _call(self, model: LoadedModel, sharing: list[Solution]) -> None:
+        """Make one call for the solutions that share it."""
+        started, rows = time.perf_counter(), [each.call.rows for each in sharing if each.call is not None]
         try:
-            started, rows = time.perf_counter(), [rows for _, rows in asked]
             counted, largest = self.run(model, rows[0] if len(rows) == 1 else np.concatenate(rows))
         except Exception as error:
-            if len(asked) == 1:
-                asked[0][0].outcome = error
+            if len(sharing) == 1:
+                sharing[0].outcome = error
             else:
-                for one in asked:
-                    self._call(model, [one])
+                for each in sharing:
+                    self._call(model, [each])
             return
         now, start = time.perf_counter(), 0
-        for each, own in asked:
-            each.counted = counted[start : start + len(own)]
-            start += len(own)
-            each.since = now
+        for each, own in zip(sharing, rows, strict=True):
             each.inference_s += now - started
             each.batch_size = max(each.batch_size, largest)
+            each.go_on(counted[start : start + len(own)])
+            each.since = now
+            start += len(own)
 
     def run(self, model: LoadedModel, rows: Floats) -> tuple[Counted, int]:
         """The model's values and counts for rows, in calls that fit into the cache, and the rows of the largest call.

@@ -101,7 +101,7 @@ def read(body: Body, *paths: MemberPath) -> tuple[dict[str, Any], dict[MemberPat
     document = reading.plain(_parse(text), ())
     if not isinstance(document, dict):
         raise BadInputError("The body must be a JSON object.")
-    brackets = text.count(b"[") - reading.arrays
+    brackets = int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("["))) - reading.arrays  # fast
     return document, {path: Numbers(array, brackets) for path, array in reading.found.items()}
 
 

@@ -212,7 +212,7 @@ def test_it_builds_models_for_longer_vectors_where_it_can_write(image: Path, tmp
     with started(image, tmp_path, MEDIAN_MODELS="/proc/onnx-median", TMPDIR=str(scratch)) as (client, log):
         answer = client.post("/quantile", json={"vector": x.tolist(), "quantiles": [0.01, 0.5], "exact": True})
         assert answer.json()["quantiles"] == [np.quantile(x, [0.01, 0.5]).tolist()]
-        (built,) = scratch.glob("onnx-median-*/models/median-radix-d16384-latency-fused.onnx")
+        (built,) = scratch.glob("onnx-median-*/models/median-radix-d16384-b16-latency-fused.onnx")
         own = export_model(16384, "radix", tmp_path / "own", profile="fused", optimize_for="latency")
         assert built.read_bytes() == own.read_bytes()
     assert log[0].count(b'"model built"') >= 2

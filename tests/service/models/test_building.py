@@ -57,16 +57,16 @@ def test_what_is_missing_is_built_once_and_kept_beside_the_others(connect: Conne
     client = connect(folder, build=True, build_into=str(folder), max_length=40)
     several = client.together([lambda http: _post(http, 33)] * 4)
     assert all(right(answer, 33) for answer in several)
-    assert names(folder) == {"median-batcher-d4.onnx", "median-radix-d64-latency-fused.onnx"}
-    changed = (folder / "median-radix-d64-latency-fused.onnx").stat().st_mtime_ns
+    assert names(folder) == {"median-batcher-d4.onnx", "median-radix-d64-b16-latency-fused.onnx"}
+    changed = (folder / "median-radix-d64-b16-latency-fused.onnx").stat().st_mtime_ns
     for n in (*range(1, 41), 40):
         assert right(ask(client, n), n), n
     x = np.random.default_rng(40).normal(size=40)
     assert patient(client, 40, "/quantile", quantiles=[0, 0.5, 1]).json()["quantiles"] == [
         np.quantile(x, [0, 0.5, 1]).tolist()
     ]
-    assert "median-radix-d128-latency-fused.onnx" in names(folder)
-    assert (folder / "median-radix-d64-latency-fused.onnx").stat().st_mtime_ns == changed
+    assert "median-radix-d128-b16-latency-fused.onnx" in names(folder)
+    assert (folder / "median-radix-d64-b16-latency-fused.onnx").stat().st_mtime_ns == changed
     for _ in range(2):  # after a reload there is the same as after a start: no length is refused for its parity
         client.post("/models/reload")
         assert all(right(ask(client, n), n) for n in range(1, 41))
@@ -141,7 +141,7 @@ def test_several_programs_build_a_model_once(folder: Path) -> None:
     command = [sys.executable, "-m", "service.models.building", str(folder), "256"]
     programs = [subprocess.Popen(command) for _ in range(4)]
     assert [program.wait(120) for program in programs] == [0] * 4
-    path = folder / "median-radix-d256-latency-fused.onnx"
+    path = folder / "median-radix-d256-b16-latency-fused.onnx"
     before = path.stat().st_mtime_ns
     assert building.build(folder, 256) is None
     assert path.stat().st_mtime_ns == before
