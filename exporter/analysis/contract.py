@@ -26,8 +26,8 @@ from exporter import sparse as sp
 from exporter.ir.input_rounding import Guard, guard_of
 from exporter.ir.linear import Along, Array, Scalar, Take, Weigh
 from exporter.ir.network import Network, Neurons
-from exporter.ir.patterns import scaled_total, trimmed
-from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
+from exporter.ir.patterns import scaled_total
+from exporter.ir.trace import Apply, Clip, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]
 MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
@@ -68,8 +68,8 @@ def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
 class _StructuredForm:
     """How a file computes a node from other nodes. This is the structured form, whose only non-linear operator is Relu."""
 
-    def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
-        """The parts of a Clip (see `trimmed`), or None: this form has no Clip."""
+    def clip(self, node: Node) -> Clip | None:
+        """The node, if a file writes it as Clip, or None: this form has no Clip."""
         return None
 
     def args(self, node: Node) -> tuple[Node, ...]:
@@ -79,12 +79,11 @@ class _StructuredForm:
 class _FusedForm(_StructuredForm):
     """The fused form: a pair of ReLUs is a Clip, and the largest entry of a vector is one operation."""
 
-    def clip(self, node: Node) -> tuple[float, Node, float, float] | None:
-        return trimmed(node)
+    def clip(self, node: Node) -> Clip | None:
+        return node if isinstance(node, Clip) else None
 
     def args(self, node: Node) -> tuple[Node, ...]:
-        pair = trimmed(node)
-        return (pair[1],) if pair else node.args
+        return (node.v,) if isinstance(node, Clip) else node.args
 
 
 def _factored_bits(net: Network, quantum: float, form: _StructuredForm) -> Step:
@@ -96,8 +95,8 @@ def _factored_bits(net: Network, quantum: float, form: _StructuredForm) -> Step:
     cut = _cut_at_zero(nodes, form)
     inside = _read_inside(nodes, form)
     for node in nodes:
-        pair = form.clip(node)
-        largest = pair[0] * pair[2] + abs(pair[3]) if pair else _largest_partial(node)
+        clip = form.clip(node)
+        largest = clip.height + abs(float(clip.offset)) if clip else _largest_partial(node)
         if node in inside and isinstance(node, Sum):
             exact = [_bits(*_product(c, a, quanta)) for c, a in node.terms if a not in inside]
             bits = max(_bits(min(inside[node], node.magnitude), quanta[node]), *exact, 0.0)
@@ -139,8 +138,8 @@ def _read_inside(nodes: list[Node], form: _StructuredForm) -> dict[Node, float]:
             continue
         wanted = []
         for reader in readers.get(node, ()):
-            if pair := form.clip(reader):
-                wanted.append((0.0, pair[2]))
+            if clip := form.clip(reader):
+                wanted.append((0.0, clip.height))
             elif reader in ends and isinstance(reader, Sum) and (found := _lighter(reader, node)):
                 c, lo, hi = found
                 wanted.append(((ends[reader][0] - hi) / c, (ends[reader][1] - lo) / c))

@@ -28,7 +28,7 @@ import numpy as np
 
 from exporter.ir.linear import Array, Scalar
 from exporter.ir.primitives import column
-from exporter.ir.trace import LayerNames, Node, assume, constant, largest_of, relu, stack, total, trim, variant
+from exporter.ir.trace import LayerNames, Node, assume, clip, constant, largest_of, relu, stack, total, trim, variant
 
 Form = Literal["pair", "saturating", "bounded"]
 SMALL = 64  # below this many values, a stage of the tree is one small matrix
@@ -188,18 +188,18 @@ def _distances(x: Node, e: Node | None, bins: int, s: Fraction, u: Fraction) -> 
 def _moves(v: Node, k: int, s: Fraction, u: Fraction, digits: Digits, shift: Fraction = Fraction(0)) -> Node:
     """s [#{x < t} < k] + shift for v = x - t + u, counted along the last axis."""
     d, axis = v.shape[-1], len(v.shape) - 1
-    saturated = digits.saturated_moves or digits.form == "bounded"
     if digits.form == "pair":
         reached = trim(v, u)  # u [x >= t]
         fewer = reached.sum(axis) * (s / u) - s * (d - k)
     else:
         missed = relu(u - relu(v))  # u [x < t]
         fewer = s * k - missed.sum(axis) * (s / u)
+    saturated = digits.saturated_moves or digits.form == "bounded"
     if saturated:
         moves = assume(relu(s - relu(s - fewer)), 0.0, float(s))
         return moves + shift if shift else moves
-    up, beyond = relu(fewer), relu(fewer - s)
-    return assume(total([(1, up), (-1, beyond)], shift), float(shift), float(s + shift))
+    moves = clip(fewer, s, relu(fewer), relu(fewer - s), shift)
+    return assume(moves, float(shift), float(s + shift))
 
 
 def _advanced(e: Node | None, moves: Node, copies: int, most: float) -> Node:
@@ -221,8 +221,10 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
     relu(x - t' + u) of the next threshold t'.
     """
     form, bins, u = digits.form, digits.each[-1].bins, digits.step
-    ramps = [relu(w - i * u) for i in range(bins + both + 1)]  # relu(x - (e + (i + 1) u) + u)
-    sides = [assume(a - b, 0.0, float(u)) if form == "pair" else relu(u - a) for a, b in pairwise(ramps)]
+    apart = [w - i * u for i in range(bins + both + 1)]  # x - (e + (i + 1) u) + u
+    ramps = [relu(v) for v in apart]
+    pairs = zip(apart, ramps, ramps[1:], strict=False)
+    sides = [assume(clip(v, u, a, b), 0.0, float(u)) if form == "pair" else relu(u - a) for v, a, b in pairs]
     below = column([_below(side, u, form) for side in sides])
     lower = _climb(e, _fewer(below.take(slice(0, bins)), k, form), u)
     names.span(LAST, w, lower)

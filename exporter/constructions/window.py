@@ -28,7 +28,7 @@ from exporter.constructions.sampling import (
 from exporter.constructions.scheduled import Planned
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product, like
-from exporter.ir.trace import Node, assume, constant, relu, stack, trim
+from exporter.ir.trace import Node, assume, clip, constant, relu, stack, trim
 from exporter.planning.cells import Cells, window4_nearest, window4_plans
 from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedule, window5_plans, window6_plans
 
@@ -47,8 +47,8 @@ def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
     d, p, k, q = u.shape[0], plan.slots, len(plan.ends) - 1, plan.functions
     wide = [float(b * step - a * step) for a, b in pairwise(plan.ends)]
     apart = (u.spread(0, k + 1) - ends.spread(1, d)) / step
-    beyond = relu(apart)
-    there = assume(relu(apart + 1) - beyond, 0.0, 1.0)
+    above, beyond = apart + 1, relu(apart)
+    there = assume(clip(above, 1, relu(above), beyond), 0.0, 1.0)
     lower, upper = (beyond.take(range(i, k + i)) * step for i in (0, 1))
     values = assume(lower - upper - there.take(range(1, k + 1)).along(0, sp.diags_array(wide).tocsr()), 0.0, max(wide))
     rows = np.repeat(np.arange(p), [size for _, blocks, size in groups(d, p) for _ in range(blocks)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter.ir.trace import Input, Node, Relu, assume, relu, total
+from exporter.ir.trace import Input, Node, Relu, assume, relu, topological, total
 from exporter.problem.grid import Grid
 
 GUARD = "round and clamp"  # the name of the guard's layers
@@ -66,16 +66,6 @@ def guarded(grid: Grid, x: Node, mantissa: int) -> Node:
 
 def guard_of(output: Node) -> Guard | None:
     """The guard that all data passes on its way to the output, if there is one."""
-    guards: set[Guard] = set()
-    seen: set[Node] = set()
-    pending = [output]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Input):
-            return None
-        if isinstance(node, Guard):
-            guards.add(node)
-        elif node not in seen:
-            seen.add(node)
-            pending.extend(node.args)
-    return guards.pop() if len(guards) == 1 else None
+    nodes = topological(output, args=lambda node: () if isinstance(node, Guard) else node.args)
+    guards = [node for node in nodes if isinstance(node, Guard)]
+    return guards[0] if len(guards) == 1 and not any(isinstance(node, Input) for node in nodes) else None

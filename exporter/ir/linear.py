@@ -206,13 +206,3 @@ def grain(indices: Array, size: int) -> int:
 def dense(matrix: Array | sp.csr_array) -> Array:
     """The matrix as a plain array, with unchanged numbers (floats or Fractions)."""
     return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())
-
-
-def ones_row(n: int) -> Array:
-    """The matrix of a plain sum over n entries."""
-    return np.ones((1, n))
-
-
-def prefix_sums(n: int) -> Array:
-    """Lower triangle of ones: row i sums the first i + 1 entries."""
-    return np.tril(np.ones((n, n)))

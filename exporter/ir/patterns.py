@@ -2,31 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from exporter.ir.linear import Along, Array, Reshape
-from exporter.ir.trace import Apply, Node, Relu, Sum
-
-
-def trimmed(node: Node) -> tuple[float, Node, float, float] | None:
-    """(c, v, h, offset) when the node is c (relu(v) - relu(v - h)) + offset, which is c Clip(v, 0, h) + offset."""
-    match node:
-        case Sum(terms=((c, Relu(arg=v)), (minus_c, Relu(arg=w))), offset=offset) if c == -minus_c and c > 0:
-            (base, start), (other, end) = _shifted(v), _shifted(w)
-            if base == other and end < start:
-                return float(c), v, float(start - end), float(offset)
-    return None
-
-
-def _shifted(node: Node) -> tuple[tuple[Any, Node], Any]:
-    """((c, a), o) when the node is c a + o."""
-    match node:
-        case Sum(terms=((c, arg),), offset=offset):
-            return (c, arg), offset
-        case _:
-            return (1, node), 0
+from exporter.ir.trace import Apply, Node, Sum
 
 
 def plain_total(node: Node) -> Node | None:

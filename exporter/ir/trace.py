@@ -8,7 +8,8 @@
            | Relu(Node)                      one layer of neurons
            | Max(Node)                       the largest entry of a vector, or of every row; only in fused files
 
-All nodes except Relu and Max are affine and cost no layer. `level` counts the ReLU layers below a node. If a value is used
+Some sums are one operation in a file: Clip, Comparator (Min or Max), Mean, Interpolation. All nodes except Relu and Max are
+affine and cost no layer. `level` counts the ReLU layers below a node. If a value is used
 more than one layer later, `exporter.ir.network` carries it there: with one neuron if the value is never negative, else
 with two. Every node therefore knows bounds of its values. Interval arithmetic gives these bounds. If a formula has tighter
 bounds than intervals show (relu(v) - relu(v - 1) lies in [0, 1]), `assume` states them. The tests check every stated bound
@@ -49,8 +50,6 @@ from exporter.ir.linear import (
     Take,
     Weigh,
     apply,
-    ones_row,
-    prefix_sums,
     regular_runs,
     target,
 )
@@ -166,11 +165,11 @@ class Node:
 
     def sum(self, axis: int = 0) -> Node:
         """The sum over one axis. The result does not have this axis."""
-        kept = self.along(axis, ones_row(self.shape[axis]))
+        kept = self.along(axis, np.ones((1, self.shape[axis])))
         return kept.reshape(*self.shape[:axis], *self.shape[axis + 1 :])
 
     def prefix_sum(self, axis: int = 0) -> Node:
-        return self.along(axis, prefix_sums(self.shape[axis]))
+        return self.along(axis, np.tril(np.ones((self.shape[axis], self.shape[axis]))))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -212,6 +211,14 @@ class Sum(Node):
     @cached_property
     def args(self) -> tuple[Node, ...]:
         return tuple([a for _, a in self.terms])
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Clip(Sum):
+    """min(max(v, 0), height) + offset = relu(v) - relu(v - height) + offset."""
+
+    v: Node
+    height: float
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -334,7 +341,13 @@ def trim(v: Node, height: Scalar = 1, total: float = inf) -> Node:
     `total` is an upper bound of the sum of relu(v), and of relu(v - height), along the last axis.
     """
     up, beyond = (assume_total(relu(w), total) for w in (v, v - height))
-    return assume(up - beyond, max(0.0, min(v.lo, float(height))), min(float(height), max(v.hi, 0.0)))
+    return assume(clip(v, height, up, beyond), max(0.0, min(v.lo, float(height))), min(float(height), max(v.hi, 0.0)))
+
+
+def clip(v: Node, height: Scalar, up: Node, beyond: Node, offset: Scalar = 0) -> Node:
+    """min(max(v, 0), height) + offset, made of neurons that are there: up = relu(v) and beyond = relu(v - height)."""
+    pair = Sum.of([(1, up), (-1, beyond)], offset)
+    return Clip(pair.shape, pair.level, pair.lo, pair.hi, pair.terms, offset, v=v, height=float(height))
 
 
 def assume(node: Node, lo: float, hi: float) -> Node:

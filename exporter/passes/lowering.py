@@ -40,8 +40,8 @@ from exporter.ir.linear import (
     regular_runs,
 )
 from exporter.ir.network import Network, constant_values
-from exporter.ir.patterns import plus_product, product_chain, scaled_total, trimmed
-from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
+from exporter.ir.patterns import plus_product, product_chain, scaled_total
+from exporter.ir.trace import Apply, Clip, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 FOLD = 1 << 14  # constants up to this many entries are stored; larger constants are computed from shorter ones
 TWO_STAGE = 8192  # longer sums have two stages, rows first: a single row of ones would be most of the file
@@ -106,8 +106,8 @@ class Lowering:
             return (), lambda: self._folded(node)
         if self.fused and isinstance(node, Guard):
             return (node.source,), lambda: self._guard(node)
-        if self.fused and (pair := trimmed(node)):
-            return (pair[1],), lambda: self._clip(*pair)
+        if self.fused and isinstance(node, Clip):
+            return (node.v,), lambda: self._clip(node)
         if summed := scaled_total(node):
             return (summed[1],), lambda: self._total(*summed)
         if self.rows and (plus := plus_product(node)):
@@ -151,9 +151,9 @@ class Lowering:
     def _stored(self, values: Array) -> str:
         return self.graph.constant(values.astype(np.float64))
 
-    def _clip(self, c: float, v: Node, h: float, offset: float) -> Value:
-        clipped = self._each(self.values[v], "Clip", self.graph.constant(0.0), self.graph.constant(h))
-        return self._shift(self._scale(clipped, c), offset)
+    def _clip(self, node: Clip) -> Value:
+        ends = self.graph.constant(0.0), self.graph.constant(node.height)
+        return self._shift(self._each(self.values[node.v], "Clip", *ends), float(node.offset))
 
     def _guard(self, g: Guard) -> Value:
         """Clip to the range, then the subtractions of the guard's layers without ReLUs: the result has the same bits."""
