@@ -19,7 +19,6 @@ from exporter.constructions.sampling import (
     Index,
     Interval,
     dealt,
-    first_interval,
     groups,
     lean_ranks,
     lean_select,
@@ -55,7 +54,7 @@ def layers(plan: CompactSchedule) -> list[str]:
     return found + [f"ending: {name}" for name in ("mask", "shortlist", "pairs", "select")]
 
 
-def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Node:
+def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0, *_: bool) -> Node:
     """The entries of ranks plan.low .. plan.high."""
     e = Entries(u, Fraction(delta))
     at = bracket(e, plan, seed)
@@ -72,15 +71,13 @@ def compact(u: Node, plan: CompactSchedule, delta: Scalar, seed: int = 0) -> Nod
 def bracket(e: Entries, plan: CompactSchedule, seed: int) -> Interval:
     """The interval between the two neighbouring pivots of the first sample that enclose the targets."""
     order, size, (coarse, finer) = permutation(e.d, seed, 1), plan.sample.size, parted(plan.pivots, plan.stride)
-    if len(coarse) == 2:
-        return first_interval(e, order, size, coarse[0], coarse[1])
     sample = e.values.take(order[:size])
     ranks = lean_ranks(sample, e.quantum)
     found = lean_select(sample, ranks, [r for r in coarse if 1 <= r <= size])
-    ends = [constant([0.0])] if coarse[0] < 1 else []
-    ends += [found]
-    ends += [constant([1.0])] if coarse[-1] > size else []
-    at, passed = pick(e, stack(ends), plan.low + plan.high)
+    ends = stack([constant([0.0])] * (coarse[0] < 1) + [found] + [constant([1.0])] * (coarse[-1] > size))
+    if len(coarse) == 2:
+        return Interval(ends.take([0]).reshape(), ends.take([1]).reshape())
+    at, passed = pick(e, ends, plan.low + plan.high)
     if not finer.size:
         return at
     found = lean_select(sample, ranks, chosen(finer, passed))
@@ -175,9 +172,5 @@ def block_ending(e: Entries, at: Interval, plan: CompactSchedule, seed: int) -> 
     return assume(found + like(at.lower, found), 0.0, 1.0)
 
 
-def _built(u: Node, plan: CompactSchedule, delta: Scalar, seed: int, _: bool) -> Node:
-    return compact(u, plan, delta, seed)
-
-
-COMPACT = Planned(compact_plans, _built, layers, compact_nearest)
-LINEAR18 = Planned(linear18_plans, _built, layers)
+COMPACT = Planned(compact_plans, compact, layers, compact_nearest)
+LINEAR18 = Planned(linear18_plans, compact, layers)

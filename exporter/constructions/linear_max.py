@@ -36,7 +36,7 @@ def best_of(x: Node, quantum: Scalar) -> Node:
     return assume(relu(x - losses).sum(1), 0.0, 1.0)
 
 
-def tree_max(u: Node, plan: TreeSchedule, delta: Scalar) -> Node:
+def tree_max(u: Node, plan: TreeSchedule, delta: Scalar, *_: int) -> Node:
     """The maximum by levels of block maxima. It is exact on every grid input, and with groups of two on every input."""
     x = u
     for s in plan.groups:
@@ -62,7 +62,7 @@ def tree_layers(plan: TreeSchedule) -> list[str]:
     return [f"level {level}: {name}" for level, names in enumerate(work, 1) for name in names]
 
 
-def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0) -> Node:
+def sampled_max(u: Node, plan: MaxSchedule, delta: Scalar, seed: int = 0, *_offsets: bool) -> Node:
     """Algorithm 1, then Algorithm 2: entries up to a sample's maximum are dropped, twice.
 
     Entries equal to this maximum are dropped too, so ties do not count. The rounds pass on the excess over the maximum, or 0
@@ -85,5 +85,5 @@ def _excess(u: Node, best: Node, delta: Scalar) -> tuple[Node, Node]:
     return u - like(best, u), compare(u, like(best, u), delta)
 
 
-LINEAR_MAX = Planned(max_plans, lambda u, plan, delta, seed, _: sampled_max(u, plan, delta, seed), LAYERS)
-TREE_MAX = Planned(tree_plans, lambda u, plan, delta, *_: tree_max(u, plan, delta), tree_layers)
+LINEAR_MAX = Planned(max_plans, sampled_max, LAYERS)
+TREE_MAX = Planned(tree_plans, tree_max, tree_layers)

@@ -232,16 +232,6 @@ class Interval:
         return x, mask, assume(mask.sum(), -float(e.d), float(e.d)), below
 
 
-def first_interval(e: Entries, order: Index, size: int, lower: int, upper: int) -> Interval:
-    """Round 1: the interval between two order statistics of the first `size` entries."""
-    sample = e.values.take(order[:size])
-    wanted = [r for r in (lower, upper) if 1 <= r <= size]
-    ends = lean_select(sample, lean_ranks(sample, e.quantum), wanted)
-    low = ends.take([0]).reshape() if lower >= 1 else constant(0.0)
-    high = ends.take([len(wanted) - 1]).reshape() if upper <= size else constant(1.0)
-    return Interval(low, high)
-
-
 def narrow(e: Entries, at: Interval, low: int, high: int, taken: SoftRound, order: Index) -> Interval:
     """The interval that a soft round selects around the ranks low .. high: mask, shortlist, pairs, select (four layers)."""
     z, c = taken.size, taken.entries

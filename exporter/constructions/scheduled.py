@@ -7,7 +7,7 @@ side, and divide the failure probability evenly.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -32,12 +32,12 @@ WEAKEST_FIRST: tuple[FailureLaw, ...] = ("seeds", "file", "uniform-seeds", "unif
 class Planned:
     """A construction with a planner: the plans for a goal, the network of a plan, and the hint if there is no plan.
 
-    `built_by` takes (input, plan, δ, seed, whether to use index offsets). `layers` names the purpose of every hidden layer,
-    for all plans or as a function of the plan. `gridded`: a plan depends on the number of grid steps.
+    `formula` takes (input, plan, δ, seed, whether index offsets make equal entries distinct). `layers` names the purpose of
+    every hidden layer, for all plans or as a function of the plan. `gridded`: a plan depends on the number of grid steps.
     """
 
     plans: Callable[[Goal], Iterator[Schedule]]
-    built_by: Callable[[Node, Any, Scalar, int, bool], Node]
+    formula: Callable[[Node, Any, Scalar, int, bool], Node]
     layers: Sequence[str] | Callable[[Any], Sequence[str]]
     nearest: Callable[[Goal], str | None] = lambda goal: None
     gridded: bool = False
@@ -50,48 +50,42 @@ class Planned:
         """The network of a schedule, with names for its layers. Neither the grid nor the seed changes the widths."""
         x, names = vector(plan.d), LayerNames()
         self.name(names, plan, 0)
-        return network(x, self.formula(x, plan, delta, seed), names)
+        return network(x, self.formula(x, plan, delta, seed, True), names)
 
     def name(self, names: LayerNames, plan: Schedule, level: int) -> None:
         """Name the layers of a schedule, which stand above `level` other layers."""
         for at, name in enumerate(self.layers(plan) if callable(self.layers) else self.layers, level + 1):
             names.add(at, name)
 
-    def formula(self, u: Node, plan: Schedule, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
-        """The formula of a schedule. `offsets` make equal entries distinct, if the construction needs this."""
-        return self.built_by(u, plan, delta, seed, offsets)
-
     def __call__(
         self, u: Node, ranks: Sequence[int], spec: Spec, form: Form = "pair", offsets: bool = True
     ) -> Statistics:
         found, names = dict[int, Node](), LayerNames()
-        bounds: list[Decimal] = []  # the stated bounds as decimals, so that their sum has few digits too
-        errors: list[Decimal] = []
-        laws: set[FailureLaw] = set()
+        failures: list[Failure] = []
         parts = runs(ranks)
         for low, high in parts:
-            goal = _goal(spec, low, high, spec.failure / len(parts))
-            goal = replace(goal, cells=spec.grid.cells) if self.gridded else goal
+            goal = Goal(
+                d=spec.task.d, low=low, high=high, failure=spec.failure / len(parts), depth=spec.depth, width=spec.width,
+                cells=spec.grid.cells if self.gridded else Goal.cells, construction=spec.construction,
+            )  # fmt: skip
             plan = self.schedule(goal)
             values = self.formula(u, plan, spec.delta, spec.seed, offsets)
-            bounds.append(Decimal(repr(plan.failure_bound)))
-            errors.append(Decimal(repr(mse_bound(plan, goal))))
-            if plan.failure_bound:
-                laws.add(plan.failure_law)
+            failures.append(Failure(plan.failure_bound, plan.failure_law, mse_bound(plan, goal)))
             self.name(names, plan, u.level)
             found.update({r: values.take([r - low]) for r in range(low, high + 1)})
-        # a bound that holds for every file also holds over the seeds
-        law = next((law for law in WEAKEST_FIRST if law in laws), None)
-        bound, error = (min(1.0, float(sum(parts))) for parts in (bounds, errors))
-        return Statistics(stack([found[r] for r in ranks]), Failure(bound, law, error), names)
+        return Statistics(stack([found[r] for r in ranks]), together(failures), names)
 
 
-def _goal(spec: Spec, low: int, high: int, failure: float) -> Goal:
-    """The goal for the planner."""
-    return Goal(
-        d=spec.task.d, low=low, high=high, failure=failure, depth=spec.depth, width=spec.width,
-        construction=spec.construction,
-    )  # fmt: skip
+def together(failures: Sequence[Failure]) -> Failure:
+    """The failure of several networks side by side. A bound that holds for every file also holds over the seeds."""
+    laws = {each.law for each in failures if each.bound}
+    law = next((law for law in WEAKEST_FIRST if law in laws), None)
+    return Failure(_total([each.bound for each in failures]), law, _total([each.mse for each in failures]))
+
+
+def _total(bounds: Sequence[float]) -> float:
+    """The sum, at most 1, of bounds with few digits: in decimals, so that the sum has few digits too."""
+    return min(1.0, float(sum(Decimal(repr(bound)) for bound in bounds)))
 
 
 @lru_cache(maxsize=64)

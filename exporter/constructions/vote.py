@@ -11,7 +11,7 @@ from exporter.ir.trace import Node, assume, relu, stack, trim
 from exporter.planning.vote import VoteSchedule, vote_max_nearest, vote_max_plans
 
 
-def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0) -> Node:
+def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0, *_: bool) -> Node:
     """The Q-th largest of all slots of Q functions, plus the constant F. Entries below F do not count.
 
     A slot is the sum of the excesses [x - F]+ of a block of positions, so it is affine in the first layer. The slots are
@@ -36,6 +36,6 @@ def vote_max(u: Node, plan: VoteSchedule, delta: Scalar, seed: int = 0) -> Node:
 
 
 VOTE_MAX = Planned(
-    vote_max_plans, lambda u, plan, delta, seed, _: vote_max(u, plan, delta, seed), ("excess", "pairs", "select"),
+    vote_max_plans, vote_max, ("excess", "pairs", "select"),
     vote_max_nearest, gridded=True,
 )  # fmt: skip

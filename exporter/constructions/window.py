@@ -33,7 +33,7 @@ from exporter.planning.cells import Cells, window4_nearest, window4_plans
 from exporter.planning.window import ConstantWindow, CountedWindow, WindowSchedule, window5_plans, window6_plans
 
 
-def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
+def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0, *_: bool) -> Node:
     """Cells with constant ends; all pairs of the slots of each cell; then a vote selects in the targets' cells.
 
     [u >= e] = [(u - e)/δ + 1]+ - [(u - e)/δ]+ and [u - e]+ use the same two neurons. So after one layer the number of
@@ -71,13 +71,13 @@ def window4(u: Node, plan: Cells, delta: Scalar, seed: int = 0) -> Node:
     return stack([assume(each, 0.0, 1.0) for each in found])
 
 
-def window5(u: Node, plan: ConstantWindow, delta: Scalar) -> Node:
+def window5(u: Node, plan: ConstantWindow, delta: Scalar, *_: int) -> Node:
     """The targets in four layers: mask with constant ends, shortlist, pairs, select."""
     step = Fraction(delta)
     return _ended(u, Interval(constant(float(plan.first * step)), constant(float(plan.last * step))), plan, step)
 
 
-def window6(u: Node, plan: CountedWindow, delta: Scalar) -> Node:
+def window6(u: Node, plan: CountedWindow, delta: Scalar, *_: int) -> Node:
     """The targets in five layers: count below a constant, mask with ends affine in the count, shortlist, pairs, select."""
     d, step = u.shape[0], Fraction(delta)
     n = assume(d - compare(u, (plan.centre - 1) * step, step).sum(), 0.0, float(d))
@@ -120,10 +120,8 @@ def apart(parts: Sequence[tuple[int, int, int]], more: int) -> tuple[tuple[list[
 
 ENDING = ("shortlist", "pairs", "select")
 WINDOW4 = Planned(
-    window4_plans, lambda u, plan, delta, seed, _: window4(u, plan, delta, seed),
+    window4_plans, window4,
     ("compare with the ends", "pairs", "select"), window4_nearest, gridded=True,
 )  # fmt: skip
-WINDOW5 = Planned(window5_plans, lambda u, plan, delta, *_: window5(u, plan, delta), ("mask", *ENDING), gridded=True)
-WINDOW6 = Planned(
-    window6_plans, lambda u, plan, delta, *_: window6(u, plan, delta), ("count", "mask", *ENDING), gridded=True
-)
+WINDOW5 = Planned(window5_plans, window5, ("mask", *ENDING), gridded=True)
+WINDOW6 = Planned(window6_plans, window6, ("count", "mask", *ENDING), gridded=True)

@@ -50,21 +50,16 @@ def all_pairs(x: Node, delta: Scalar, cells: int, unique: bool = True) -> Node:
     below: Node | None = None  # for each entry from `start` on: the number of earlier entries that are not larger
     for start in range(0, m, rows):
         n = min(rows, m - start)
-        mine, after = slice(start, start + n), slice(start + n, m) if start + n < m else None
+        mine, after = slice(start, start + n), slice(start + n, m)
+        earlier = [] if below is None else [below.take(slice(0, n))]
         terms = [wins(mine, mine).sum(1) / unit]
-        lost: Node | None = None
-        if after is not None:
+        if after.start < m:
             won = wins(mine, after)
             terms.append(won.sum(1) / unit)
-            columns = won.along(0, np.full((1, n), 1 / float(unit))).reshape(m - start - n)
+            columns = won.along(0, np.full((1, n), 1 / float(unit))).reshape(m - after.start)
             lost = assume(n - columns, 0.0, float(n))
-        if below is not None:
-            terms.append(below.take(slice(0, n)))
-            rest = below.take(slice(n, None)) if after is not None else None
-            below = rest + lost if rest is not None and lost is not None else None
-        else:
-            below = lost
-        ranks.append(assume(total([(1, t) for t in terms], 1), 1.0, float(m)))
+            below = lost if below is None else below.take(slice(n, None)) + lost
+        ranks.append(assume(total([(1, t) for t in (*terms, *earlier)], 1), 1.0, float(m)))
     return stack(ranks)
 
 

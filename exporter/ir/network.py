@@ -5,7 +5,7 @@
     Neurons   ::= computed: relu(pre)         a Relu node of the trace
               | carried: a node that a later layer uses, as relu(x) where x >= 0, else as relu(x), relu(-x)
 
-One merged affine map connects two layers. `affine_rows` computes any rows of this map as a CSR matrix over the neurons of
+One merged affine map connects two layers. `merged_rows` computes any rows of this map as a CSR matrix over the neurons of
 the layer below. The weight list (`weights`) holds all rows of all layers.
 """
 
@@ -219,12 +219,6 @@ def _affine_in(node: Node, chosen: set[Node]) -> bool:
     return True
 
 
-def affine_rows(net: Network, level: int, node: Node, rows: Index) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
-    """Rows of `node` as one affine function of the neurons in `state(level)`: (CSR matrix, bias)."""
-    state = net.state(level)
-    return merged_rows(node, rows, state.by_node, state.width)
-
-
 def merged_rows(
     node: Node, rows: Index, leaves: dict[Node, Neurons], width: int
 ) -> tuple[sp.csr_array, npt.NDArray[np.float64]]:
@@ -337,11 +331,11 @@ def weights(net: Network) -> list[Weights]:
     """The weight list: one merged CSR matrix and one bias per affine map, in order from the input."""
     out = []
     for level in range(len(net.layers) + 1):
-        pieces = []
+        pieces, state = [], net.state(level)
         for node, sign in net.roots(level):
             for start in range(0, node.size, CHUNK):
                 rows = np.arange(start, min(start + CHUNK, node.size), dtype=np.int64)
-                matrix, bias = affine_rows(net, level, node, rows)
+                matrix, bias = merged_rows(node, rows, state.by_node, state.width)
                 matrix = sp.csr_array(matrix * sign) if sign != 1 else matrix
                 matrix.eliminate_zeros()
                 pieces.append(Weights(matrix, bias * sign))

@@ -39,10 +39,6 @@ class Cells(Schedule):
     slots: int
     functions: int = 1
 
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "uniform" if self.functions == 1 else "uniform-seeds"
-
 
 @lru_cache(maxsize=64)
 def crowded(d: int, slots: int, functions: int, most: int) -> tails.Floats:
@@ -120,7 +116,8 @@ def window4_plans(goal: Goal) -> Iterator[Cells]:
             each = min(slots // functions, d)
             if each > goal.gap + 1:
                 events = (miss, Event("the vote of a target's cell fails", fails(each, functions)))
-                if plan := proven(made(events=events, slots=each, functions=functions), goal):
+                law: FailureLaw = "uniform" if functions == 1 else "uniform-seeds"
+                if plan := proven(made(events=events, slots=each, functions=functions, failure_law=law), goal):
                     return plan
         return None
 

@@ -24,7 +24,6 @@ from exporter.planning.live import BINS, FINE, Law, after_pivots, after_soft, bl
 from exporter.planning.schedule import (
     BlockSample,
     Event,
-    FailureLaw,
     FirstSample,
     PivotRound,
     Schedule,
@@ -62,10 +61,6 @@ class CompactSchedule(Schedule):
     soft: tuple[SoftRound, ...]
     ending: BlockSample
     stride: int = 1
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "seeds" if self.soft else "file"
 
     @property
     def width(self) -> int:
@@ -219,7 +214,7 @@ def fit(goal: Goal, shape: Shape, width: int) -> CompactSchedule | None:
     )
     plan = CompactSchedule(
         d=d, low=goal.low, high=goal.high, events=events, sample=sample, pivots=pivots, soft=tuple(soft), ending=ending,
-        stride=stride_of(len(pivots) - 2, inner),
+        stride=stride_of(len(pivots) - 2, inner), failure_law="seeds" if soft else "file",
     )  # fmt: skip
     return proven(plan, goal) if plan.width <= width else None
 
@@ -243,7 +238,6 @@ def narrowest(goal: Goal, shape: Shape) -> CompactSchedule | None:
 
 def compact_plans(goal: Goal) -> Iterator[CompactSchedule]:
     """The narrowest schedule of the requested depth; or of each depth within the budget, shallowest first."""
-    goal.only_neighbours()
     if goal.depth is not None and goal.depth not in DEPTHS:
         raise goal.no_depth(", ".join(map(str, DEPTHS)))
     for depth in DEPTHS:
@@ -262,6 +256,5 @@ def compact_nearest(goal: Goal) -> str | None:
 
 def linear18_plans(goal: Goal) -> Iterator[CompactSchedule]:
     """The narrowest schedule. A wider schedule has more pivots and also more neurons in all."""
-    goal.only_neighbours()
     if plan := narrowest(goal, SHAPES[18]):
         yield plan

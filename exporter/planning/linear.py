@@ -62,15 +62,12 @@ class LinearSchedule(Schedule):
     hard: tuple[HardRound, ...]
     soft: tuple[SoftRound, ...]
     ending: HashEnding
+    failure_law: FailureLaw = "seeds"
 
     @property
     def rounds(self) -> tuple[HardRound | SoftRound, ...]:
         """Rounds 2 and later."""
         return (*self.hard, *self.soft)
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "seeds"
 
 
 @dataclass(frozen=True)

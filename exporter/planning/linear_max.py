@@ -31,7 +31,6 @@ def max_plans(goal: Goal) -> Iterator[MaxSchedule]:
     The width grows in steps of d/2 neurons. A round never loses the maximum. The network fails only if more entries survive
     than the hash separates.
     """
-    goal.only_max()
     if found := within(partial(fit, goal), (tenths * goal.d // 10 for tenths in range(50, 4000, 5))):
         yield found[0]
 
@@ -66,7 +65,6 @@ class TreeSchedule(Schedule):
 
 def tree_plans(goal: Goal) -> Iterator[TreeSchedule]:
     """The narrowest tree within a given depth, the shallowest within a given width, or the binary tree."""
-    goal.only_max()
     d = goal.d
     binary = (2,) * (d - 1).bit_length()
     if (depth := goal.depth) is not None:

@@ -15,6 +15,7 @@ are computed like the failure bound, with the end of the window moved by t. Coun
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from exporter.planning import tails
@@ -23,7 +24,7 @@ from exporter.planning.goal import Goal
 from exporter.planning.reproducible import outward
 from exporter.planning.schedule import Schedule
 from exporter.planning.vote import VoteSchedule
-from exporter.planning.window import ConstantWindow, CountedWindow, Steps, counts_of
+from exporter.planning.window import ConstantWindow, CountedWindow, Counts, Steps, counts_of
 
 Tail = Callable[[int], float]  # t -> P(the target lies more than t grid steps beyond an end of the window)
 
@@ -38,9 +39,11 @@ def mse_bound(plan: Schedule, goal: Goal) -> float:
             below, above = _beyond(goal, plan.first, goal.cells - plan.last)
         case CountedWindow():
             length = slack = plan.below + plan.above - 1 + plan.slope * (goal.gap - 1)
-            below, above, far = _beyond_counted(goal, plan.slope, plan.below, plan.above)
+            counts = counts_of(goal)
+            below, far = partial(_missed, counts, goal.low, plan.slope, plan.below), counts.outside
+            above = partial(_missed, counts.mirrored(), goal.d + 1 - goal.high, plan.slope, plan.above)
         case Cells():
-            length = _longest(plan)
+            length = max(b - a for a, b in pairwise(plan.ends))
             below, above = _beyond(goal, plan.ends[0], goal.cells + 1 - plan.ends[-1])
         case VoteSchedule():
             length = plan.reach
@@ -50,10 +53,6 @@ def mse_bound(plan: Schedule, goal: Goal) -> float:
     found = (length / goal.cells) ** 2 * plan.failure_bound + far
     found += sum(_mean_of_square(tail, slack, length, goal.cells) for tail in (below, above))
     return min(plan.failure_bound, outward(found))
-
-
-def _longest(plan: Cells) -> int:
-    return max(b - a for a, b in pairwise(plan.ends))
 
 
 def _beyond(goal: Goal, first: int, last: int) -> tuple[Tail, Tail]:
@@ -66,15 +65,9 @@ def _beyond(goal: Goal, first: int, last: int) -> tuple[Tail, Tail]:
     return tail(first, goal.low), tail(last, d + 1 - goal.high)
 
 
-def _beyond_counted(goal: Goal, slope: int, below: int, above: int) -> tuple[Tail, Tail, float]:
-    """The tails for a window that follows a count, and the probability of the counts that the tails do not cover."""
-    counts = counts_of(goal)
-    turned = counts.mirrored()
-    return (
-        lambda t: counts.misses(goal.low, slope, below + t),
-        lambda t: turned.misses(goal.d + 1 - goal.high, slope, above + t),
-        counts.outside,
-    )
+def _missed(counts: Counts, rank: int, slope: int, margin: int, t: int) -> float:
+    """P(the target lies more than t grid steps beyond a window that follows a count)."""
+    return counts.misses(rank, slope, margin + t)
 
 
 def _mean_of_square(tail: Tail, slack: int, length: int, cells: int) -> float:

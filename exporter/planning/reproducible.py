@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
-from functools import lru_cache
+from functools import lru_cache, wraps
 from math import factorial
 from typing import Any
 
@@ -38,22 +38,27 @@ _POWERS, LN2, LN2_REST = _decimals()
 _TABLE = np.array(_POWERS)
 
 
-def _by_chunks(function: Callable[[Floats], Floats], x: Floats) -> Floats:
-    out = np.empty(x.shape)
-    flat, source = out.reshape(-1), np.ascontiguousarray(x).reshape(-1)
-    for start in range(0, flat.size, CHUNK):
-        part = slice(start, start + CHUNK)
-        flat[part] = function(source[part])
-    return out
+def _by_chunks(function: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
+    """The function, computed for CHUNK entries at a time."""
+
+    @wraps(function)
+    def chunked(x: Floats) -> Floats:
+        out = np.empty(x.shape)
+        flat, source = out.reshape(-1), np.ascontiguousarray(x).reshape(-1)
+        for start in range(0, flat.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            flat[part] = function(source[part])
+        return out
+
+    return chunked
 
 
+@_by_chunks
 def exp(x: Floats) -> Floats:
-    """e^x for x <= 700. It is exactly 0 at minus infinity."""
-    return _by_chunks(_exp, x)
+    """e^x for x <= 700. It is exactly 0 at minus infinity.
 
-
-def _exp(x: Floats) -> Floats:
-    """x = k ln 2 / PARTS + r with |r| <= 0.00136: a table for k, four terms of the series for r."""
+    x = k ln 2 / PARTS + r with |r| <= 0.00136: a table for k, four terms of the series for r.
+    """
     near = np.maximum(x, SMALL)
     k = np.rint(near * (PARTS / LN2))
     r = (near - k * (LN2 / PARTS)) - k * (LN2_REST / PARTS)
@@ -64,13 +69,12 @@ def _exp(x: Floats) -> Floats:
     return np.where(x == -np.inf, 0.0, (power + power * series) * scale)
 
 
+@_by_chunks
 def log(x: Floats) -> Floats:
-    """ln x for normal x > 0."""
-    return _by_chunks(_log, x)
+    """ln x for normal x > 0.
 
-
-def _log(x: Floats) -> Floats:
-    """x = 2^e m with m near 1; ln m = 2 artanh s, s = (m - 1)/(m + 1), |s| <= 0.172: eleven terms of the series."""
+    x = 2^e m with m near 1; ln m = 2 artanh s, s = (m - 1)/(m + 1), |s| <= 0.172: eleven terms of the series.
+    """
     m, e = np.frexp(x)
     low = m < 0.7071
     m, e = np.where(low, 2 * m, m), (e - low).astype(np.float64)

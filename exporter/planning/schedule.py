@@ -152,6 +152,7 @@ class Schedule(ABC):
     low: int
     high: int
     events: tuple[Event, ...]
+    failure_law: FailureLaw = "file"
 
     @property
     def outputs(self) -> int:
@@ -162,11 +163,6 @@ class Schedule(ABC):
     def failure_bound(self) -> float:
         """The union bound over all events, rounded up to a few digits, and at most 1."""
         return outward(fsum(event.probability for event in self.events))
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        """The law of the failure bound: seeds, file, uniform or uniform-seeds."""
-        return "file"
 
 
 def previous_prime(n: int) -> int:

@@ -39,10 +39,7 @@ class VoteSchedule(Schedule):
     reach: int
     functions: int
     slots: int
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "uniform-seeds"
+    failure_law: FailureLaw = "uniform-seeds"
 
 
 @lru_cache(maxsize=256)
@@ -167,7 +164,6 @@ def _plan(goal: Goal, live: _Live, functions: int, p: int) -> VoteSchedule | Non
 
 def vote_max_plans(goal: Goal) -> Iterator[VoteSchedule]:
     """The plan with the fewest slots. If d is large enough, its pairs fit into d neurons; else the narrowest plan."""
-    goal.only_max()
     if goal.d <= MOST and (found := narrowest_of([partial(vote, goal)], min(isqrt(MOST), 2 * goal.d))):
         yield found[0]
 

@@ -59,10 +59,7 @@ class WindowSchedule(Schedule):
     """A window that needs no sample, and the block ending with at most `entries` live entries in each of its blocks."""
 
     ending: BlockSample
-
-    @property
-    def failure_law(self) -> FailureLaw:
-        return "uniform"
+    failure_law: FailureLaw = "uniform"
 
     @property
     def mask(self) -> int:

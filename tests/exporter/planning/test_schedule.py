@@ -285,19 +285,6 @@ def test_a_soft_round_leaves_more_where_more_are_live(d: int, block: int, entrie
 
 
 @pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: Goal(d=2048, low=0, high=1), "ranks"),
-        (lambda: planned("linear46", 2048, 1, failure=2.0), "failure"),
-        (lambda: planner("compact").schedule(Goal(d=2048, low=1, high=5)), "one network per rank"),
-    ],
-)
-def test_refusals_name_the_remedy(call: object, match: str) -> None:
-    with pytest.raises(UserError, match=match):
-        call()  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
     ("name", "d", "rank"),
     telling(
         [("compact", 40, 20), ("compact", 33, 3), ("linear46", 32, 16), ("linear-max", 64, 64)],
