@@ -13,12 +13,10 @@ if sys.platform == "win32":
 if __name__ == "__main__":
     signals.handle_signals()  # before what takes a second to import
 
-import contextlib
 import logging
 import os
 import resource
 import socket
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,43 +35,46 @@ def main(arguments: list[str] | None = None) -> int:
     """Build a missing model, start the workers, and remove all files except models at the end."""
     settings = Settings.from_args(arguments)
     logs.configure(settings.log_level)
-    with contextlib.ExitStack() as stack:
-        try:
-            with signals.put_off():
-                scratch = stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix="onnx-median-", ignore_cleanup_errors=True)
-                )
-        except OSError as error:  # a full disk or a read-only system is fine for a single worker
-            scratch = ""
-            if settings.workers > 1:
-                remedy = "make room in the folder for temporary files, or name another in TMPDIR"
-                fields = {"error": str(error), "remedy": remedy}
-                log.error("several workers need a scratch folder", extra={"fields": fields})
-                return 2
-        settings = replace(settings, runtime_dir=scratch)
-        os.environ.update(settings.to_env())
+    signals.at_end(logs.flush)
+    try:
+        return _serve(settings)
+    finally:
+        signals.clean_up()
+
+
+def _serve(settings: Settings) -> int:
+    try:
+        scratch = signals.scratch_folder()
+    except OSError as error:  # a full disk or a read-only system is fine for a single worker
+        scratch = ""
         if settings.workers > 1:
-            os.environ[metrics.FOLDER] = str(Path(scratch) / "metrics")
-        if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
+            remedy = "make room in the folder for temporary files, or name another in TMPDIR"
+            fields = {"error": str(error), "remedy": remedy}
+            log.error("several workers need a scratch folder", extra={"fields": fields})
             return 2
-        signals.heed_signals()
-        multiprocess.Process = workers.Worker  # type: ignore[misc]  # uvicorn takes no class of ours for it
-        uvicorn.run(
-            "service.process.workers:application",
-            factory=True,
-            host=settings.host,
-            port=settings.port,
-            workers=settings.workers,
-            http="service.serving.limits:LimitedProtocol",  # by name: who has workers need not import it
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # nothing uses the client's address
-            server_header=False,
-            timeout_graceful_shutdown=int(settings.timeout_s) + 1,
-            timeout_worker_healthcheck=SILENT_S,
-        )
-        return workers.CANNOT_START if scratch and (Path(scratch) / workers.FAILED).exists() else 0
+    settings = replace(settings, runtime_dir=scratch)
+    os.environ.update(settings.to_env())
+    if settings.workers > 1:
+        os.environ[metrics.FOLDER] = str(Path(scratch) / "metrics")
+    if not port_is_free(settings) or not enough_files(settings.max_connections) or not ensure_models(settings):
+        return 2
+    multiprocess.Process = workers.Worker  # type: ignore[misc]  # uvicorn takes no class of ours for it
+    uvicorn.run(
+        "service.process.workers:application",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        http="service.serving.limits:LimitedProtocol",  # by name: who has workers need not import it
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # nothing uses the client's address
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.timeout_s) + 1,
+        timeout_worker_healthcheck=SILENT_S,
+    )
+    return workers.CANNOT_START if scratch and (Path(scratch) / workers.FAILED).exists() else 0
 
 
 def port_is_free(settings: Settings) -> bool:
@@ -107,7 +108,4 @@ def enough_files(connections: int) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    finally:
-        signals.heed_signals()  # another status is an effect of the signal
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Signals that end the service in order, with status 0 and no files left behind.
+"""The end of the service: by itself or by a signal, without its scratch folder, and with status 0 after a signal.
 
 While uvicorn serves, its own handlers are active; it raises the signal again at the end. These handlers are active before,
 while models are built and loaded, and afterwards. The module imports nothing heavy, so that the handlers are set early.
@@ -6,72 +6,49 @@ while models are built and loaded, and afterwards. The module imports nothing he
 
 from __future__ import annotations
 
-import contextlib
+import os
+import secrets
+import shutil
 import signal
-import sys
-from collections.abc import Iterator
-from types import FrameType, TracebackType
-from typing import NoReturn
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-_asked: list[int] = []
-_put_off: list[bool] = []
+_at_end: list[Callable[[], None]] = []
 
 
 def handle_signals() -> None:
-    """SIGTERM and SIGINT end the process by SystemExit; SIGHUP too, unless ignored."""
+    """SIGTERM and SIGINT end the process in order; SIGHUP too, unless ignored."""
     for number in ENDING:
-        signal.signal(number, _stop)
+        signal.signal(number, _end)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _hang_up)
-    sys.unraisablehook, sys.excepthook = _not_raised, _uncaught
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
-def heed_signals() -> None:
-    """Exit with status 0 if a signal has arrived.
-
-    A signal raises SystemExit wherever the process is. Other code can drop this exception (callbacks do), or raise another
-    one in its place: the import of a compiled module raises ImportError, and `__set_name__` RuntimeError.
-    """
-    if _asked:
-        _end()
+def at_end(action: Callable[[], None]) -> None:
+    """Do this when the process ends; the last action comes first."""
+    _at_end.append(action)
 
 
-@contextlib.contextmanager
-def put_off() -> Iterator[None]:
-    """Delay signals until the scratch folder is registered for removal."""
-    _put_off.append(True)
-    try:
-        yield
-    finally:
-        _put_off.pop()
-    heed_signals()
+def scratch_folder() -> str:
+    """A new folder, which is removed at the end. A signal may arrive as soon as it is there."""
+    folder = os.path.join(tempfile.gettempdir(), "onnx-median-" + secrets.token_hex(8))
+    at_end(partial(shutil.rmtree, folder, ignore_errors=True))
+    os.mkdir(folder, 0o700)
+    return folder
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    _asked.append(number)
-    if not _put_off:
-        _end()
-
-
-def _end() -> NoReturn:
-    for each in ENDING:  # the cleaning up must not be interrupted
+def clean_up() -> None:
+    """All actions of `at_end`, which no signal interrupts."""
+    for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
-    sys.exit(0)
+    while _at_end:
+        _at_end.pop()()
 
 
-def _not_raised(found: sys.UnraisableHookArgs) -> None:
-    """Print nothing for a SystemExit that a callback (of a weak reference, for example) could not raise: `heed_signals`
-    ends the process."""
-    if not (_asked and isinstance(found.exc_value, SystemExit)):
-        sys.__unraisablehook__(found)
-
-
-def _uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Errors after a signal are effects of the signal, not failures of the service."""
-    heed_signals()
-    sys.__excepthook__(kind, error, where)
-
-
-def _hang_up(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGTERM)
+def _end(number: int, frame: FrameType | None) -> None:
+    """End here and now: an exception would be dropped by some callbacks, and replaced by some imports."""
+    clean_up()
+    os._exit(0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from uvicorn.supervisors import multiprocess
 
 from service.errors import or_shortage
-from service.process import logs, signals
+from service.process import logs
 from service.process.settings import Settings
 
 log = logging.getLogger("service")
@@ -69,5 +69,4 @@ def application() -> object:
         sys.exit(CANNOT_START)
     with contextlib.suppress(OSError):
         failed.unlink()
-    signals.heed_signals()
     return app
