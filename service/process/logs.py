@@ -95,8 +95,14 @@ def flush(seconds: float = 1.0) -> None:
 atexit.register(flush)
 
 
-class JsonFormatter(logging.Formatter):
-    """Log records as JSON; `extra={"fields": {...}}` adds members, an exception becomes a string."""
+class Handler(logging.Handler):
+    """Writes records as JSON; `extra={"fields": {...}}` adds members, an exception becomes a string."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _writer.write(self.format(record).encode() + b"\n")
+        except Exception:  # a line that cannot be formatted is lost
+            _writer.lost += 1
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -104,23 +110,11 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
-        fields = getattr(record, "fields", None)
-        if fields:
-            line.update(fields)
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = logging.Formatter().formatException(record.exc_info)
         return short(line).decode()
-
-
-class Handler(logging.Handler):
-    """Hands formatted records to the writer."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            _writer.write(self.format(record).encode() + b"\n")
-        except Exception:  # a line that cannot be formatted is lost
-            _writer.lost += 1
 
 
 def write_requests(requests: Iterable[tuple[str, str, str, int, float]]) -> None:
@@ -145,7 +139,6 @@ def configure(level: str) -> None:
     logging.logThreads = logging.logProcesses = False
     logging.raiseExceptions = False
     handler = Handler()
-    handler.setFormatter(JsonFormatter())
     for name in ("service", "uvicorn", "uvicorn.error", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name != "uvicorn.error" else []

@@ -176,7 +176,7 @@ def test_an_exception_is_logged_as_one_line() -> None:
         record = logging.LogRecord(
             "service", logging.ERROR, "", 0, "failed", None, (type(error), error, error.__traceback__)
         )
-    line = logs.JsonFormatter().format(record)
+    line = logs.Handler().format(record)
     assert "\n" not in line
     assert "two\nlines" in json.loads(line)["exception"]
 
