@@ -22,7 +22,7 @@ from exporter.prove.forms import Forms
 from exporter.prove.graph import Array, Codes, NotProvedError
 from exporter.prove.pairs import ByRank, Function, Pairs
 from exporter.prove.piecewise import Piecewise
-from exporter.prove.scalars import End, Number, Order, Scalar, Scenario, times
+from exporter.prove.scalars import End, Number, Order, Scalar, Scenario, Tabulated, times
 
 BITS = 22  # of i, and of j
 SEARCH, FORM, RANK = 1 << 20, (1 << BITS) - 2, (1 << BITS) - 1  # kinds of j: searches are SEARCH, SEARCH + 1, ...
@@ -32,26 +32,17 @@ FORMS = 1 << 19
 FUNCTIONS = 1 << 14  # so that two of them and two kinds of j fit into 64 bits (`add`)
 SLOW = 200_000  # sums that are read one by one
 MASK = (1 << BITS) - 1
-CONSTANT, SAME, PAIR, MOVED = (
-    1,
-    2,
-    3,
-    4,
-)  # sums: with a constant, of one entry, of two entries, of an entry and a number
+CONSTANT, SAME, PAIR, MOVED = range(1, 5)  # sums: with a constant, of one entry, of two, of an entry and a number
 
 
 def _pack(f: Array | int, i: Array | int, j: Array | int) -> Codes:
-    return np.asarray(
-        (np.asarray(f, np.int64) << (2 * BITS)) | (np.asarray(i, np.int64) << BITS) | np.asarray(j, np.int64)
-    )
+    f, i, j = (np.asarray(v, np.int64) for v in (f, i, j))
+    return np.asarray((f << (2 * BITS)) | (i << BITS) | j)
 
 
-def _split(codes: Codes) -> tuple[Codes, Codes, Codes]:
+def _split(codes: Any) -> tuple[Any, Any, Any]:
+    """The fields of one code, or of an array of codes."""
     return codes >> (2 * BITS), (codes >> BITS) & MASK, codes & MASK
-
-
-def _fields(code: int) -> tuple[int, int, int]:
-    return code >> (2 * BITS), (code >> BITS) & MASK, code & MASK
 
 
 class Counting:
@@ -109,7 +100,7 @@ class Counting:
 
     def scalar_of(self, code: int) -> Scalar:
         """The number that an output is."""
-        _, i, j = _fields(code)
+        _, i, j = map(int, _split(code))
         if i == 0 and SEARCH <= j < FORM:
             return self.scalars[j - SEARCH]
         raise NotProvedError("an output is neither the result of a search nor a sum over ranks")
@@ -132,7 +123,7 @@ class Counting:
 
     def _mapped(self, code: int, factor: Fraction | None) -> tuple[bool, int]:
         """(True, a code) or (False, a function)."""
-        f, i, j = _fields(code)
+        f, i, j = _split(code)
         if i == 0 and j == FORM:
             return True, self._from_form(self.forms.relu(f) if factor is None else self.forms.scaled(f, factor))
         if i == 0 and j:
@@ -229,12 +220,17 @@ class Counting:
             return known
         function, found = self.functions[f], self.at.settled(self.scalars[s])
         end = self.ends[j - SEARCH] if j else START
-        if len(found.parts) != 1 or not isinstance(number := found.parts[0], Number):
+        if (
+            len(found.parts) != 1
+            or not isinstance(number := found.parts[0], Tabulated)
+            or not isinstance(number.kind, Number)
+        ):
             raise NotProvedError("what is added to an entry is not the result of a search")
+        rank = number.kind.rank
         if not isinstance(function, Piecewise) or not function.is_affine:
             raise NotProvedError("a search moves a function of an entry that is not affine")
-        if end.rank not in (None, number.rank):
-            raise NotProvedError(f"a search for rank {end.rank} uses what was found for rank {number.rank}")
+        if end.rank not in (None, rank):
+            raise NotProvedError(f"a search for rank {end.rank} uses what was found for rank {rank}")
         ratio = self.at.unit / function.left
         moved = times(number.values + self.at.whole(found.constant), Fraction(ratio.numerator))
         rest = int(moved[0] % ratio.denominator)
@@ -244,19 +240,17 @@ class Counting:
         if values.min() < -self.at.cells - MARGIN or values.max() > 2 * self.at.cells + MARGIN:
             raise NotProvedError("a search leaves the grid")
         ends = enumerate(self.ends)
-        same = next(
-            (n for n, e in ends if e.rank == number.rank and np.array_equal(np.asarray(e.values), values)), None
-        )
+        same = next((n for n, e in ends if e.rank == rank and np.array_equal(np.asarray(e.values), values)), None)
         if same is None:
             same = len(self.ends)
-            self.ends.append(End(number.rank, values))
+            self.ends.append(End(rank, values))
         new = Piecewise.affine(function.left, function.offset + function.left * Fraction(rest, ratio.denominator))
         self._memo[key] = (self._f(new), SEARCH + same)
         return self._f(new), SEARCH + same
 
     def _sum(self, x: int, y: int) -> int:
         """The sum of a number or a form with anything."""
-        (_, ix, jx), (fy, iy, jy) = _fields(x), _fields(y)
+        (_, ix, jx), (fy, iy, jy) = _split(x), _split(y)
         scalar_x, scalar_y = ix == 0 and SEARCH <= jx < FORM, iy == 0 and SEARCH <= jy < FORM
         if not scalar_x and not scalar_y:
             return self._from_form(self.forms.added(self._to_form(x), self._to_form(y)))
@@ -277,7 +271,7 @@ class Counting:
     # forms: only for the largest of all entries
 
     def _to_form(self, code: int) -> int:
-        f, i, j = _fields(code)
+        f, i, j = map(int, _split(code))
         if i == 0 and j == FORM:
             return f
         function = self.functions[f]
@@ -333,16 +327,7 @@ class Counting:
 
     # sums over entries
 
-    def dot(self, rows: Codes, weights: Array) -> Codes:
-        out = np.empty((len(rows), weights.shape[1]), np.int64)
-        for column in range(weights.shape[1]):
-            used = np.flatnonzero(weights[:, column])
-            factors = weights[used, column]
-            for row in range(len(rows)):
-                out[row, column] = self._total(rows[row, used], factors)
-        return out
-
-    def _total(self, codes: Codes, factors: Array) -> int:
+    def total(self, codes: Codes, factors: Array) -> int:
         f, i, j = _split(codes)
         parts: list[int] = []
         pairs = (i > 0) & (j > 0) & (j < SEARCH)
@@ -392,8 +377,7 @@ class Counting:
         d = self.at.d
         if not isinstance(function, Piecewise):
             slopes, offsets = function.arrays
-            weights = {k: a * self.at.unit for k, a in enumerate(slopes.tolist(), 1) if a}
-            return self._scalar(Scalar(sum(offsets.tolist()) * self.at.unit, (Order(weights),)))
+            return self._scalar(Scalar(sum(offsets.tolist()) * self.at.unit, (Tabulated(Order(), slopes),)))
         if function.constant is not None:
             return self._constant(function.constant * d)
         step = function.step(*self._range(j))

@@ -7,7 +7,7 @@ so the Relu forms of a sorting network, merged into Gemm or not, read as its com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
@@ -20,6 +20,14 @@ from exporter.prove.graph import Array, Codes, NotProvedError
 MOST = 64  # entries of a tensor for every number of the input: sorting networks have few
 Terms = dict[int, Fraction]
 Form = tuple[tuple[tuple[int, Fraction], ...], Fraction]
+
+
+def summed(terms: Iterable[tuple[int, Fraction]]) -> Terms:
+    """The sum of the weights of every key."""
+    found: Terms = {}
+    for key, weight in terms:
+        found[key] = found.get(key, Fraction(0)) + weight
+    return found
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,7 @@ class Forms:
             terms[new] = terms.get(new, Fraction(0)) + part
 
     def added(self, x: int, y: int) -> int:
-        terms = dict(self.forms[x][0])
-        for w, c in self.forms[y][0]:
-            terms[w] = terms.get(w, Fraction(0)) + c
-        return self.form(terms, self.forms[x][1] + self.forms[y][1])
+        return self.form(summed(self.forms[x][0] + self.forms[y][0]), self.forms[x][1] + self.forms[y][1])
 
     def scaled(self, x: int, factor: Fraction) -> int:
         terms, constant = self.forms[x]
@@ -163,16 +168,10 @@ class Comparators:
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes:
         return self._each(f"largest {largest}", lambda x, y: self.forms.compared(x, y, largest), a, b)
 
-    def dot(self, rows: Codes, weights: Array) -> Codes:
-        out = np.empty((len(rows), weights.shape[1]), np.int64)
-        for column in range(weights.shape[1]):
-            used = np.flatnonzero(weights[:, column])
-            for row in range(len(rows)):
-                terms, constant = {}, Fraction(0)  # type: Terms, Fraction
-                for k in used:
-                    factor = Fraction(float(weights[k, column]))
-                    for w, c in self.forms.forms[rows[row, k]][0]:
-                        terms[w] = terms.get(w, Fraction(0)) + c * factor
-                    constant += self.forms.forms[rows[row, k]][1] * factor
-                out[row, column] = self.forms.form(terms, constant)
-        return out
+    def total(self, codes: Codes, factors: Array) -> int:
+        parts = [
+            (self.forms.forms[code], Fraction(factor))
+            for code, factor in zip(codes.tolist(), factors.tolist(), strict=True)
+        ]
+        terms = summed((w, c * factor) for (terms, _), factor in parts for w, c in terms)
+        return self.forms.form(terms, sum((constant * factor for (_, constant), factor in parts), Fraction(0)))

@@ -18,9 +18,8 @@ Codes = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 SMALLEST = 2.0**-126  # runtimes may take smaller weights for 0
 MOVES = {"Slice", "Reshape", "Expand", "Transpose", "Gather"}  # of symbols and of constants
-FOLDED: dict[str, Any] = {  # of constants alone
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Relu": lambda a: np.maximum(a, 0),
-}  # fmt: skip
+FOLDED: dict[str, Any] = {"Sub": np.subtract, "Relu": lambda a: np.maximum(a, 0)}  # of constants alone
+GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}  # other Gemms are not read
 HARD_SIGMOID = {"alpha": float(np.float32(0.2)), "beta": 0.5}  # where the node does not say
 
 
@@ -37,7 +36,7 @@ class Domain(Protocol):
     def scale(self, a: Codes, factors: Array) -> Codes: ...
     def relu(self, a: Codes) -> Codes: ...
     def extremum(self, a: Codes, b: Codes, largest: bool) -> Codes: ...
-    def dot(self, rows: Codes, weights: Array) -> Codes: ...
+    def total(self, codes: Codes, factors: Array) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,69 +105,90 @@ def _constants(tensor: onnx.TensorProto) -> Array:
 
 
 def _applied(op: str, args: list[Value | None], attributes: dict[str, Any], domain: Domain) -> Value:
-    if any(isinstance(a, Symbols) for a in args):
-        return Symbols(_computed(op, args, attributes, domain))
-    arrays = [a if a is None else np.asarray(a) for a in args]
-    if op in MOVES and arrays[0] is not None:
-        return _unary(op, arrays[0], arrays[1:], attributes, domain)
-    if op not in FOLDED:
-        raise NotProvedError(f"{op} is computed from constants alone: fold constants first, as onnxsim does")
-    found, exact = (np.asarray(FOLDED[op](*pair)) for pair in (arrays, [np.asarray(a, np.float64) for a in arrays]))
-    if found.dtype.kind != "f" or not np.array_equal(found, exact):
-        raise NotProvedError(f"{op} of constants rounds")
-    return found
+    first, rest = args[0], args[1:]
+    if op in MOVES and not any(isinstance(a, Symbols) for a in rest):
+        parameters = [None if a is None else np.asarray(a) for a in rest]
+        if isinstance(first, Symbols):
+            return Symbols(_moved(op, first.codes, parameters, attributes))
+        return _moved(op, np.asarray(first), parameters, attributes)
+    if not any(isinstance(a, Symbols) for a in args):
+        if op not in FOLDED:
+            raise NotProvedError(f"{op} is computed from constants alone: fold constants first, as onnxsim does")
+        found, exact = (np.asarray(FOLDED[op](*(np.asarray(a, kind) for a in args))) for kind in (None, np.float64))
+        if found.dtype.kind != "f" or not np.array_equal(found, exact):
+            raise NotProvedError(f"{op} of constants rounds")
+        return found
+    return Symbols(_computed(op, args, attributes, domain))
+
+
+def _moved(op: str, values: Array, parameters: list[Array | None], attributes: dict[str, Any]) -> Array:
+    """The entries of a tensor at other places."""
+    if op == "Transpose":
+        return np.transpose(values, attributes.get("perm"))
+    if op == "Slice":
+        return _slice(values, parameters)
+    (parameter,) = parameters
+    assert parameter is not None
+    if op == "Reshape":
+        copied = attributes.get("allowzero", 0) == 0
+        return values.reshape([values.shape[i] if n == 0 and copied else n for i, n in enumerate(parameter.tolist())])
+    if op == "Expand":
+        return np.broadcast_to(values, np.broadcast_shapes(values.shape, tuple(parameter.tolist())))
+    return np.take(values, parameter, axis=attributes.get("axis", 0))
+
+
+def _slice(values: Array, parameters: list[Array | None]) -> Array:
+    starts, ends, axes, steps = (None if a is None else a.tolist() for a in [*parameters, None, None][:4])
+    if starts is None or ends is None or min(steps or [1]) < 1:
+        raise NotProvedError("a Slice has no ends, or runs backwards")
+    index: list[slice] = [slice(None)] * values.ndim
+    cuts = zip(range(len(starts)) if axes is None else axes, starts, ends, steps or [1] * len(starts), strict=True)
+    for axis, *cut in cuts:
+        index[axis] = slice(*cut)
+    return values[tuple(index)]
 
 
 def _computed(op: str, args: list[Value | None], attributes: dict[str, Any], domain: Domain) -> Codes:
     first = args[0]
-    if op == "Concat":
-        return np.concatenate([_codes(a, domain) for a in args], axis=attributes["axis"])
-    if op in ("Add", "Sub", "Max", "Min") and len(args) == 2:
-        a, b = np.broadcast_arrays(_codes(args[0], domain), _codes(args[1], domain))
-        if op in ("Max", "Min"):
-            return domain.extremum(a, b, op == "Max")
-        return domain.add(a, b if op == "Add" else domain.scale(b, np.array(-1.0)))
-    if op == "Mul" and len(args) == 2:
-        symbols, factor = args if isinstance(first, Symbols) else args[::-1]
-        spread, factors = np.broadcast_arrays(_codes(symbols, domain), np.asarray(factor, np.float64))
-        return domain.scale(spread, factors)
-    if op == "MatMul":
-        return _product(args[0], args[1], domain)
-    if op == "Gemm":
-        return _gemm(args, attributes, domain)
+    match op, len(args):
+        case "Concat", _:
+            return np.concatenate([_codes(a, domain) for a in args], axis=attributes["axis"])
+        case "Add" | "Sub" | "Max" | "Min", 2:
+            a, b = np.broadcast_arrays(*(_codes(arg, domain) for arg in args))
+            if op in ("Max", "Min"):
+                return domain.extremum(a, b, op == "Max")
+            return domain.add(a, b if op == "Add" else domain.scale(b, np.array(-1.0)))
+        case "Mul", 2:
+            symbols, factor = args if isinstance(first, Symbols) else args[::-1]
+            return domain.scale(*np.broadcast_arrays(_codes(symbols, domain), np.asarray(factor, np.float64)))
+        case "MatMul", 2:
+            return _product(args[0], args[1], domain)
+        case "Gemm", 2 | 3 if all(attributes.get(name, value) == value for name, value in GEMM.items()):
+            second = args[1]
+            if attributes.get("transB", 0):
+                second = Symbols(second.codes.T) if isinstance(second, Symbols) else np.asarray(second).T
+            product = _product(first, second, domain)
+            if len(args) == 2:
+                return product
+            return domain.add(product, np.broadcast_to(_codes(args[2], domain), product.shape))
     if not isinstance(first, Symbols) or any(isinstance(a, Symbols) for a in args[1:]):
         raise NotProvedError(f"operator {op} is not among those the methods read, or not with these inputs")
-    return _unary(op, first.codes, [None if a is None else np.asarray(a) for a in args[1:]], attributes, domain)
-
-
-def _unary(op: str, codes: Codes, args: list[Array | None], attributes: dict[str, Any], domain: Domain) -> Codes:
-    """An operator on one tensor of symbols; the other inputs are constants."""
+    codes, constants = first.codes, [None if a is None else np.asarray(a) for a in args[1:]]
     match op:
         case "Relu":
             return domain.relu(codes)
         case "Clip":
-            low, high = (None if a is None else a.item() for a in [*args, None, None][:2])
+            low, high = (None if a is None else a.item() for a in [*constants, None, None][:2])
             return _clip(codes, low, high, domain)
         case "HardSigmoid":
             slope, offset = (np.array(attributes.get(name, default)) for name, default in HARD_SIGMOID.items())
             sloped = domain.scale(codes, slope)
             return _clip(domain.add(sloped, _constant(codes, offset, domain)), 0.0, 1.0, domain)
         case "ReduceSum" | "ReduceMax":
-            axes = args[0].tolist() if args and args[0] is not None else attributes.get("axes")
+            axes = constants[0].tolist() if constants and constants[0] is not None else attributes.get("axes")
             if axes is None or len(axes) != 1:
                 raise NotProvedError(f"{op} over several axes is not read")
             return _reduced(op, codes, axes[0], attributes.get("keepdims", 1), domain)
-        case "Slice":
-            return _slice(codes, args)
-        case "Reshape" if args[0] is not None:
-            copied = attributes.get("allowzero", 0) == 0
-            return codes.reshape([codes.shape[i] if n == 0 and copied else n for i, n in enumerate(args[0].tolist())])
-        case "Expand" if args[0] is not None:
-            return np.broadcast_to(codes, np.broadcast_shapes(codes.shape, tuple(args[0].tolist())))
-        case "Transpose":
-            return np.transpose(codes, attributes.get("perm"))
-        case "Gather" if args[0] is not None:
-            return np.take(codes, args[0], axis=attributes.get("axis", 0))
     raise NotProvedError(f"operator {op} is not among those the methods read")
 
 
@@ -193,54 +213,29 @@ def _clip(codes: Codes, low: float | None, high: float | None, domain: Domain) -
 
 
 def _reduced(op: str, codes: Codes, axis: int, keep: int, domain: Domain) -> Codes:
-    moved = np.moveaxis(codes, axis, -1)
-    rows = moved.reshape(-1, moved.shape[-1])
+    rows = np.moveaxis(codes, axis, -1)
     if op == "ReduceSum":
-        out = domain.dot(rows, np.ones((rows.shape[1], 1)))
+        out = _dot(rows, np.ones((rows.shape[-1], 1)), domain)
     else:
-        out = rows[:, :1]
-        for column in range(1, rows.shape[1]):
-            out = domain.extremum(out, rows[:, column : column + 1], True)
-    out = out.reshape(*moved.shape[:-1], 1)
+        out = rows[..., :1]
+        for column in range(1, rows.shape[-1]):
+            out = domain.extremum(out, rows[..., column : column + 1], True)
     return np.moveaxis(out, -1, axis) if keep else out[..., 0]
-
-
-def _gemm(args: list[Value | None], attributes: dict[str, Any], domain: Domain) -> Codes:
-    def turned(value: Value | None, flag: str) -> Value:
-        if isinstance(value, Symbols):
-            return Symbols(value.codes.T) if attributes.get(flag, 0) else value
-        return np.asarray(value).T if attributes.get(flag, 0) else np.asarray(value)
-
-    product = _product(turned(args[0], "transA"), turned(args[1], "transB"), domain)
-    if attributes.get("alpha", 1.0) != 1.0:
-        product = domain.scale(product, np.array(attributes["alpha"]))
-    if len(args) < 3 or args[2] is None:
-        return product
-    bias = np.broadcast_to(_codes(args[2], domain), product.shape)
-    return domain.add(product, domain.scale(bias, np.array(attributes.get("beta", 1.0))))
 
 
 def _product(a: Value | None, b: Value | None, domain: Domain) -> Codes:
     """A matrix product with one constant factor, as rows of symbols times a matrix."""
     if isinstance(a, Symbols) and isinstance(b, np.ndarray) and b.ndim == 2:
-        rows = a.codes.reshape(-1, a.codes.shape[-1])
-        return domain.dot(rows, np.asarray(b, np.float64)).reshape(*a.codes.shape[:-1], -1)
+        return _dot(a.codes, b, domain)
     if isinstance(b, Symbols) and isinstance(a, np.ndarray) and a.ndim == 2 and b.codes.ndim >= 2:
-        moved = np.swapaxes(b.codes, -1, -2)
-        out = domain.dot(moved.reshape(-1, moved.shape[-1]), np.asarray(a, np.float64).T)
-        return np.swapaxes(out.reshape(*moved.shape[:-1], -1), -1, -2)
+        return np.swapaxes(_dot(np.swapaxes(b.codes, -1, -2), a.T, domain), -1, -2)
     raise NotProvedError("a product of two values that depend on the input, or with a tensor, is not read")
 
 
-def _slice(codes: Codes, args: list[Array | None]) -> Codes:
-    """ONNX moves a start and an end beyond the entries to the nearest one, numpy does not where a step is negative."""
-    starts, ends, axes, steps = (a if a is None else a.tolist() for a in [*args, None, None][:4])
-    if starts is None or ends is None:
-        raise NotProvedError("a Slice has no ends")
-    axes, steps = range(len(starts)) if axes is None else axes, [1] * len(starts) if steps is None else steps
-    index: list[slice] = [slice(None)] * codes.ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if step < 0 and start < -codes.shape[axis]:
-            raise NotProvedError("a Slice begins before the first entry")
-        index[axis] = slice(start, None if step < 0 and end < -codes.shape[axis] else end, step)
-    return codes[tuple(index)]
+def _dot(codes: Codes, weights: Array, domain: Domain) -> Codes:
+    rows, matrix = codes.reshape(-1, codes.shape[-1]), np.asarray(weights, np.float64)
+    out = np.empty((len(rows), matrix.shape[1]), np.int64)
+    for column, factors in enumerate(matrix.T):
+        used = np.flatnonzero(factors)
+        out[:, column] = [domain.total(row, factors[used]) for row in rows[:, used]]
+    return out.reshape(*codes.shape[:-1], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -56,7 +57,7 @@ class Pairs:
     def __init__(self, at: Scenario) -> None:
         self._at = at
         self._lower_first: bool | None = None
-        self._memo: dict[tuple[tuple[Piecewise, bool, float], ...], tuple[Piecewise, Step | None]] = {}
+        self._memo: dict[tuple[tuple[int, bool, float], ...], tuple[Piecewise, Step | None]] = {}
 
     def total(
         self, functions: Sequence[Function], f: Codes, i: Codes, j: Codes, factors: Array
@@ -66,45 +67,40 @@ class Pairs:
         center = next((c for c in (int(i[0]), int(j[0])) if ((i == c) | (j == c)).all()), None)
         if center is None:
             raise NotProvedError("comparisons of several entries are added up")
-        other, turned = np.where(i == center, j, i), i != center
-        sizes, size = np.unique(factors, return_inverse=True)
-        kinds, kind = np.unique((f * len(sizes) + size) * 2 + turned, return_inverse=True)
-        others, row, each = np.unique(other, return_inverse=True, return_counts=True)
-        order = np.lexsort((kind, row))
-        table = np.full((len(others), each.max()), -1)  # the kinds of functions of every other entry
-        table[row[order], np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)] = kind[order]
-        patterns, pattern = np.unique(table, axis=0, return_inverse=True)
-        used = [
-            (functions[k // 2 // len(sizes)], bool(k % 2), float(sizes[k // 2 % len(sizes)])) for k in kinds.tolist()
-        ]
-        sums = [self._difference([used[k] for k in p if k >= 0]) for p in patterns.tolist()]
-        if len(others) == 1 and d > 2:
-            return center, int(others[0]), sums[0][0]
-        if len(others) != d - 1:
-            raise NotProvedError(f"entry {center - 1} is compared with {len(others)} of {d - 1} others")
+        terms: dict[int, list[tuple[int, bool, float]]] = defaultdict(list)  # of every other entry
+        for function, one, two, factor in zip(*(v.tolist() for v in (f, i, j, factors)), strict=True):
+            terms[two if one == center else one].append((function, one != center, factor))
+        sums = {other: self._difference(functions, tuple(sorted(mine))) for other, mine in terms.items()}
+        if len(sums) == 1 and d > 2:
+            ((other, (difference, _)),) = sums.items()
+            return center, other, difference
+        if len(sums) != d - 1:
+            raise NotProvedError(f"entry {center - 1} is compared with {len(sums)} of {d - 1} others")
         heights, offset = set(), Fraction(0)
-        for n, (_, step) in enumerate(sums):
-            here = others[pattern.ravel() == n]
+        for other, (_, step) in sums.items():
             if step is None or step[2] not in (0, -1):
                 raise NotProvedError("two entries are not compared exactly on every pair of grid values")
-            for lower_first in np.unique((here < center) == (step[2] == -1)).tolist():
-                if self._lower_first is None:
-                    self._lower_first = lower_first
-                if lower_first != self._lower_first:
-                    raise NotProvedError("equal entries are not ordered by their index alone")
+            lower_first = (other < center) == (step[2] == -1)
+            if self._lower_first is None:
+                self._lower_first = lower_first
+            if lower_first != self._lower_first:
+                raise NotProvedError("equal entries are not ordered by their index alone")
             heights.add(step[1])
-            offset += step[0] * len(here)
+            offset += step[0]
         if len(heights) != 1:
             raise NotProvedError("comparisons have different weights")
         after = times(np.arange(d - 1, -1, -1), Fraction(self._at.whole(heights.pop())))
         return center, None, ByRank.of(np.zeros(d, np.int64), after + self._at.whole(offset))
 
-    def _difference(self, terms: list[tuple[Function, bool, float]]) -> tuple[Piecewise, Step | None]:
+    def _difference(
+        self, functions: Sequence[Function], terms: tuple[tuple[int, bool, float], ...]
+    ) -> tuple[Piecewise, Step | None]:
         """The sum of functions of n_i - n_j, some of them turned round, with factors; and the step that the sum is."""
-        key = tuple((f, turned, factor) for f, turned, factor in terms if isinstance(f, Piecewise))
-        if key not in self._memo:
+        if terms not in self._memo:
             total = Piecewise.affine(Fraction(0), Fraction(0))
-            for function, turned, factor in key:
+            for n, turned, factor in terms:
+                function = functions[n]
+                assert isinstance(function, Piecewise)
                 total = total + (function.turned() if turned else function).scaled(Fraction(factor))
-            self._memo[key] = total, total.step(-self._at.cells, self._at.cells)
-        return self._memo[key]
+            self._memo[terms] = total, total.step(-self._at.cells, self._at.cells)
+        return self._memo[terms]

@@ -8,7 +8,7 @@ a constant plus parts of these kinds:
     Number   a whole number of units for every v
     Near     slope * E + a function of s = w - E for every r = v - E, known up to an interval, where w is the entry of
              rank k + 1: what depends on both neighbours, whatever E is
-    Order    a linear form over entries by rank
+    Order    a linear form over entries by rank: a table over 1..d of units for every grid step
 
 Entries are numbered by grid steps n = 0..cells.
 """
@@ -16,8 +16,9 @@ Entries are numbered by grid steps n = 0..cells.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -53,90 +54,76 @@ class End:
     values: Ints | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Count:
     end: End
     threshold: int
-    table: Ints
 
-    @property
-    def key(self) -> Hashable:
-        return id(self.end), self.threshold
 
-    def scaled(self, by: Fraction) -> Count:
-        return Count(self.end, self.threshold, times(self.table, by))
+@dataclass(frozen=True)
+class Number:
+    rank: int
 
-    def __add__(self, other: Count) -> Count:
-        return Count(self.end, self.threshold, bounded(self.table + other.table))
+
+@dataclass(frozen=True)
+class Order:
+    """All numbers of this kind are one part."""
 
 
 @dataclass(frozen=True, eq=False)
-class Number:
-    rank: int
+class Tabulated:
+    """A part that is a table of whole numbers of units."""
+
+    kind: Count | Number | Order
     values: Ints
 
-    @property
-    def key(self) -> Hashable:
-        return "number", self.rank
+    def scaled(self, by: Fraction) -> Tabulated:
+        return Tabulated(self.kind, times(self.values, by))
 
-    def scaled(self, by: Fraction) -> Number:
-        return Number(self.rank, times(self.values, by))
-
-    def __add__(self, other: Number) -> Number:
-        return Number(self.rank, bounded(self.values + other.values))
+    def __add__(self, other: Tabulated) -> Tabulated:
+        return Tabulated(self.kind, bounded(self.values + other.values))
 
 
 @dataclass(frozen=True, eq=False)
 class Near:
     rank: int
     slope: Fraction
-    low: dict[int, Piecewise]
-    high: dict[int, Piecewise]
+    ends: dict[int, tuple[Piecewise, Piecewise]]
 
     @property
-    def key(self) -> Hashable:
+    def kind(self) -> Hashable:
         return "near", self.rank
 
     def scaled(self, by: Fraction) -> Near:
-        ends = (self.low, self.high) if by > 0 else (self.high, self.low)
-        return Near(self.rank, self.slope * by, *({r: f[r].scaled(by) for r in f} for f in ends))
+        ends = {r: (low.scaled(by), high.scaled(by)) for r, (low, high) in self.ends.items()}
+        return Near(self.rank, self.slope * by, ends if by > 0 else {r: (b, a) for r, (a, b) in ends.items()})
 
     def __add__(self, other: Near) -> Near:
-        ends = (self.low, other.low), (self.high, other.high)
-        return Near(self.rank, self.slope + other.slope, *({r: f[r] + g[r] for r in f} for f, g in ends))
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    weights: dict[int, Fraction]
-    key: Hashable = "order"
-
-    def scaled(self, by: Fraction) -> Order:
-        return Order({k: w * by for k, w in self.weights.items()})
-
-    def __add__(self, other: Order) -> Order:
-        return Order({k: self.weights.get(k, ZERO) + other.weights.get(k, ZERO) for k in self.weights | other.weights})
-
-
-Part = Count | Number | Near | Order
+        ends = {r: (low + other.ends[r][0], high + other.ends[r][1]) for r, (low, high) in self.ends.items()}
+        return Near(self.rank, self.slope + other.slope, ends)
 
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """A constant and parts of different keys."""
+    """A constant and parts of different kinds."""
 
     constant: Fraction
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[Tabulated | Near, ...] = ()
 
     def __add__(self, other: Scalar) -> Scalar:
-        parts = {part.key: part for part in self.parts}
+        parts: dict[Hashable, Any] = {part.kind: part for part in self.parts}
         for part in other.parts:
-            parts[part.key] = parts[part.key] + part if part.key in parts else part  # type: ignore[operator]
-        kept = (p for p in parts.values() if not isinstance(p, Count) or p.table.any())
+            parts[part.kind] = parts[part.kind] + part if part.kind in parts else part
+        kept = (p for p in parts.values() if not isinstance(p.kind, Count) or p.values.any())
         return Scalar(self.constant + other.constant, tuple(kept))
 
     def scaled(self, by: Fraction) -> Scalar:
         return Scalar(self.constant * by, tuple(p.scaled(by) for p in self.parts if by))
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether every part is read off entries whose rank is known."""
+        return all(isinstance(part.kind, Order) for part in self.parts)
 
 
 def total(numbers: Iterable[Scalar]) -> Scalar:
@@ -162,33 +149,44 @@ class Scenario:
 
     def count(self, end: End, threshold: int, table: Ints) -> Scalar:
         start = Scalar(int(table[0]) * self.unit)
-        return start + Scalar(ZERO, (Count(end, threshold, bounded(table - table[0])),))
+        return start + Scalar(ZERO, (Tabulated(Count(end, threshold), bounded(table - table[0])),))
 
     def settled(self, x: Scalar) -> Scalar:
         """The same with counts replaced by what they decide, and numbers beside neighbours joined with them."""
-        found = total(self._decided(p) if isinstance(p, Count) else Scalar(ZERO, (p,)) for p in x.parts)
-        near = {p.rank for p in found.parts if isinstance(p, Near)}
-        joined = (self._near(p) if isinstance(p, Number) and p.rank in near else p for p in found.parts)
-        return total(Scalar(ZERO, (p,)) for p in joined) + Scalar(x.constant + found.constant)
+        found = Scalar(x.constant)
+        for part in x.parts:
+            match part:
+                case Tabulated(Count() as count, table):
+                    found += self._decided(count, table)
+                case _:
+                    found += Scalar(ZERO, (part,))
+        joined, near = Scalar(found.constant), {p.rank for p in found.parts if isinstance(p, Near)}
+        for part in found.parts:
+            match part:
+                case Tabulated(Number(rank), values) if rank in near:
+                    joined += Scalar(ZERO, (self._near(rank, values),))
+                case _:
+                    joined += Scalar(ZERO, (part,))
+        return joined
 
-    def _decided(self, x: Count) -> Scalar:
+    def _decided(self, x: Count, table: Ints) -> Scalar:
         """A jump of the table at c asks whether the entry of rank c is larger than the threshold."""
-        jumps = (np.flatnonzero(np.diff(x.table)) + 1).tolist()
+        jumps = (np.flatnonzero(np.diff(table)) + 1).tolist()
         if len(jumps) > JUMPS:
             raise NotProvedError("a count is used as a number, where it decides nothing")
-        asked = (self._asked(x.end, x.threshold, rank, int(x.table[rank] - x.table[rank - 1])) for rank in jumps)
+        asked = (self._asked(x.end, x.threshold, rank, int(table[rank] - table[rank - 1])) for rank in jumps)
         return total(Scalar(ZERO, (part,)) for part in asked)
 
-    def _asked(self, end: End, threshold: int, rank: int, value: int) -> Number | Near:
+    def _asked(self, end: End, threshold: int, rank: int, value: int) -> Tabulated | Near:
         """`value` where the entry of a rank is at most E + threshold, else 0."""
         if end.rank is None or end.rank == rank:
             at = threshold if end.values is None else end.values + threshold
-            return Number(rank, np.where(self.v > at, 0, value))
+            return Tabulated(Number(rank), np.where(self.v > at, 0, value))
         if rank == end.rank + 1:
             at, jump = threshold + self._shift(end), value * self.unit
             step = Piecewise(ZERO, ((Fraction(at), jump), (Fraction(at + 1), ZERO)), ZERO)
             found = {r: step.between(r, most) for r, most in self._most[end.rank].items()}
-            return Near(end.rank, ZERO, found, found)
+            return Near(end.rank, ZERO, {r: (f, f) for r, f in found.items()})
         raise NotProvedError(f"a search for rank {end.rank} asks for rank {rank}")
 
     def _shift(self, end: End) -> int:
@@ -208,50 +206,54 @@ class Scenario:
             raise NotProvedError("two searches for one rank end at different places")
         return int(away[0])
 
-    def _near(self, number: Number) -> Near:
+    def _near(self, rank: int, numbers: Ints) -> Near:
         """A number as slope * E + what depends on r alone."""
-        base = self._bases[number.rank]
+        base = self._bases[rank]
         for slope in (ZERO, Fraction(1), Fraction(1, 2)):
-            rest = number.values - times(base, Fraction(self.whole(slope * self.step)))
-            of = {r: rest[self.v - base == r] for r in self._most[number.rank]}
+            rest = numbers - times(base, Fraction(self.whole(slope * self.step)))
+            of = {r: rest[self.v - base == r] for r in self._most[rank]}
             if all((values == values[0]).all() for values in of.values()):
                 found = {r: Piecewise.affine(ZERO, int(values[0]) * self.unit) for r, values in of.items()}
-                return Near(number.rank, slope, found, found)
+                return Near(rank, slope, {r: (f, f) for r, f in found.items()})
         raise NotProvedError("a number beside the search depends on more than the search found")
 
     def largest(self, end: End, function: Piecewise) -> Scalar:
         """The largest of f(n_j - E) over all entries, between bounds: those up to rank k, and those from rank k + 1 on."""
         shift, cells = self._shift(end), self.cells
         assert end.rank is not None
-        low, high = {}, {}
+        ends = {}
         for r, most in self._most[end.rank].items():
             at_v = Piecewise.affine(ZERO, function(r - shift))
             at_w = function.moved(Fraction(-shift))
             # w = base + s is on the grid, so no entry lies below s - cells, counted from the base
             below = function.suprema(-cells - shift, r - shift).moved(Fraction(-cells - shift))
             above = function.suprema(-cells - shift, cells - shift).moved(Fraction(-shift))
-            low[r] = (at_v + (at_w + at_v.scaled(Fraction(-1))).relu()).between(r, most)
-            high[r] = (below + (above + below.scaled(Fraction(-1))).relu()).between(r, most)
-        return Scalar(ZERO, (Near(end.rank, ZERO, low, high),))
+            low = at_v + (at_w + at_v.scaled(Fraction(-1))).relu()
+            high = below + (above + below.scaled(Fraction(-1))).relu()
+            ends[r] = low.between(r, most), high.between(r, most)
+        return Scalar(ZERO, (Near(end.rank, ZERO, ends),))
 
     def relu(self, x: Scalar) -> Scalar:
         match x.parts:
-            case (Count(end, threshold, table),):
+            case (Tabulated(Count(end, threshold), table),):
                 return self.count(end, threshold, np.maximum(bounded(table + self.whole(x.constant)), 0))
         found = self.settled(x)
         constant = Piecewise.affine(ZERO, found.constant)
         match found.parts:
             case ():
                 return Scalar(max(found.constant, ZERO))
-            case (Number(rank, values),):
-                return Scalar(ZERO, (Number(rank, np.maximum(bounded(values + self.whole(found.constant)), 0)),))
-            case (Near(rank, slope, low, high),):
+            case (Tabulated(Number() as number, values),):
+                return Scalar(ZERO, (Tabulated(number, np.maximum(bounded(values + self.whole(found.constant)), 0)),))
+            case (Near(rank, slope, ends),):
                 most = self._most[rank]
                 if slope == 0:
-                    ends = ({r: (f[r] + constant).relu().between(r, most[r]) for r in f} for f in (low, high))
-                    return Scalar(ZERO, (Near(rank, slope, *ends),))
+                    low, high = (
+                        {r: (pair[n] + constant).relu().between(r, most[r]) for r, pair in ends.items()} for n in (0, 1)
+                    )
+                    return Scalar(ZERO, (Near(rank, slope, {r: (low[r], high[r]) for r in ends}),))
                 # E is not negative
-                if slope > 0 and all(f(s) + found.constant >= 0 for r, f in low.items() for s in f.points(r, most[r])):
+                lows = (low(s) + found.constant for r, (low, _) in ends.items() for s in low.points(r, most[r]))
+                if slope > 0 and all(value >= 0 for value in lows):
                     return found
         raise NotProvedError("a Relu of what depends on several ranks is not read")
 
@@ -261,24 +263,24 @@ class Scenario:
         constant = found.constant
         for part in found.parts:
             match part:
-                case Number(rank, values):
+                case Tabulated(Number(rank), values):
                     rest = values - times(self.v, Fraction(self.whole(left.pop(rank, ZERO) * self.step)))
                     if (rest != rest[0]).any():
                         return f"the search for rank {rank} ends elsewhere for some entry"
                     constant += int(rest[0]) * self.unit
-                case Near(rank, slope, lower, upper):
+                case Near(rank, slope, ends):
                     one, two = left.pop(rank, ZERO), left.pop(rank + 1, ZERO)
                     over = set()
                     for r, most in self._most[rank].items():
                         entries = Piecewise.affine(-two * self.step, -one * self.step * r)
-                        for f in (lower[r] + entries, upper[r] + entries):
+                        for f in (end + entries for end in ends[r]):
                             over |= {f(s) for s in f.points(r, most)}
                     if slope != one + two or len(over) != 1:
                         return f"the entries of ranks {rank} and {rank + 1} are not read off on every input"
                     constant += over.pop()
-                case Order(by_rank):
-                    for rank, weight in by_rank.items():
-                        if weight and weight != left.pop(rank, ZERO) * self.step:
+                case Tabulated(Order(), values):
+                    for rank in (np.flatnonzero(values) + 1).tolist():
+                        if int(values[rank - 1]) * self.unit != left.pop(rank, ZERO) * self.step:
                             return f"rank {rank} has another weight"
         if any(left.values()):
             return f"rank {next(k for k, w in left.items() if w)} is not read"

@@ -54,13 +54,9 @@ class Numbers:
         a, b = np.broadcast_arrays(a, b)
         return self._codes([pick(v, w) for v, w in zip(self._of(a), self._of(b), strict=True)], a.shape)
 
-    def dot(self, rows: Codes, weights: Array) -> Codes:
-        found = [
-            sum((self.numbers[c] * Fraction(float(w)) for c, w in zip(row, column, strict=True)), Fraction(0))
-            for row in rows.tolist()
-            for column in weights.T
-        ]
-        return self._codes(found, (len(rows), weights.shape[1]))
+    def total(self, codes: Codes, factors: Array) -> int:
+        terms = [v * Fraction(w) for v, w in zip(self._of(codes), factors.tolist(), strict=True)]
+        return int(self._codes([sum(terms, Fraction(0))], ()))
 
 
 def _model(nodes: list[onnx.NodeProto], stored: dict[str, Any], opset: int, kind: int) -> onnx.ModelProto:

@@ -15,9 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from exporter import export_model
 from exporter.formats.session import Session
 from exporter.prove import methods
-from exporter.prove.certificate import certify
-from exporter.prove.counting import Counting
-from exporter.prove.methods import digest, prove
+from exporter.prove.methods import prove
 
 NODE = helper.make_node
 
@@ -195,7 +193,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No method runs the file."""
-    for name, value in {"FEW": 0, "MOST": 0, "search": lambda *_: None, "_first_run": lambda *_: None}.items():
+    for name, value in {"FEW": 0, "MOST": 0, "search": lambda *_: None, "first_run": lambda *_: None}.items():
         monkeypatch.setattr(methods, name, value)
 
 
@@ -314,21 +312,3 @@ def test_vectors_that_depend_on_their_place_in_the_batch_are_not_proved(construc
     onnx.save(_followed(model, nodes, **{name: np.array(n) for name, n in numbers.items()}), path)
     verdict = prove(path)
     assert (verdict.status, verdict.text) == ("not proved", "a vector in a large batch has another answer than alone")
-
-
-@pytest.mark.parametrize("done", [2, -1])
-def test_a_note_that_says_all_is_done_skips_nothing(done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, cert = _file(tmp_path, construction="radix", d=5, bits=6), tmp_path / "c.json"
-    monkeypatch.setattr(methods, "PART", 33)
-    monkeypatch.setattr(methods, "search", lambda *_: None)
-    ran: list[object] = []
-
-    def counting(*given: Any) -> Counting:
-        ran.append(given)
-        return Counting(*given)
-
-    monkeypatch.setattr(methods, "Counting", counting)
-    note = {"sha256": digest(path), "method": "counting", "parts": 2, "done": done}
-    cert.with_name("c.json.part").write_text(json.dumps(note))
-    assert certify(path, cert).status == "proved"
-    assert ran

@@ -15,8 +15,8 @@ from onnx import numpy_helper
 
 from exporter import export_model
 from exporter.cli.console import main
-from exporter.prove import methods, scalars
-from exporter.prove.certificate import certify, check
+from exporter.prove import methods
+from exporter.prove.certificate import check
 from exporter.prove.methods import prove
 
 FILES = {
@@ -179,25 +179,3 @@ def test_certificates_are_checked_again(tmp_path: Path, capsys: pytest.CaptureFi
     cert.write_text("{}")
     assert main(["prove", "--check", str(cert)]) == 2
     assert "is no certificate" in capsys.readouterr().err
-
-
-def test_an_interrupted_proof_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, cert = _file("radix", tmp_path, 9, 16), tmp_path / "c.json"
-    monkeypatch.setattr(methods, "PART", 8000)
-    monkeypatch.setattr("exporter.prove.certificate.EVERY", -1.0)
-    seen: list[int] = []
-    scenario = scalars.Scenario
-
-    def stopped(*args: object) -> object:
-        seen.append(int(args[3]))  # type: ignore[call-overload]
-        if len(seen) == 5:
-            raise KeyboardInterrupt
-        return scenario(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(methods, "Scenario", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        certify(path, cert)
-    assert json.loads(cert.with_name("c.json.part").read_text())["done"] == 4
-    assert certify(path, cert).status == "proved"
-    assert len(seen) == 5 + 5  # nine parts, of which four were done
-    assert not cert.with_name("c.json.part").exists()
