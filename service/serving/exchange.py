@@ -10,7 +10,6 @@ import re
 import secrets
 import time
 from http import HTTPStatus
-from typing import Any, cast
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -24,7 +23,6 @@ log = logging.getLogger("service")
 Fields = list[tuple[bytes, bytes]]
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 SOON = 0.02  # seconds
-LOOK_S = 0.25  # between two looks for requests that take too long
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/", "/docs"})
 OPEN_FILES = "/page/"  # files of the page; its data needs the key
 NOSNIFF = (b"x-content-type-options", b"nosniff")
@@ -32,7 +30,7 @@ UNKNOWN = "unknown"  # the label of paths without a route
 
 
 class Exchanges:
-    """State shared by the exchanges of one worker: the key, the bytes of bodies, and the exchanges that ended."""
+    """State shared by the exchanges of one worker: the key, and the exchanges that ended."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -43,20 +41,7 @@ class Exchanges:
         self.log_requests = log.isEnabledFor(logging.INFO)
         self.meters: dict[tuple[str, int], tuple[metrics.Record, metrics.Record]] = {}
         self.ended: list[Exchange] = []
-        self.under_way: set[Exchange] = set()
-        self.looks = False  # whether the timer of `look` runs
         engine.record = self.record
-
-    def look(self) -> None:
-        """Cancel the requests whose time is over. One timer for all requests costs less than one for each."""
-        limit = time.perf_counter() - self.settings.timeout_s
-        for exchange in self.under_way:
-            if exchange.started < limit and not exchange.late:
-                exchange.late = True
-                exchange.task.cancel()
-        self.looks = bool(self.under_way)
-        if self.looks:
-            asyncio.get_running_loop().call_later(min(LOOK_S, self.settings.timeout_s / 8), self.look)
 
     def record(self) -> None:
         """Count and log the exchanges that ended since the last time."""
@@ -77,10 +62,8 @@ class Exchange:
     """One request, from its head to the line in the log."""
 
     __slots__ = (
-        "headers", "held", "id", "late", "method", "path", "query", "route", "seconds", "shared", "started", "status",
-        "task",
+        "headers", "held", "id", "method", "path", "query", "route", "seconds", "shared", "started", "status",
     )  # fmt: skip
-    task: asyncio.Task[Any]
 
     def __init__(self, shared: Exchanges, scope: Scope | None = None, route: str = UNKNOWN) -> None:
         self.started = time.perf_counter()
@@ -88,7 +71,6 @@ class Exchange:
         self.route = route
         self.seconds = 0.0
         self.status = self.held = 0
-        self.late = False
         self.method, self.path, self.query = "", "", b""
         self.headers: dict[bytes, bytes] = {}
         if scope is not None:
@@ -121,18 +103,6 @@ class Exchange:
             error.headers["Connection"] = "close"
             raise
         self.held += more
-
-    def begin(self) -> None:
-        """Start the time limit of the request."""
-        self.task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self.shared.under_way.add(self)
-        if not self.shared.looks:
-            self.shared.look()
-
-    def finish(self) -> None:
-        self.shared.under_way.discard(self)
-        if self.late:
-            self.task.uncancel()
 
     def release(self) -> None:
         """Give back the memory of the body."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -153,19 +154,17 @@ async def within_time(
 ) -> Result:
     """Read a body and answer it within the request's time limit. A late body is 408, a late answer 504."""
     body: Body | None = None
-    exchange.begin()
+    limit = exchange.shared.settings.timeout_s
     try:
-        body = await _read_body(exchange, receive)
-        return await answer(exchange, body)
-    except asyncio.CancelledError:
-        if not exchange.late:
-            raise
+        async with asyncio.timeout(limit + exchange.started - time.perf_counter()):
+            body = await _read_body(exchange, receive)
+            return await answer(exchange, body)
+    except TimeoutError:
         if body is None:
             raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
-        raise ProblemError(504, f"No answer within {exchange.shared.settings.timeout_s:g} s.") from None
+        raise ProblemError(504, f"No answer within {limit:g} s.") from None
     finally:
         exchange.release()
-        exchange.finish()
 
 
 async def with_body(request: Request, answer: Callable[[Request, Body], Awaitable[Result]]) -> Result:
