@@ -37,7 +37,7 @@ class Solution:
 
     def __init__(self, solving: Solving, rows: int = 0) -> None:
         self.solving, self.rows = solving, rows
-        self.future: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Answers] | None = None  # of a request that waits for a shared call
         self.since = time.perf_counter()  # when it began to wait for its next call
         self.call: ModelCall | None = None  # the next call
         self.outcome: Answers | Exception | None = None
@@ -60,8 +60,8 @@ class Solution:
             self.outcome = error
 
     def tell(self) -> None:
-        """Tell the request its outcome, if it still waits."""
-        if self.outcome is None or self.future.done():
+        """Tell a waiting request its outcome."""
+        if self.outcome is None or self.future is None or self.future.done():
             return
         if isinstance(self.outcome, Exception):
             self.future.set_exception(self.outcome)
@@ -102,7 +102,10 @@ class Calls:
         """The answers, every call made in the event loop, or one after the other in the pool."""
         solution = Solution(solving)
         await self._drive([solution], in_loop)
-        return solution.future.result()
+        if isinstance(solution.outcome, Answers):
+            return solution.outcome
+        assert solution.outcome is not None
+        raise solution.outcome
 
     async def shared(self, solving: Solving, model: LoadedModel, rows: int) -> Answers:
         """The answers to a small request, in calls shared with other requests."""
@@ -112,7 +115,9 @@ class Calls:
             task = asyncio.create_task(self._share(model, batch))  # begins when all its requests are here
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-        batch.append(solution := Solution(solving, rows))
+        solution = Solution(solving, rows)
+        solution.future = asyncio.get_running_loop().create_future()
+        batch.append(solution)
         if sum(each.rows for each in batch) >= self.settings.max_batch:
             self._close(model, batch)
         return await solution.future
@@ -126,7 +131,7 @@ class Calls:
         short = self.is_short(model, sum(each.rows for each in batch))
         async with contextlib.nullcontext() if short else self.free:  # other requests join until a thread is free
             self._close(model, batch)
-            await self._drive([each for each in batch if not each.future.done()], short)
+            await self._drive([each for each in batch if each.future and not each.future.done()], short)
 
     async def _drive(self, batch: list[Solution], in_loop: bool) -> None:
         """Make all calls of some solutions."""

@@ -25,16 +25,20 @@ _LEAST: dict[int, Any] = {4: np.int32(-(2**31)), 8: np.int64(-(2**63))}
 
 def _mirrored(integers: Ints) -> Ints:
     """Map bits to ordered integers, and back. The map is its own inverse, except that -0.0 becomes 0.0."""
-    if not integers.size or np.minimum.reduce(integers, None) >= 0:
-        return integers
     return np.where(integers < 0, _LEAST[integers.itemsize] - integers, integers)
 
 
-def to_ordered(values: Numbers) -> Ints:
-    """Integers of 4 or 8 bytes that compare as the values do."""
+def to_ordered(values: Numbers) -> tuple[Ints, Ints]:
+    """Integers of 4 or 8 bytes that compare as the values do, and the smallest of each row as a column."""
     if values.dtype.kind != "f":
-        return values if values.itemsize >= 4 else values.astype(np.int32)
-    return _mirrored(values.view(SIGNED[values.itemsize]))
+        ordered = values if values.itemsize >= 4 else values.astype(np.int32)
+        return ordered, np.minimum.reduce(ordered, 1, keepdims=True)
+    ordered = values.view(SIGNED[values.itemsize])
+    smallest = np.minimum.reduce(ordered, 1, keepdims=True)
+    if min(smallest.ravel().tolist()) >= 0:  # no sign is set
+        return ordered, smallest
+    ordered = _mirrored(ordered)
+    return ordered, np.minimum.reduce(ordered, 1, keepdims=True)
 
 
 def from_ordered(ordered: Ints, dtype: np.dtype[Any]) -> Numbers:
@@ -52,8 +56,7 @@ class Ordered:
 
     def __init__(self, values: Numbers) -> None:
         self.values = values
-        self.ordered = to_ordered(values)
-        self.smallest: Ints = np.minimum.reduce(self.ordered, 1, keepdims=True)
+        self.ordered, self.smallest = to_ordered(values)
         self.above: Ints = (self.ordered - self.smallest).view(UNSIGNED[self.ordered.itemsize])
         self.largest: Ints = np.maximum.reduce(self.above, 1, keepdims=True)  # above the smallest
         self.spans: list[int] = self.largest.ravel().tolist()
