@@ -140,7 +140,7 @@ def build(spec: Spec) -> Built:
     if reason := construction.cannot(spec.task.d, spec.task.ranks):
         raise UserError(f"{construction.name}: {reason}")
     if spec.dtype in INTEGERS or spec.quantized:
-        return _of_comparators(_in_integers(spec))
+        return _of_comparators(integers_spec(spec))
     if spec.profile != "auto" and PROFILES[spec.profile].floats:
         return _of_comparators(spec)
     if spec.epsilon is not None:
@@ -205,7 +205,7 @@ def _of_comparators(spec: Spec) -> Built:
     return Built(spec=spec, network=net, failure=failure, dtype=dtype, profile=name, step=step, ties="exact")
 
 
-def _in_integers(spec: Spec) -> Spec:
+def integers_spec(spec: Spec) -> Spec:
     """The spec of an int8 or uint8 file, in minmax, the only profile for such files."""
     if spec.quantized is None:
         raise UserError(needs_quantisation(spec.dtype))
@@ -213,7 +213,7 @@ def _in_integers(spec: Spec) -> Spec:
     if spec.profile not in ("auto", "minmax"):
         raise UserError(
             f"{spelled('profile', spec.profile)} computes differences, which 8 bits do not hold: "
-            f"{spelled('dtype', spec.dtype)} needs {spelled('profile', 'minmax')}"
+            f"{spelled('quantized')} needs {spelled('profile', 'minmax')}"
         )
     if any(len(out.ranks) > 1 for out in spec.task.outputs):
         raise between_two(spec.dtype)

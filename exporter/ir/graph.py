@@ -74,6 +74,71 @@ class Graph:
         return self.constant(list(dims), np.int64)
 
 
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor of a graph under construction. Its operations add nodes; numbers are constants of the graph's type."""
+
+    graph: Graph
+    name: str
+
+    def node(self, op: str, *others: Any, **attributes: Any) -> Operand:
+        """The output of an operator on this tensor and others."""
+        names = [
+            v.name if isinstance(v, Operand) else v if isinstance(v, str) else self.graph.constant(v) for v in others
+        ]
+        return Operand(self.graph, self.graph.add(op, [self.name, *names], **attributes))
+
+    def __add__(self, other: Any) -> Operand:
+        return self.node("Add", other)
+
+    def __sub__(self, other: Any) -> Operand:
+        return self.node("Sub", other)
+
+    def __mul__(self, other: Any) -> Operand:
+        return self.node("Mul", other)
+
+    def __matmul__(self, other: Any) -> Operand:
+        return self.node("MatMul", other)
+
+    def __lt__(self, other: Any) -> Operand:
+        return self.node("Less", other)
+
+    def __gt__(self, other: Any) -> Operand:
+        return self.node("Greater", other)
+
+    def __and__(self, other: Any) -> Operand:
+        return self.node("And", other)
+
+    def __invert__(self) -> Operand:
+        return self.node("Not")
+
+    def equal(self, other: Any) -> Operand:
+        return self.node("Equal", other)
+
+    def where(self, yes: Any, no: Any) -> Operand:
+        """`yes` where this truth is true, `no` elsewhere."""
+        return self.node("Where", yes, no)
+
+    def clip(self, low: Any, high: Any) -> Operand:
+        return self.node("Max", low).node("Min", high)
+
+    def cast(self, dtype: Any = None) -> Operand:
+        """The numbers in another type, by default that of the graph."""
+        return self.node("Cast", to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.graph.dtype)))
+
+    def reshape(self, dims: Sequence[int]) -> Operand:
+        return self.node("Reshape", self.graph.shape(dims))
+
+    def part(self, start: int, end: int, axis: int) -> Operand:
+        return self.node("Slice", *(self.graph.shape([n]) for n in (start, end, axis)))
+
+    def unsqueeze(self, axis: int) -> Operand:
+        return self.node("Unsqueeze", self.graph.shape([axis]))
+
+    def squeeze(self, axis: int) -> Operand:
+        return self.node("Squeeze", self.graph.shape([axis]))
+
+
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs of a model whose values are not stored in the file."""
     stored = {t.name for t in model.graph.initializer}

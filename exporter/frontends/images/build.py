@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import onnx
 
-from exporter.build import between_two, output_error
+from exporter.build import between_two, integers_spec, output_error
 from exporter.errors import ContractError, UserError, spelled
 from exporter.formats.description import written
 from exporter.formats.model_file import assemble
 from exporter.frontends.images.lowering import Planar
 from exporter.frontends.images.windows import Selection, frames, window
 from exporter.ir.graph import Graph
-from exporter.options import NOT_WITHOUT_GRID, needs_quantisation
+from exporter.options import NOT_WITHOUT_GRID
 from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
 from exporter.passes.profiles import IMAGE_PROFILES
 from exporter.problem.grid import Grid, shown
@@ -121,6 +121,8 @@ class ImageFilter:
 def build_filter(spec: Spec) -> ImageFilter:
     """Settle profile and dtype, or raise UserError with the reason and the nearest that works."""
     task = spec.task
+    if spec.quantized or spec.dtype == "int8":
+        integers_spec(spec)
     profile: Any = "minmax" if spec.profile == "auto" else spec.profile
     floats = IMAGE_PROFILES[profile].floats
     between = len(task.outputs[0].ranks) > 1
@@ -133,8 +135,6 @@ def build_filter(spec: Spec) -> ImageFilter:
             raise UserError(f"{spelled('profile', profile)} {why}, so leave {spelled(name)} out; {other}")
     if between and spec.dtype in INTEGERS:
         raise between_two(spec.dtype)
-    if spec.quantized or spec.dtype == "int8":
-        _check_quantised(spec, profile)
     if task.may_round and (floats or spec.dtype == "float16"):
         raise UserError(
             f"an interpolation between two ranks rounds: take {spelled('method', 'lower')}, higher, midpoint or nearest, or "
@@ -158,18 +158,6 @@ def build_filter(spec: Spec) -> ImageFilter:
         spec=spec, selection=select, profile=profile, dtype=dtype, grid=grid,
         computed="float32" if dtype in INTEGERS else dtype, inputs="floats" if every else "grid" if on_grid else "any",
     )  # fmt: skip
-
-
-def _check_quantised(spec: Spec, profile: str) -> None:
-    """Refuse an int8 filter without a scale, and a quantised one that computes more than minima and maxima."""
-    if spec.quantized is None:
-        raise UserError(needs_quantisation("int8"))
-    quantisation(spec.dtype, spec.quantized)
-    if profile != "minmax":
-        raise UserError(
-            f"{spelled('profile', profile)} computes differences, which 8 bits do not hold: leave it out, or leave "
-            f"{spelled('quantized')} out"
-        )
 
 
 def _settled(spec: Spec, profile: str, halves: bool) -> tuple[Any, Grid]:

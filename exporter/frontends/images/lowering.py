@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from exporter.formats.model_file import ELEMENT
 from exporter.frontends.images.planes import Operation, Plane
 from exporter.frontends.images.windows import Selection
-from exporter.ir.graph import Graph
+from exporter.ir.graph import Graph, Operand
 from exporter.problem.spec import Border
 
 if TYPE_CHECKING:
@@ -32,120 +31,120 @@ class Planar:
         self.model, self.grid, self.selection = model, model.grid, model.selection
         self.border: Border = model.spec.border
         self.graph = Graph(np.dtype(model.computed), once=True)
-        self.names: dict[int, str] = {}
+        self.planes: dict[int, Operand] = {}
         self.beyond = _extents(model.selection)
 
     def write(self) -> Graph:
-        model, graph, program = self.model, self.graph, self.selection.program
-        cast, weights = model.cast, model.weights
-        x = self._inputs(graph.add("Cast", ["x"], to=ELEMENT[model.computed]) if cast else "x")
+        model, program, weights = self.model, self.selection.program, self.model.weights
+        x = Operand(self.graph, "x")
+        x = self._inputs(x.cast() if model.cast else x)
         for i in range(program.inputs):
-            self.names[i] = self._slice(x, {0: (i, i + 1)}) if model.spec.frames else x
+            self.planes[i] = _cut(x, {0: (i, i + 1)}) if model.spec.frames else x
         for at in program.live(self.selection.outputs):
             if program.nodes[at].args:
-                self.names[at] = self._operation(at, program.nodes[at])
+                self.planes[at] = self._operation(at, program.nodes[at])
         parts = {rank: self._read(self.selection.ranks[rank], (0, 0)) for rank in weights}
         alike = len(set(weights.values())) == 1  # a mean is one sum, halved, as in numpy
-        terms = [part if alike else self._affine(part, weights[rank]) for rank, part in parts.items()]
-        y = terms[0] if len(terms) == 1 else graph.add("Add", terms)
+        terms = [part if alike else _affine(part, weights[rank]) for rank, part in parts.items()]
+        y = terms[0] if len(terms) == 1 else terms[0].node("Add", *terms[1:])
         low = self.grid.low if model.rounded else 0.0  # rounding takes the least number off the data
-        y = self._affine(y, weights[min(weights)] if alike else 1.0, low)
-        if cast:
-            y = graph.add("Cast", [y], to=ELEMENT[cast])
-        graph.finish(y)
-        return graph
+        y = _affine(y, weights[min(weights)] if alike else 1.0, low)
+        self.graph.finish((y.cast(model.cast) if model.cast else y).name)
+        return self.graph
 
     # ---- what goes in
 
-    def _inputs(self, x: str) -> str:
+    def _inputs(self, x: Operand) -> Operand:
         """Round, clamp and pad."""
-        first = self.border == "zero"  # a zero is data like any other
-        if first:
+        if self.border == "zero":  # a zero is data like any other
             x = self._padded(x)
         if self.model.rounded:
             x = self._rounded(x)
-        return x if first else self._padded(x)
+        return x if self.border == "zero" else self._padded(x)
 
-    def _rounded(self, x: str) -> str:
+    def _rounded(self, x: Operand) -> Operand:
         """x - low to the grid, clamped: bit for bit what the layers of `exporter.ir.input_rounding` do."""
         low, top, c = self.grid.low, self.grid.high - self.grid.low, self.model.exact
         if self.model.profile == "fused":
-            ends = [self.graph.constant(low), self.graph.constant(low + top)]
-            a = self._affine(self.graph.add("Clip", [x, *ends]), 1.0, -low)
-            return self._affine(self._affine(a, -1.0, c), -1.0, c)
-        a = self._relu(self._affine(x, 1.0, -low)) if low else x
-        r = self._relu(self._affine(a, -1.0, c))
-        t = r if c == top else self._relu(self._affine(r, 1.0, top - c))
-        return self._relu(self._affine(t, -1.0, top))
+            a = _affine(x.node("Clip", low, low + top), 1.0, -low)
+            return _affine(_affine(a, -1.0, c), -1.0, c)
+        a = _relu(_affine(x, 1.0, -low)) if low else x
+        r = _relu(_affine(a, -1.0, c))
+        t = r if c == top else _relu(_affine(r, 1.0, top - c))
+        return _relu(_affine(t, -1.0, top))
 
-    @property
     def _lines(self) -> dict[int, tuple[int, int]]:
         """How many lines the windows reach beyond the image, before and after it, by axis: scipy's origin for even sizes."""
         sides = zip((ROWS, COLUMNS), self.model.window, strict=True)
         return {} if self.border == "valid" else {axis: (k // 2, k - 1 - k // 2) for axis, k in sides if k > 1}
 
-    def _padded(self, x: str) -> str:
+    def _padded(self, x: Operand) -> Operand:
         """The image with the border that its windows reach into, as scipy.ndimage means it."""
-        sizes = self._lines
+        sizes = self._lines()
         if self.border == "zero":
             (up, down), (left, right) = (sizes.get(axis, (0, 0)) for axis in (ROWS, COLUMNS))
-            return self.graph.add("Pad", [x, self.graph.shape([0, 0, up, left, 0, 0, down, right])])
+            return x.node("Pad", self.graph.shape([0, 0, up, left, 0, 0, down, right]))
         for axis, (before, after) in sizes.items():
             if self.border == "edge":
-                first, last = self._slice(x, {axis: (0, 1)}), self._slice(x, {axis: (-1, END)})
-                x = self.graph.add("Concat", [first] * before + [x] + [last] * after, axis=axis)
+                first, last = _cut(x, {axis: (0, 1)}), _cut(x, {axis: (-1, END)})
+                x = _joined([first] * before + [x] + [last] * after, axis)
             else:
-                x = self._reflected(x, axis, before, after)
-        return x
-
-    def _reflected(self, x: str, axis: int, before: int, after: int) -> str:
-        """A line on each side at a time: the next one lies as far inside the image, grown so far, as it will outside.
-
-        An image that is smaller than its border is reflected again and again, and no line is read that is not there.
-        """
-        for t in range(before):
-            lines = [self._slice(x, {axis: (2 * t, 2 * t + 1)}), x]
-            if t < after:
-                lines.append(self._slice(x, {axis: (-2 * t - 1, -2 * t or END)}))
-            x = self.graph.add("Concat", lines, axis=axis)
+                x = _reflected(x, axis, before, after)
         return x
 
     # ---- what is computed
 
-    def _operation(self, at: int, node: Operation) -> str:
+    def _operation(self, at: int, node: Operation) -> Operand:
         """A minimum or a maximum, as large as its readers need it."""
         a, b = (self._read(arg, self.beyond[at]) for arg in node.args)
         if self.model.profile == "minmax":
-            return self.graph.add("Min" if node.op == "low" else "Max", [a, b])
-        excess = self._relu(self.graph.add("Sub", [a, b]))
-        return self.graph.add("Sub", [a, excess]) if node.op == "low" else self.graph.add("Add", [b, excess])
+            return a.node("Min" if node.op == "low" else "Max", b)
+        excess = _relu(a - b)
+        return a - excess if node.op == "low" else b + excess
 
-    def _read(self, plane: Plane, size: tuple[int, int]) -> str:
+    def _read(self, plane: Plane, size: tuple[int, int]) -> Operand:
         """A plane, cut to the rows and columns that lie so far beyond the image."""
-        have, name = self.beyond[plane.node], self.names[plane.node]
+        have, found = self.beyond[plane.node], self.planes[plane.node]
         rows = (plane.down, have[0] - size[0] - plane.down)
         columns = (plane.right, have[1] - size[1] - plane.right)
         cuts = {
             axis: (start, -rest or END) for axis, (start, rest) in ((ROWS, rows), (COLUMNS, columns)) if start or rest
         }
-        return self._slice(name, cuts) if cuts else name
+        return _cut(found, cuts) if cuts else found
 
-    def _relu(self, x: str) -> str:
-        return self.graph.add("Relu", [x])
 
-    def _affine(self, x: str, factor: float, offset: float = 0.0) -> str:
-        """factor x + offset, of which at most one operation rounds where the factor is 1 or -1."""
-        graph = self.graph
-        if factor == 1 and offset == 0:
-            return x
-        if factor == -1:
-            return graph.add("Sub", [graph.constant(offset), x])
-        x = x if factor == 1 else graph.add("Mul", [x, graph.constant(factor)])
-        return graph.add("Add", [x, graph.constant(offset)]) if offset else x
+def _reflected(x: Operand, axis: int, before: int, after: int) -> Operand:
+    """A line on each side at a time: the next one lies as far inside the image, grown so far, as it will outside.
 
-    def _slice(self, x: str, cuts: dict[int, tuple[int, int]]) -> str:
-        starts, ends = zip(*cuts.values(), strict=True)
-        return self.graph.add("Slice", [x, *map(self.graph.shape, (starts, ends, list(cuts)))])
+    An image that is smaller than its border is reflected again and again, and no line is read that is not there.
+    """
+    for t in range(before):
+        lines = [_cut(x, {axis: (2 * t, 2 * t + 1)}), x]
+        if t < after:
+            lines.append(_cut(x, {axis: (-2 * t - 1, -2 * t or END)}))
+        x = _joined(lines, axis)
+    return x
+
+
+def _joined(lines: list[Operand], axis: int) -> Operand:
+    return lines[0].node("Concat", *lines[1:], axis=axis)
+
+
+def _relu(x: Operand) -> Operand:
+    return x.node("Relu")
+
+
+def _affine(x: Operand, factor: float, offset: float = 0.0) -> Operand:
+    """factor x + offset, of which at most one operation rounds where the factor is 1 or -1."""
+    if factor == -1:
+        return Operand(x.graph, x.graph.constant(offset)) - x
+    x = x if factor == 1 else x * factor
+    return x + offset if offset else x
+
+
+def _cut(x: Operand, cuts: dict[int, tuple[int, int]]) -> Operand:
+    starts, ends = zip(*cuts.values(), strict=True)
+    return x.node("Slice", *map(x.graph.shape, (starts, ends, list(cuts))))
 
 
 def _extents(selection: Selection) -> dict[int, tuple[int, int]]:

@@ -96,12 +96,12 @@ def _calibration(path: Path, sources: Sequence[Any]) -> list[Feed]:
     except (OSError, ValueError, AttributeError, BadZipFile) as error:  # a single array has no names
         told = "is not an .npz file of arrays: write it with numpy.savez(path, name=array)"
         raise UserError(f"{path} {told}") from error
-    lengths: dict[str, Any] = {source.name: source.shape[0] for source in sources if source.shape}
+    lengths = {source.name: source.shape[0] for source in sources if source.shape}
     batches: dict[str, list[Any]] = {}
     for name, array in data.items():
         if array.size == 0:
             raise UserError(f"{path}: {name} is empty, so nothing can be measured")
-        length = lengths.get(name)
+        length: Any = lengths.get(name)
         several = isinstance(length, int) and array.ndim and len(array) % length == 0
         batches[name] = np.split(array, len(array) // length) if several else [array]
     counts = sorted({len(some) for some in batches.values()} - {1})

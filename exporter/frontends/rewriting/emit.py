@@ -26,7 +26,7 @@ from exporter.frontends.rewriting.maxpool import ROUNDING, pooled
 from exporter.frontends.rewriting.onehot import Lookup
 from exporter.frontends.rewriting.relu import in_relu
 from exporter.frontends.rewriting.select import Rows
-from exporter.ir.graph import Graph
+from exporter.ir.graph import Graph, Operand
 from exporter.ir.network import network
 from exporter.ir.trace import vector
 from exporter.passes.comparators import sorted_along
@@ -94,7 +94,7 @@ def _fetched(request: Request, policy: Policy, prefix: str, numbers: Mapping[str
     if of or kind != request.dtype:
         fetch = replace(fetch, finite=True)
     data, index = cast(graph, data, kind, multiplied), cast(graph, index, its, compared)
-    taken = Lookup(graph, fetch, multiplied, of).taken(data, index)
+    taken = Lookup(graph, fetch, multiplied, of).taken(Operand(graph, data), Operand(graph, index)).name
     graph.prune([taken])
     values = cast(graph, taken, multiplied, request.dtype)
     whole = (taken, multiplied) if values != taken and request.dtype == "int64" else None
@@ -140,26 +140,27 @@ def _selected(request: Request, policy: Policy, prefix: str) -> Emission:
     dtype = request.dtype if request.dtype in COMPARED and counted else wide
     e = Emitter(request, prefix, dtype, policy.opset, once=True)
     moved = e.last()
-    rows = Rows(
-        e.graph, moved if e.rank == 2 else e.rows(moved), request.d, largest=request.largest, opset=policy.opset
-    )
-    value: str | None
+    x = Operand(e.graph, moved if e.rank == 2 else e.rows(moved))
+    rows = Rows(x, request.d, largest=request.largest, opset=policy.opset)
+    found: tuple[Operand | None, Operand]
     if method == "rounds":
-        value, index = rows.rounds(k)
+        found = rows.rounds(k)
         read = tuple(range(k))
         became = f"{k} rounds of {'ReduceMax and ArgMax' if request.largest else 'ReduceMin and ArgMin'}"
     elif method == "pairs":
-        value, index = rows.pairs(read, values=request.values is not None)
+        found = rows.pairs(read, values=request.values is not None)
         became = "all pairs compared"
     else:
-        value, index = rows.threshold(k, read, values=request.values is not None)
+        found = rows.threshold(k, read, values=request.values is not None)
         compared = sum(node.op_type in ("Max", "Min") for node in e.graph.nodes)
         became = f"a threshold by {compared} Max and Min, and {k} one-hot rows"
-    index = e.back(index, moved, read)
+    index = e.back(found[1].name, moved, read)
     numbers = None
     if method != "rounds":
         numbers, index = (index, dtype), e.graph.add("Cast", [index], to=TensorProto.INT64)
-    value = cast(e.graph, e.back(value, moved, read), dtype, request.dtype) if value and request.values else None
+    value = None
+    if found[0] and request.values:
+        value = cast(e.graph, e.back(found[0].name, moved, read), dtype, request.dtype)
     e.graph.prune([name for name in (value, index) if name])
     return Emission(e.graph, value, index, became, numbers=numbers)
 

@@ -17,10 +17,9 @@ from math import isqrt, prod
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from exporter.frontends.rewriting.model import Dims
-from exporter.ir.graph import Graph
+from exporter.ir.graph import Graph, Operand
 from exporter.passes.int8 import Quantisation, parameters
 
 SINGLE = 1024  # entries that are compared with every index
@@ -75,88 +74,69 @@ class Lookup:
     """
 
     def __init__(self, graph: Graph, fetch: Fetch, kind: str, of: Quantisation | None) -> None:
-        self.graph, self.fetch, self.of = graph, fetch, of
-        self.kind = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
-        self.most = np.finfo(kind).max if np.dtype(kind).kind == "f" else None
-        self.width = prod(fetch.row)
+        self.graph, self.fetch, self.kind, self.of = graph, fetch, np.dtype(kind), of
 
-    def taken(self, data: str, index: str) -> str:
-        g, fetch = self.graph, self.fetch
+    def taken(self, data: Operand, index: Operand) -> Operand:
+        fetch = self.fetch
         index = self._numbers(index)
-        if fetch.finite or self.most is None:
-            return self._kept("Reshape", self._product(data, index), self._dims(fetch.out))
-        most, zero = (self._data(v) for v in (self.most, 0))
-        finite = g.add("Min", [g.add("Max", [data, self._data(-self.most)]), most])
-        finite = g.add("Where", [g.add("Equal", [data, data]), finite, zero])
-        known = g.add("LessOrEqual", [g.add("Abs", [data]), most])
-        value = self._product(finite, index)
-        odd = self._product(g.add("Cast", [g.add("Not", [known])], to=self.kind), index)
-        other = g.add("Where", [g.add("Equal", [value, zero]), self._data(np.nan), g.add("Add", [value, value])])
-        value = g.add("Where", [g.add("Greater", [odd, zero]), other, value])
-        return g.add("Reshape", [value, self._dims(fetch.out)])
+        out = self.graph.shape(_dims(fetch.out))
+        if fetch.finite or self.kind.kind != "f":
+            return self._kept(self._product(data, index).node("Reshape", out))
+        most, zero = self._data(np.finfo(self.kind).max), self._data(0)
+        finite = data.equal(data).where(data.clip(self._data(-np.finfo(self.kind).max), most), zero)
+        odd = ~data.node("Abs").node("LessOrEqual", most)
+        value, marked = self._product(finite, index), self._product(odd.cast(self.kind), index)
+        other = value.equal(zero).where(self._data(np.nan), value + value)
+        return (marked > zero).where(other, value).node("Reshape", out)
 
-    def _numbers(self, index: str) -> str:
+    def _numbers(self, index: Operand) -> Operand:
         """Indices from 0, with a last axis of length 1."""
-        g, fetch = self.graph, self.fetch
+        fetch = self.fetch
         lengths = np.array(fetch.entries if fetch.coordinates else [fetch.d])
         if fetch.signed:
-            negative = self._number(g.add("Less", [index, g.constant(0)]))
-            index = g.add("Add", [index, g.add("Mul", [negative, g.constant(lengths)])])
+            index = index + (index < 0).cast() * lengths
         if fetch.coordinates:
-            strides = np.append(np.cumprod(lengths[:0:-1])[::-1], 1)
-            index = g.add("MatMul", [index, g.constant(strides[:, None])])
-        return g.add("Reshape", [index, self._dims((*fetch.shape, 1))])
+            index = index @ np.append(np.cumprod(lengths[:0:-1])[::-1], 1)[:, None]
+        return index.reshape(_dims((*fetch.shape, 1)))
 
-    def _product(self, data: str, index: str) -> str:
+    def _product(self, data: Operand, index: Operand) -> Operand:
         """The rows that the indices choose, [..., len(index), width]."""
-        g, d, leading, width = self.graph, self.fetch.d, self.fetch.leading, self.width
+        d, leading, shape, width = self.fetch.d, self.fetch.leading, self.fetch.shape, prod(self.fetch.row)
+        if (*leading, d, width) != (*leading, *self.fetch.entries, *self.fetch.row):
+            data = self._kept(data.reshape(_dims((*leading, d, width))))
         if d <= SINGLE:
-            hit = g.add("Equal", [index, g.constant(np.arange(d))])
-            return self._kept("MatMul", self._hit(hit), self._table(data, (*leading, d, width)))
+            return self._kept(self._hit(index.equal(np.arange(d))) @ data)
         n, b = blocks(d)
         starts = b * np.arange(n)
-        begun, inside = (g.add("Less", [index, g.constant(at)]) for at in (starts, starts + b))
-        block = g.add("And", [g.add("Not", [begun]), inside])
-        start = g.add("MatMul", [self._number(block), g.constant(starts[:, None])])
-        hit = g.add("Equal", [g.add("Sub", [index, start]), g.constant(np.arange(b))])
-        table = self._table(data, (*leading, d, width))
+        block = ~(index < starts) & (index < starts + b)
+        inside = index - block.cast() @ starts[:, None]
         if n * b > d:
             around = [0] * (2 * len(leading) + 4)
             around[-2] = n * b - d
-            table = self._kept("Pad", table, g.shape(around))
-        table = self._kept("Reshape", table, self._dims((*leading, n, b * width)))
-        fetched = self._kept("MatMul", self._hit(block), table)
-        across = self.fetch.shape[:-1] if len(self.fetch.shape) > 1 else leading
-        fetched = self._kept("Reshape", fetched, self._dims((*across, self.fetch.shape[-1], b, width)))
-        hit = g.add("Unsqueeze", [hit, g.shape([len(self.fetch.shape)])])
-        return self._kept("MatMul", self._hit(hit), fetched)
+            data = self._kept(data.node("Pad", self.graph.shape(around)))
+        table = self._kept(data.reshape(_dims((*leading, n, b * width))))
+        fetched = self._kept(self._hit(block) @ table)
+        across = shape[:-1] if len(shape) > 1 else leading
+        fetched = self._kept(fetched.reshape(_dims((*across, shape[-1], b, width))))
+        return self._kept(self._hit(inside.equal(np.arange(b)).unsqueeze(len(shape))) @ fetched)
 
-    def _hit(self, truth: str) -> str:
+    def _hit(self, truth: Operand) -> Operand:
         """Truths as numbers of the data's type; as integers of scale 1 where the data is integers."""
-        g = self.graph
         if self.of is None:
-            return g.add("Cast", [truth], to=self.kind)
-        whole = g.add("Cast", [truth], to=helper.np_dtype_to_tensor_dtype(np.dtype("int8")))
-        return g.add("DequantizeLinear", [whole, *parameters(g, Quantisation("int8", 1.0, 0), "one_")])
+            return truth.cast(self.kind)
+        one = parameters(self.graph, Quantisation("int8", 1.0, 0), "one_")
+        return truth.cast(np.int8).node("DequantizeLinear", *one)
 
-    def _kept(self, op: str, *inputs: str) -> str:
-        """A node, in the QDQ pattern where the data is integers."""
-        g = self.graph
-        made = g.add(op, inputs)
+    def _kept(self, made: Operand) -> Operand:
+        """A new tensor of data, in the QDQ pattern where the data is integers."""
         if self.of is None:
             return made
-        scale = parameters(g, self.of)
-        return g.add("DequantizeLinear", [g.add("QuantizeLinear", [made, *scale]), *scale])
+        scale = parameters(self.graph, self.of)
+        return made.node("QuantizeLinear", *scale).node("DequantizeLinear", *scale)
 
-    def _table(self, data: str, shape: Dims) -> str:
-        given = (*self.fetch.leading, *self.fetch.entries, *self.fetch.row)
-        return data if shape == given else self._kept("Reshape", data, self._dims(shape))
+    def _data(self, value: Any) -> Operand:
+        return Operand(self.graph, self.graph.constant(value, self.kind))
 
-    def _dims(self, dims: Dims) -> str:
-        return self.graph.shape([-1 if n is None else n for n in dims])
 
-    def _data(self, value: Any) -> str:
-        return self.graph.constant(value, helper.tensor_dtype_to_np_dtype(self.kind))
-
-    def _number(self, truth: str) -> str:
-        return self.graph.add("Cast", [truth], to=helper.np_dtype_to_tensor_dtype(self.graph.dtype))
+def _dims(dims: Dims) -> list[int]:
+    return [-1 if n is None else n for n in dims]

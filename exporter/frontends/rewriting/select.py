@@ -1,6 +1,6 @@
 """TopK with its indices on rows [N, d], as nodes that compare numbers as they are: right on every number of the type.
 
-Three ways, of which `decide.method` chooses one; d and k are constants:
+Three ways, of which `emit` chooses one; d and k are constants:
 
     rounds      ReduceMax and ArgMax, then the found entry is taken out; k times. For k up to 32.
     pairs       all pairs of the d entries are compared, which gives each entry its place. For short or few rows.
@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
 
 from exporter.constructions.batcher import batcher
 from exporter.frontends.rewriting.onehot import blocks
-from exporter.ir.graph import Graph
+from exporter.ir.graph import Operand
 from exporter.ir.network import network
 from exporter.ir.trace import vector
 from exporter.passes.comparators import sorted_along
@@ -32,168 +31,142 @@ from exporter.passes.comparators import sorted_along
 class Rows:
     """The nodes for one tensor of rows; the type of the graph is that of the numbers."""
 
-    def __init__(self, graph: Graph, x: str, d: int, *, largest: bool, opset: int) -> None:
-        self.graph, self.x, self.d, self.largest, self.opset = graph, x, d, largest, opset
-        self.float = graph.dtype.kind == "f"
-        self.most = np.finfo(graph.dtype).max if self.float else np.iinfo(graph.dtype).max
-        low, high = (-np.inf, np.inf) if self.float else (np.iinfo(graph.dtype).min, np.iinfo(graph.dtype).max)
+    def __init__(self, x: Operand, d: int, *, largest: bool, opset: int) -> None:
+        self.graph, self.x, self.d, self.largest, self.opset = x.graph, x, d, largest, opset
+        dtype = x.graph.dtype
+        self.float = dtype.kind == "f"
+        self.most = np.finfo(dtype).max if self.float else np.iinfo(dtype).max
+        low, high = (-np.inf, np.inf) if self.float else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         self.last = low if largest else high  # no entry comes after this number
-        self.before = "Greater" if largest else "Less"
 
-    def rounds(self, k: int) -> tuple[str, str]:
+    def _constant(self, values: Any, dtype: Any = None) -> Operand:
+        return Operand(self.graph, self.graph.constant(values, dtype))
+
+    def rounds(self, k: int) -> tuple[Operand, Operand]:
         """Values and int64 indices [N, k], one extremum after the other."""
-        g, x = self.graph, self.x
-        index = g.constant(np.arange(self.d)[None], np.int64)
+        x, end = self.x, "Max" if self.largest else "Min"
+        index = self._constant(np.arange(self.d)[None], np.int64)
         values, indices = [], []
         for left in reversed(range(k)):
-            values.append(self._reduced("ReduceMax" if self.largest else "ReduceMin", x, 1, keepdims=1))
-            indices.append(g.add("ArgMax" if self.largest else "ArgMin", [x], axis=1, keepdims=1))
+            values.append(self._reduced(f"Reduce{end}", x, 1, keepdims=1))
+            indices.append(x.node(f"Arg{end}", axis=1, keepdims=1))
             if left:
-                found = g.add("Equal", [index, indices[-1]])
-                x = g.add("Where", [found, g.constant(self.last), x])
-        value, place = (g.add("Concat", some, axis=1) if k > 1 else some[0] for some in (values, indices))
+                x = index.equal(indices[-1]).where(self.last, x)
+        value, place = (some[0].node("Concat", *some[1:], axis=1) if k > 1 else some[0] for some in (values, indices))
         if k > 1:
             place = self._taken_apart(value, place, k)
         if self.float:
-            same = self._reduced("ReduceMin", self._number(g.add("Equal", [self.x, self.x])), 1, keepdims=1)
-            known = g.add("Cast", [same], to=TensorProto.BOOL)
-            value = g.add("Where", [known, value, g.constant(np.nan)])
+            same = self._reduced("ReduceMin", self.x.equal(self.x).cast(), 1, keepdims=1)
+            value = same.cast(bool).where(value, np.nan)
         return value, place
 
-    def _taken_apart(self, value: str, index: str, k: int) -> str:
+    def _taken_apart(self, value: Operand, index: Operand, k: int) -> Operand:
         """The indices, right also where the value is the `last` of the type, as which entries are taken out.
 
         Such values stand at the end of the k. Fewer than k entries are others, so these are among the first k entries.
         """
-        g, last = self.graph, self.graph.constant(self.last)
-        ends = (g.shape([n]) for n in (0, k, 1))
-        among, upto = g.add("Slice", [self.x, *ends]), g.constant(np.triu(np.ones((k, k))))
-        here, there = (g.add("Equal", [v, last]) for v in (among, value))
-        counted = [g.add("MatMul", [self._number(v), upto]) for v in (here, there)]
-        earlier = g.add("Less", [self._unsqueezed(counted[0], 1), self._unsqueezed(counted[1], 2)])
-        found = self._reduced("ReduceSum", self._number(earlier), 2, keepdims=0)
-        return g.add("Where", [there, g.add("Cast", [found], to=TensorProto.INT64), index])
+        last = self._constant(self.last)
+        here, there = self.x.part(0, k, 1).equal(last), value.equal(last)
+        upto = self._constant(np.triu(np.ones((k, k))))
+        counted = [truth.cast() @ upto for truth in (here, there)]
+        earlier = counted[0].unsqueeze(1) < counted[1].unsqueeze(2)
+        return there.where(self._reduced("ReduceSum", earlier.cast(), 2, keepdims=0).cast(np.int64), index)
 
-    def pairs(self, read: Sequence[int], *, values: bool) -> tuple[str | None, str]:
+    def pairs(self, read: Sequence[int], *, values: bool) -> tuple[Operand | None, Operand]:
         """Values and indices at the positions that are read, [N, len(read)], from all pairs of entries."""
-        return self.ordered(self.x, self.graph.constant(np.arange(1, self.d + 1)[None]), self.d, read, values=values)
+        return self.ordered(self.x, self._constant(np.arange(1, self.d + 1)[None]), self.d, read, values=values)
 
-    def threshold(self, k: int, read: Sequence[int], *, values: bool) -> tuple[str | None, str]:
+    def threshold(self, k: int, read: Sequence[int], *, values: bool) -> tuple[Operand | None, Operand]:
         """The same from k candidates."""
         found, number = self.candidates(self.kth(k), k)
         return self.ordered(found, number, k, read, values=values)
 
-    def kth(self, k: int) -> str:
+    def kth(self, k: int) -> Operand:
         """The k-th entry of each row, [N, 1], by a sorting network along the first axis."""
-        g, source = self.graph, vector(self.d)
+        source = vector(self.d)
         net = network(source, batcher(source, [self.d - k + 1 if self.largest else k]))
-        columns = g.add("Transpose", [self.x], perm=[1, 0])
-        return g.add("Transpose", [sorted_along(g, net, columns, 0, rows=True)], perm=[1, 0])
+        found = sorted_along(self.graph, net, self.x.node("Transpose", perm=[1, 0]).name, 0, rows=True)
+        return Operand(self.graph, found).node("Transpose", perm=[1, 0])
 
-    def candidates(self, t: str, k: int) -> tuple[str, str]:
+    def candidates(self, t: Operand, k: int) -> tuple[Operand, Operand]:
         """The k entries beyond or equal to t, with index + 1: first those beyond it, each part in the order of the row.
 
         The row stands twice in 2 n blocks of b: once for entries beyond t, once for those that equal t. Every marked entry
         has a place 1, 2, ...; place p is in the block before which fewer than p entries are marked.
         """
-        g = self.graph
         n, b = blocks(self.d)
-        x = self.x
+        x, t = self.x, t.unsqueeze(2)
         if n * b > self.d:
-            x = g.add("Pad", [x, g.shape([0, 0, 0, n * b - self.d]), g.constant(self.last)])
-        x = g.add("Reshape", [x, g.shape([-1, n, b])])
-        t = self._unsqueezed(t, 2)
-        marks = [self._number(g.add(op, [x, t])) for op in (self.before, "Equal")]
-        marked, twice = g.add("Concat", marks, axis=1), g.add("Concat", [x, x], axis=1)
-        inside = g.add("MatMul", [marked, g.constant(np.triu(np.ones((b, b))))])
+            x = x.node("Pad", self.graph.shape([0, 0, 0, n * b - self.d]), self.last)
+        x = x.reshape([-1, n, b])
+        marked = self._before(x, t).cast().node("Concat", x.equal(t).cast(), axis=1)
+        twice = x.node("Concat", x, axis=1)
+        inside = marked @ np.triu(np.ones((b, b)))
         total = self._reduced("ReduceSum", marked, 2, keepdims=0)
-        start = g.add("MatMul", [total, g.constant(np.triu(np.ones((2 * n, 2 * n)), 1))])
-        place = g.add("Mul", [marked, g.add("Add", [inside, self._unsqueezed(start, 2)])])
-        table = g.add("Concat", [self._signed(twice, place), self._finite(twice)], axis=2)
+        start = total @ np.triu(np.ones((2 * n, 2 * n)), 1)
+        place = marked * (inside + start.unsqueeze(2))
+        table = self._signed(twice, place).node("Concat", self._finite(twice), axis=2)
 
-        wanted = g.constant(np.arange(1, k + 1)[:, None])
-        begun = g.add("Less", [self._unsqueezed(start, 1), wanted])
-        ended = g.add("Less", [self._unsqueezed(g.add("Add", [start, total]), 1), wanted])
-        within = g.add("And", [begun, g.add("Not", [ended])])
-        block = self._number(within)
-        fetched = g.add("MatMul", [block, table])
-        place, value = (
-            g.add("Slice", [fetched, g.shape([first]), g.shape([first + b]), g.shape([2])]) for first in (0, b)
-        )
-        truth = g.add("Equal", [self._abs(place), wanted])
-        hit = self._number(truth)
-        ones = g.constant(np.ones((b, 1)))  # onnxruntime rounds the ReduceSum of int64
-        value, sign = (
-            g.add("Squeeze", [g.add("MatMul", [g.add("Mul", [hit, v]), ones]), g.shape([2])]) for v in (value, place)
-        )
+        wanted = np.arange(1, k + 1)[:, None]
+        within = (start.unsqueeze(1) < wanted) & ~((start + total).unsqueeze(1) < wanted)
+        fetched = within.cast() @ table
+        place, value = fetched.part(0, b, 2), fetched.part(b, 2 * b, 2)
+        truth = self._abs(place).equal(wanted)
+        hit, ones = truth.cast(), np.ones((b, 1))  # onnxruntime rounds the ReduceSum of int64
+        value, sign = (((hit * v) @ ones).squeeze(2) for v in (value, place))
         inner, outer = self._weighed(truth, np.arange(1, b + 1)), self._weighed(within, np.tile(b * np.arange(n), 2))
-        return self._restored(value, sign), g.add("Add", [inner, outer])
+        return self._restored(value, sign), inner + outer
 
-    def ordered(self, v: str, number: str, m: int, read: Sequence[int], *, values: bool) -> tuple[str | None, str]:
+    def ordered(
+        self, v: Operand, number: Operand, m: int, read: Sequence[int], *, values: bool
+    ) -> tuple[Operand | None, Operand]:
         """Values, or None, and indices at the positions that are read, as numbers of the graph's type.
 
         `v` has m entries, and `number` the index + 1 of each.
 
         The place of entry j is j, plus the later entries that come before it, less the earlier ones that it comes before.
         """
-        g, index = self.graph, np.arange(m)
-        passes = g.add(self.before, [self._unsqueezed(v, 1), self._unsqueezed(v, 2)])
-        later = g.add("Less", [g.constant(index[:, None], np.float32), g.constant(index[None], np.float32)])
-        counted = self._number(g.add("And", [passes, later]))
+        index = np.arange(m)
+        later = self._constant(index[:, None], np.float32) < self._constant(index[None], np.float32)
+        counted = (self._before(v.unsqueeze(1), v.unsqueeze(2)) & later).cast()
         passing = self._reduced("ReduceSum", counted, 2, keepdims=0)
         # a row of ones for each row of v: onnxruntime has no product of one row with no rows
-        passed = self._product(self._number(g.add("Equal", [v, v])), counted)
-        place = g.add("Sub", [g.add("Add", [passing, g.constant(index)]), passed])
-        hit = self._number(g.add("Equal", [self._unsqueezed(place, 2), g.constant(list(read))]))
-        value = self._product(self._finite(v), hit) if values else None
-        found = self._product(self._signed(v, number), hit)
-        if value is not None:
-            value = self._restored(value, found)
-        ends = g.constant(0), g.constant(self.d - 1)  # for rows with NaN, whose places mean nothing
-        at = g.add("Sub", [self._abs(found), g.constant(1)])
-        return value, g.add("Min", [g.add("Max", [at, ends[0]]), ends[1]])
+        passed = _product(v.equal(v).cast(), counted)
+        hit = (passing + index - passed).unsqueeze(2).equal(list(read)).cast()
+        found = _product(self._signed(v, number), hit)
+        value = self._restored(_product(self._finite(v), hit), found) if values else None
+        # clipped for rows with NaN, whose places mean nothing
+        return value, (self._abs(found) - 1).clip(0, self.d - 1)
 
-    def _product(self, row: str, hit: str) -> str:
-        """[N, m] times [N, m, k] as [N, k]."""
-        out = self.graph.add("MatMul", [self._unsqueezed(row, 1), hit])
-        return self.graph.add("Squeeze", [out, self.graph.shape([1])])
+    def _before(self, a: Operand, b: Operand) -> Operand:
+        return a > b if self.largest else a < b
 
-    def _finite(self, v: str) -> str:
-        if not self.float:
-            return v
-        g = self.graph
-        return g.add("Min", [g.add("Max", [v, g.constant(-self.most)]), g.constant(self.most)])
+    def _finite(self, v: Operand) -> Operand:
+        return v.clip(-self.most, self.most) if self.float else v
 
-    def _signed(self, v: str, numbers: str) -> str:
+    def _signed(self, v: Operand, numbers: Operand) -> Operand:
         """The numbers, negative where v is infinite."""
-        g = self.graph
         if not self.float:
-            return g.add("Add", [numbers, g.add("Sub", [v, v])])  # as many rows as v
-        infinite = g.add("Greater", [g.add("Abs", [v]), g.constant(self.most)])
-        return g.add("Where", [infinite, g.add("Neg", [numbers]), numbers])
+            return numbers + (v - v)  # as many rows as v
+        return (v.node("Abs") > self.most).where(numbers.node("Neg"), numbers)
 
-    def _restored(self, v: str, sign: str) -> str:
+    def _restored(self, v: Operand, sign: Operand) -> Operand:
         """v, infinite again where the sign is negative: twice the largest number is infinite."""
-        if not self.float:
-            return v
-        g = self.graph
-        return g.add("Where", [g.add("Less", [sign, g.constant(0)]), g.add("Add", [v, v]), v])
+        return (sign < 0).where(v + v, v) if self.float else v
 
-    def _abs(self, name: str) -> str:
-        return self.graph.add("Abs", [name]) if self.float else name
+    def _abs(self, v: Operand) -> Operand:
+        return v.node("Abs") if self.float else v
 
-    def _number(self, truth: str) -> str:
-        return self.graph.add("Cast", [truth], to=helper.np_dtype_to_tensor_dtype(self.graph.dtype))
-
-    def _weighed(self, truth: str, weights: Any) -> str:
+    def _weighed(self, truth: Operand, weights: Any) -> Operand:
         """For each row of truths the sum of the weights of the true ones."""
-        product = self.graph.add("Mul", [self._number(truth), self.graph.constant(weights)])
-        return self._reduced("ReduceSum", product, 2, keepdims=0)
+        return self._reduced("ReduceSum", truth.cast() * weights, 2, keepdims=0)
 
-    def _unsqueezed(self, name: str, axis: int) -> str:
-        return self.graph.add("Unsqueeze", [name, self.graph.shape([axis])])
-
-    def _reduced(self, op: str, name: str, axis: int, **more: Any) -> str:
+    def _reduced(self, op: str, v: Operand, axis: int, **more: Any) -> Operand:
         if op == "ReduceSum" or self.opset >= 18:
-            return self.graph.add(op, [name, self.graph.shape([axis])], **more)
-        return self.graph.add(op, [name], axes=[axis], **more)
+            return v.node(op, self.graph.shape([axis]), **more)
+        return v.node(op, axes=[axis], **more)
+
+
+def _product(row: Operand, hit: Operand) -> Operand:
+    """[N, m] times [N, m, k] as [N, k]."""
+    return (row.unsqueeze(1) @ hit).squeeze(1)
