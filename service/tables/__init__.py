@@ -3,12 +3,10 @@
 query     a question about a table
 types     columns as unsigned integers in the same order, answers in the right type
 inputs    files, tables and data frames, read piece by piece
-rows      one answer per row, by sorting
-groups    one answer per group, by sorting in memory or in duckdb
+groups    one answer per row, column or group, by sorting in memory or in duckdb
 search    one column too large for memory, by counting
 run       from a question to the answers
 output    a folder of Parquet files
-scratch   folders for rows that do not fit in memory
 ray       the same on a Ray cluster, and an aggregation for Ray Data
 """
 

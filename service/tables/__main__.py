@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from exporter.errors import UserError
-from service.tables.scratch import remove_scratch
 
 EPILOG = """
 examples:
@@ -69,6 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _on_signals(handler: Any) -> None:
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, handler)
+
+
+def _stop(*_: Any) -> None:
+    os.write(2, f"{INTERRUPTED}\n".encode())
+    if inputs := sys.modules.get("service.tables.inputs"):
+        inputs.remove_scratch()
+    os._exit(130)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit status. Signals belong to the caller."""
     options = vars(parser().parse_args(arguments))
@@ -81,18 +92,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _on_signals(handler: Any) -> None:
-    with contextlib.suppress(ValueError):  # outside the main thread the process owns the signals
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, handler)
-
-
-def _stop(number: int, _: Any) -> None:
-    os.write(2, f"{INTERRUPTED}\n".encode())
-    remove_scratch()
-    os._exit(130)
 
 
 def _answer(input: list[str], out: str | None, quiet: bool, **asked: Any) -> None:

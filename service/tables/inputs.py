@@ -2,19 +2,24 @@
 
 Files are found and described by `pyarrow.dataset`: Parquet, Arrow/Feather and CSV, folders with hive partitions
 (city=paris/...), on any file system that pyarrow has. Types that differ between files are unified as pyarrow does. Tables,
-data frames and datasets are used directly. A reader can be read only once, so a temporary file keeps its rows.
+data frames and datasets are used directly. CSV files and readers are read once: a temporary file keeps their rows.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import glob
+import os
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,14 +29,13 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from service.tables.scratch import scratch_folder
 from service.tables.types import TableError
 
+TABS = ds.CsvFileFormat(pa.csv.ParseOptions(delimiter="\t"))
 FORMATS = {
     "parquet": "parquet", "pq": "parquet", "arrow": "ipc", "feather": "ipc", "ipc": "ipc", "csv": "csv", "tsv": "tsv",
 }  # fmt: skip
 ROWS, LIST_ROWS = 1 << 17, 1 << 13  # rows of a batch, and of a batch of lists
-UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, MemoryError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +44,13 @@ class Source:
 
     name: str
     schema: pa.Schema
-    fragments: tuple[Any, ...]
-    files: tuple[tuple[str, int, str], ...] = ()  # path, size and time of change
+    fragments: Sequence[Any]
+    files: Sequence[tuple[str, int, str]] = ()  # path, size and time of change
     kept: Any = None  # a temporary folder, which lives as long as the source
 
     @cached_property
-    def is_csv(self) -> bool:
-        """True if some data are CSV, whose number of rows and types are unknown before reading."""
-        return any(isinstance(getattr(each, "format", None), ds.CsvFileFormat) for each in self.fragments)
-
-    @cached_property
     def rows(self) -> int:
-        """The number of rows, estimated from the size for CSV."""
-        return sum(size for _, size, _ in self.files) // 8 if self.is_csv else sum(map(rows_of, self.fragments))
+        return sum(map(rows_of, self.fragments))
 
     @cached_property
     def pieces(self) -> list[Any]:
@@ -62,37 +60,52 @@ class Source:
         return [piece for pieces in split for piece in pieces]
 
     def batches(self, columns: Sequence[str], pieces: Sequence[Any] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of some pieces in order (all by default), some columns, in batches of bounded size."""
+        """The rows of some pieces in order (all by default), some columns, in one or more batches of bounded size."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         rows = LIST_ROWS if any(map(pa.types.is_nested, schema.types)) else ROWS
         held: list[pa.RecordBatch] = []
         for piece in self.pieces if pieces is None else pieces:
-            for batch in self._read(piece, schema, rows):
-                held.append(batch)
-                if sum(map(len, held)) >= rows:
-                    yield _joined(held)
-                    held = []
-        if held:
-            yield _joined(held)
+            with reading(self._place(piece, columns)):
+                for batch in (_parquet if _is_parquet(piece) else _scanned)(piece, schema, rows):
+                    held.append(batch)
+                    if sum(map(len, held)) >= rows:
+                        yield _joined(held)
+                        held = []
+        yield _joined(held) if held else pa.RecordBatch.from_pylist([], schema)
 
-    def _read(self, piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-        try:
-            if _is_parquet(piece):
-                yield from _parquet(piece, schema, rows)
-            else:
-                scanner = piece.scanner(schema=self.schema, columns=schema.names, batch_size=rows, batch_readahead=4)
-                yield from scanner.to_batches()
-        except UNREADABLE as error:
-            late = re.search(r"CSV column #(\d+): .*conversion error to int64: invalid value '[-+.\deE]+'", str(error))
-            at = self.schema.get_field_index(piece.physical_schema.names[int(late[1])]) if late else -1
-            if at >= 0 and pa.types.is_integer(self.schema.field(at).type):
-                wider = self.schema.set(at, self.schema.field(at).with_type(pa.float64()))
-                raise LateFractionError(replace(self, schema=wider)) from None
-            where = self.name
-            if isinstance(piece, ds.FileFragment):
-                group = f", row group {piece.row_groups[0].id}" if _is_parquet(piece) else ""
-                where = f"{piece.path}, columns {', '.join(map(repr, schema.names))}{group}"
-            raise _unreadable(where, error) from None
+    def _place(self, piece: Any, columns: Sequence[str]) -> str:
+        """The place of a piece for messages."""
+        if self.kept or not isinstance(piece, ds.FileFragment):
+            return self.name
+        group = f", row group {piece.row_groups[0].id}" if _is_parquet(piece) else ""
+        return f"{piece.path}, columns {', '.join(map(repr, columns))}{group}"
+
+    def without_csv(self, columns: Sequence[str]) -> Source:
+        """The source with some columns of the CSV files in a temporary file.
+
+        pyarrow takes the types of a CSV file from its first block. If a column of integers continues with other numbers, the
+        files are read again with float64.
+        """
+        files = [each for each in self.fragments if isinstance(getattr(each, "format", None), ds.CsvFileFormat)]
+        if not files:
+            return self
+        kept, schema = Scratch(), pa.schema([self.schema.field(name) for name in dict.fromkeys(columns)])
+        with pa.ipc.new_file(f"{kept.path}/rows.arrow", schema) as file:
+            for each in files:
+                try:
+                    for batch in self.batches(schema.names, [each]):
+                        file.write_batch(batch)
+                except TableError as error:
+                    late = re.search(
+                        r"CSV column #(\d+): .*conversion error to int64: invalid value '[-+.\deE]+'", str(error)
+                    )
+                    at = self.schema.get_field_index(each.physical_schema.names[int(late[1])]) if late else -1
+                    if at < 0 or not pa.types.is_integer(self.schema.field(at).type):
+                        raise
+                    wider = self.schema.set(at, self.schema.field(at).with_type(pa.float64()))
+                    return replace(self, schema=wider).without_csv(columns)
+        others = [each for each in self.fragments if each not in files]
+        return replace(self, fragments=[*others, *ds.dataset(kept.path, format="ipc").get_fragments()], kept=kept)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -105,12 +118,17 @@ def _is_parquet(fragment: Any) -> bool:
 
 
 def rows_of(piece: Any) -> int:
-    """The number of rows of a fragment or a piece other than CSV."""
+    """The number of rows of a fragment or a piece."""
     return sum(group.num_rows for group in piece.row_groups) if _is_parquet(piece) else int(piece.count_rows())
 
 
+def _scanned(piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+    batches: Iterator[pa.RecordBatch] = piece.to_batches(schema=schema, batch_size=rows, batch_readahead=4)
+    return batches
+
+
 def _parquet(piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-    """Row groups, read by pyarrow.parquet: half the time of a scanner for small files, half the memory for lists."""
+    """Row groups, read by pyarrow.parquet: a fifth of the time of a scanner for small files, half the memory for lists."""
     stored = [name for name in schema.names if name in piece.physical_schema.names]
     keys = ds.get_partition_keys(piece.partition_expression)
     with pq.ParquetFile(piece.path, metadata=piece.metadata, filesystem=piece.filesystem, pre_buffer=False) as file:
@@ -122,31 +140,36 @@ def _parquet(piece: Any, schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatc
             yield pa.record_batch([columns[each.name].cast(each.type) for each in schema], schema)
 
 
-class LateFractionError(Exception):
-    """A CSV column starts with integers and continues with other numbers. `source` reads the column as float64."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self.source = source
-
-
 @contextmanager
-def _reading(where: str) -> Iterator[None]:
+def reading(where: str) -> Iterator[None]:
     """Turn pyarrow's errors into messages that name the file."""
     try:
         yield
-    except UNREADABLE as error:
-        raise _unreadable(where, error) from None
-
-
-def _unreadable(where: str, error: Exception) -> TableError:
-    if isinstance(error, MemoryError):
-        return TableError(f"{where}: not enough memory: give less memory= (--memory) or fewer workers")
-    return TableError(f"{where}: cannot be read: {first_line(error)}")
+    except MemoryError:
+        raise TableError(f"{where}: not enough memory: give less memory= (--memory) or fewer workers") from None
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise TableError(f"{where}: cannot be read: {first_line(error)}") from None
 
 
 def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+SCRATCH = f"onnx-median-{os.getpid()}-"
+
+
+class Scratch:
+    """A folder for rows that do not fit in memory, removed with this object or when a signal ends the process."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix=SCRATCH)
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def remove_scratch() -> None:
+    """Remove all scratch folders of this process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def opened(data: Any) -> Source:
@@ -154,20 +177,19 @@ def opened(data: Any) -> Source:
     paths = [data] if isinstance(data, str | PathLike) else data
     if isinstance(paths, list | tuple) and paths and all(isinstance(each, str | PathLike) for each in paths):
         return _files([fspath(each) for each in paths])
-    if isinstance(data, pa.RecordBatchReader):
-        folder = scratch_folder()
-        with _reading("the reader"):
-            ds.write_dataset(data, folder.name, format="ipc")
-        data = ds.dataset(folder.name, schema=data.schema, format="ipc")
-        return Source("the reader", data.schema, tuple(data.get_fragments()), kept=folder)
-    with _reading("the data"):
+    kept = None
+    with reading("the data"):
+        if isinstance(data, pa.RecordBatchReader):
+            kept = Scratch()
+            ds.write_dataset(data, kept.path, format="ipc", use_threads=False)
+            data = ds.dataset(kept.path, schema=data.schema, format="ipc")
         if hasattr(data, "collect") and hasattr(data, "lazy"):  # a lazy frame of polars
             data = data.collect()
         if not isinstance(data, ds.Dataset):
             data = ds.dataset(data if isinstance(data, pa.Table) else pa.table(data))
-    fragments = tuple(data.get_fragments())
-    files = tuple((each.path, 0, "") for each in fragments if isinstance(each, ds.FileFragment))
-    return Source("the data", data.schema, fragments, files)
+    fragments = list(data.get_fragments())
+    files = [(each.path, 0, "") for each in fragments if isinstance(each, ds.FileFragment)]
+    return Source("the data", data.schema, fragments, files, kept)
 
 
 def filesystem(path: str) -> tuple[Any, str]:
@@ -191,37 +213,32 @@ def _format(path: str) -> str | None:
 
 def _files(patterns: Sequence[str]) -> Source:
     """The files that paths, folders and patterns name; each of them must name a file."""
-    schemas: list[pa.Schema] = []
-    fragments: list[Any] = []
+    schemas, fragments = list[pa.Schema](), list[Any]()
     files: dict[str, tuple[str, int, str]] = {}
     for pattern in patterns:
         system, path = filesystem(pattern)
-        with _reading(pattern):
+        with reading(pattern):
             base, infos = _matching(system, path, "://" not in pattern)
             if not infos:
-                raise TableError(
-                    f"{pattern}: there is no such file; give a path, a folder or a pattern: 'data/*.parquet'"
-                )
+                remedy = "give a path, a folder or a pattern: 'data/*.parquet'"
+                raise TableError(f"{pattern}: there is no such file; {remedy}")
             infos = [info for info in infos if info.path not in files]
             files.update((info.path, (info.path, info.size or 0, str(info.mtime_ns))) for info in infos)
-            options = ds.FileSystemFactoryOptions(base, partitioning=ds.HivePartitioning.discover())
-            kinds = [(_format(info.path), info.path) for info in infos]
-            for kind in dict.fromkeys(kind for kind, _ in kinds):
-                some = [path for each, path in kinds if each == kind]
+            kinds: dict[str | None, list[str]] = {}
+            for info in infos:
+                kinds.setdefault(_format(info.path), []).append(info.path)
+            for kind, some in kinds.items():
                 if kind is None:
                     raise TableError(f"{some[0]}: unknown kind of file; known endings are .{', .'.join(FORMATS)}")
-                tabs = pa.csv.ParseOptions(delimiter="\t" if kind == "tsv" else ",")
-                formats = {"parquet": ds.ParquetFileFormat, "ipc": ds.IpcFileFormat}
-                form = formats[kind]() if kind in formats else ds.CsvFileFormat(tabs)
-                factory = ds.FileSystemDatasetFactory(system, some, form, options)
-                own = list(factory.finish(factory.inspect(fragments=1)).get_fragments())
+                data = ds.dataset(some, None, TABS if kind == "tsv" else kind, system, "hive", base)
+                own = list(data.get_fragments())
                 stored = [each.physical_schema for each in own]
-                schemas += [stored[0], *(each for each in stored if each != stored[0]), factory.inspect(fragments=0)]
+                schemas += [*(each for each in stored if each != stored[0]), data.schema]
                 fragments += own
     name = next(iter(files)) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    with _reading(name):
+    with reading(name):
         schema = pa.unify_schemas(schemas, promote_options="permissive")
-    return Source(name, schema, tuple(fragments), tuple(files.values()))
+    return Source(name, schema, fragments, list(files.values()))
 
 
 def _matching(system: Any, path: str, local: bool) -> tuple[str, list[Any]]:

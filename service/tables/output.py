@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs
@@ -102,15 +103,15 @@ class Folder:
 
     def load(self, column: str) -> Any:
         """The state of the search of a column, from an earlier run or pass, or None."""
-        return self._searches().get(column)
+        state = self._state(column)
+        there = json.loads(state.read_text()) if state and state.exists() else {}
+        return there["search"] if there.get("plan") == self.plan else None
 
     def save(self, column: str, search: dict[str, Any]) -> None:
-        if self.work:
-            new = self.work / "search.new"
-            new.write_text(json.dumps({"plan": self.plan, "columns": self._searches() | {column: search}}))
-            new.replace(self.work / "search.json")
+        if state := self._state(column):
+            new = state.with_suffix(".new")
+            new.write_text(json.dumps({"plan": self.plan, "search": search}))
+            new.replace(state)
 
-    def _searches(self) -> dict[str, Any]:
-        path = self.work / "search.json" if self.work else None
-        there = json.loads(path.read_text()) if path and path.exists() else {}
-        return dict(there["columns"]) if there.get("plan") == self.plan else {}
+    def _state(self, column: str) -> Path | None:
+        return self.work / f"{quote(column, '')}.json" if self.work else None

@@ -17,6 +17,8 @@ from service.statistics.statistic import Statistic
 from service.tables.inputs import Source
 from service.tables.types import TableError, dtype_of, is_list, plain_type
 
+PER = (None, "row", "column", "group")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableQuery:
@@ -48,17 +50,13 @@ class TableQuery:
     def __post_init__(self) -> None:
         if wrong := [q for q in self.q or () if not 0 <= q <= 1]:
             raise UserError(f"q = {wrong[0]} (--quantile) is not a quantile: give a number from 0 to 1")
-        known = {
-            "method": METHODS, "nan": ("error", "skip"), "engine": ("local", "ray"), "per": (None, "row", "column", "group"),
-        }  # fmt: skip
+        known = {"method": METHODS, "nan": ("error", "skip"), "engine": ("local", "ray"), "per": PER}
         for option, values in known.items():
-            if getattr(self, option) not in values:
-                raise UserError(
-                    f"{option} = {getattr(self, option)!r} is unknown; known: {', '.join(map(str, values))}"
-                )
+            if (given := getattr(self, option)) not in values:
+                raise UserError(f"{option} = {given!r} is unknown; known: {', '.join(map(str, values))}")
         for option in ("columns", "by", "keep", "q"):
-            if len(set(getattr(self, option) or ())) < len(getattr(self, option) or ()):
-                raise UserError(f"{option} = {list(getattr(self, option))} names a value twice")
+            if len(set(given := getattr(self, option) or ())) < len(given):
+                raise UserError(f"{option} = {list(given)} names a value twice")
         if self.method != "linear" and self.q is None:
             raise UserError("method (--method) applies to quantiles: give q (--quantile) too")
         if self.per is not None and bool(self.by) != (self.per == "group"):
@@ -81,33 +79,25 @@ class TableQuery:
 
     def of(self, source: Source) -> TableQuery:
         """The question with its checked columns, and with answers per row, column or group."""
-        schema = source.schema
+        schema, kinds = source.schema, {field.name: plain_type(field.type) for field in source.schema}
         for name in (*self.columns, *self.by, *self.keep):
             if (count := schema.names.count(name)) != 1:
-                found = (
-                    f"there is no column {name!r}; it has" if not count else f"several columns are called {name!r} in"
-                )
+                found = f"several columns are called {name!r} in" if count else f"there is no column {name!r}; it has"
                 raise TableError(f"{source.name}: {found} {', '.join(schema.names[:20])}")
-        columns = self.columns or tuple(
-            f.name for f in schema if dtype_of(plain_type(f.type)) and f.name not in self.by
-        )
+        columns = self.columns or tuple(name for name in kinds if dtype_of(kinds[name]) and name not in self.by)
         if not columns:
-            raise TableError(
-                f"{source.name}: there is no column of numbers; name a column of lists (columns, --column)"
-            )
-        kinds = {name: schema.field(name).type for name in columns}
-        lists = [name for name, kind in kinds.items() if is_list(kind)]
+            raise TableError(f"{source.name}: no column of numbers; name a column of lists (columns, --column)")
+        lists = [name for name in columns if is_list(kinds[name])]
         per = self.per or ("group" if self.by else "row" if lists else "column")
         if lists and (len(columns) > 1 or per != "row"):
             raise TableError(f"{source.name}: column {lists[0]!r} holds lists: ask for it alone, one answer per row")
-        for name, kind in kinds.items():
-            if dtype_of(plain_type(kind.value_type if is_list(kind) else kind)) is None:
+        for name in columns:
+            if dtype_of(plain_type(kinds[name].value_type) if lists else kinds[name]) is None:
                 remedy = "not of numbers: cast it, or name other columns"
-                raise TableError(f"{source.name}: column {name!r} is of type {kind}, {remedy}")
+                raise TableError(f"{source.name}: column {name!r} is of type {kinds[name]}, {remedy}")
         for name in self.by:
-            kind = plain_type(schema.field(name).type)
-            if pa.types.is_nested(kind) or pa.types.is_interval(kind):
-                raise TableError(f"{source.name}: column {name!r} is of type {kind}: a key is a plain value")
+            if pa.types.is_nested(kinds[name]) or pa.types.is_interval(kinds[name]):
+                raise TableError(f"{source.name}: column {name!r} is of type {kinds[name]}: a key is a plain value")
         if self.keep and per != "row":
             raise TableError(f"keep (--keep) needs one answer per row, not per {per}")
         full = replace(self, per=per, columns=columns)

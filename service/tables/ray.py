@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from exporter.errors import UserError, install
-from service.tables.groups import Made, distinct, in_memory, in_order, keys_of, picked
+from service.tables.groups import Made, columns_of, distinct, encoded, in_memory, picked, solved
 from service.tables.inputs import Source, opened
 from service.tables.query import TableQuery
 from service.tables.search import Found, Pass, Search, searched, tallied
-from service.tables.types import TableError, answers, dtype_of, numbers, plain_type, to_words, word_of
+from service.tables.types import TableError, answers, dtype_of, plain_type, word_of, words_of
 
 try:
     import ray
@@ -45,15 +45,11 @@ def on_cluster(source: Source) -> Callable[[Callable[[Any], Any], Sequence[Any]]
     if not ray.is_initialized():
         ray.init(logging_level="warning")
     if not all(isinstance(each, ds.FileFragment) for each in source.fragments) or source.kept:
-        raise TableError("engine='ray' reads files that all nodes can reach: give a path, not a table in memory")
+        raise TableError("engine='ray' reads Parquet or Arrow files that all nodes can reach: give a path")
 
     def spread(task: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         shared, run = ray.put(task), ray.remote(max_retries=RETRIES)(_call)
-        ahead, waiting = 2 * max(1, int(ray.cluster_resources().get("CPU", 1))), deque[Any]()
-        for item in items:
-            waiting.append(run.remote(shared, item))
-            if len(waiting) > ahead:
-                yield _got(waiting.popleft())
+        waiting = deque(run.remote(shared, item) for item in items)
         while waiting:
             yield _got(waiting.popleft())
 
@@ -87,32 +83,33 @@ def ray_groups(source: Source, question: TableQuery) -> tuple[pa.Table, Made]:
     """Groups on a cluster: Ray Data brings the rows of a key together, and each share of the keys is solved separately."""
     if not source.rows:
         return in_memory(source, question)
-    by, count = list(question.by), len(source.pieces)
+    keys, count = [f"k{i}" for i in range(len(question.by))], len(source.pieces)
     shares = max(1, min(1024, source.rows // SHARE + 1))
     with _errors():
         pieces = ray.data.from_items(list(range(count)), override_num_blocks=min(count, 8 * shares))
-        rows = pieces.map_batches(partial(_read, source, question), batch_size=1).repartition(shares, keys=by)
-        solved = rows.map_batches(partial(_solved, question), batch_size=None, batch_format="pyarrow")
-        found = pa.concat_tables([table for each in solved.to_arrow_refs() if (table := ray.get(each)).num_rows])
-    if len(distinct(found.select(by))[0]) < len(found):
+        rows = pieces.map_batches(partial(_read, source, question), batch_size=1).repartition(shares, keys=keys)
+        parts = rows.map_batches(partial(_solved, question, source.schema), batch_size=None, batch_format="pyarrow")
+        found = pa.concat_tables([table for each in parts.to_arrow_refs() if (table := ray.get(each)).num_rows])
+    groups, codes = distinct({name: found[name] for name in keys})
+    if len(groups) < len(found):
         raise UserError("Ray Data divided the rows of a group between two shares: use engine='local'")
-    found = found.take(in_order(found, by))
-    return found.select(by), [[found[name] for name in question.titles]]
+    found = found.take(pa.array(np.argsort(codes)))
+    return groups, [[found[name] for name in question.titles]]
 
 
 def _read(source: Source, question: TableQuery, item: dict[str, Any]) -> Iterator[pa.Table]:
     """The keys and columns of a piece."""
-    for batch in source.batches([*question.by, *question.columns], [source.pieces[i] for i in item["item"]]):
-        keys, columns = keys_of(batch, question.by), [batch.column(name) for name in question.columns]
-        yield pa.table([*keys.columns, *columns], [*question.by, *question.columns])
+    yield from encoded(source, question, [source.pieces[i] for i in item["item"]])
 
 
-def _solved(question: TableQuery, rows: pa.Table) -> pa.Table:
+def _solved(question: TableQuery, schema: pa.Schema, rows: pa.Table) -> pa.Table:
     """The answers to all groups of a share."""
     if not rows.num_rows:
         return pa.table({})
-    keys, made = in_memory(opened(rows), question)
-    return pa.table([*keys.columns, *(array for each in made for array in each)], [*question.by, *question.titles])
+    keys, made = solved(columns_of(rows), question, schema)
+    return pa.table(
+        [*keys.columns, *(array for each in made for array in each)], [*keys.column_names, *question.titles]
+    )
 
 
 def quantiles(
@@ -167,8 +164,7 @@ class ExactQuantile(Quantile):  # type: ignore[misc]
         kind, where = plain_type(accumulator.type), f"column {self.get_target_column()!r}"
         if dtype_of(kind) is None:
             raise TableError(f"{where} is of type {kind}, not of numbers")
-        values = np.concatenate(
-            [np.empty(0, dtype_of(kind)), *(numbers(c, where, self.nan)[0] for c in accumulator.chunks)]
-        )
-        take = lambda ranks: to_words(picked(values, ranks[:, 0]))[:, None]  # noqa: E731
-        return answers(kind, [self.statistic], np.array([len(values)]), take)[1][0].as_py()
+        column = pa.chunked_array([words_of(accumulator.combine_chunks(), where, self.nan)])
+        take = lambda ranks: picked(column, ranks[:, 0])[:, None]  # noqa: E731
+        lengths = np.array([len(column) - column.null_count])
+        return answers(kind, [self.statistic], lengths, take)[1][0].as_py()

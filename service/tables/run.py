@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from service.tables.groups import Made, columns_in_memory, in_memory, on_disk, shown
-from service.tables.inputs import LateFractionError, Source, opened, rows_of
+from service.tables.groups import Made, answered, columns_in_memory, in_memory, on_disk, shown
+from service.tables.inputs import Source, opened, rows_of
 from service.tables.output import Folder
 from service.tables.query import TableQuery
 from service.tables.types import answers, plain_type, word_of
@@ -44,40 +44,22 @@ def medians(
     question = TableQuery.asked(
         q, memory, by=by, columns=columns, keep=keep, method=method, nan=nan, per=per, engine=engine, workers=workers
     )
-    source = opened(data)
-    try:
-        return pa.concat_tables(dict(parts(source, question)).values())
-    finally:
-        if source.kept:
-            source.kept.cleanup()
+    return pa.concat_tables(table for _, table in sorted(parts(opened(data), question), key=lambda part: part[0]))
 
 
 def parts(source: Source, question: TableQuery, folder: Folder | None = None) -> Iterator[tuple[int, pa.Table]]:
-    """The answers with their part numbers, without parts that the folder has. The folder also keeps the state of a search.
-
-    All parts are repeated if a CSV column turns out to have another type.
-    """
-    try:
-        yield from _parts(source, question.of(source), folder)
-    except LateFractionError as late:
-        yield from parts(late.source, question, folder)
-
-
-def _parts(source: Source, question: TableQuery, folder: Folder | None) -> Iterator[tuple[int, pa.Table]]:
-    def done(number: int) -> bool:
-        return folder is not None and not source.is_csv and folder.done(number)
-
+    """The answers with their part numbers, without parts that the folder has. The folder keeps the state of a search."""
+    question = question.of(source)
+    source = source.without_csv([*question.by, *question.keep, *question.columns])
     spread: Any = partial(in_threads, threads=question.threads)
     if question.engine == "ray":
         from service.tables.ray import on_cluster, ray_groups  # noqa: PLC0415, the extra `ray`
 
         spread = on_cluster(source)
     if question.per == "row":
-        from service.tables.rows import answered  # noqa: PLC0415
-
-        chunks = [(i, chunk) for i, chunk in enumerate(_chunks(source)) if not done(i)]
+        chunks = [(i, chunk) for i, chunk in enumerate(_chunks(source)) if not (folder and folder.done(i))]
         yield from spread(partial(answered, source, question), chunks)
-    elif not done(0):
+    elif not (folder and folder.done(0)):
         if question.per == "column":
             keys, made = pa.table({}), _columns(source, question, spread, folder)
         elif question.engine == "ray":
@@ -86,7 +68,7 @@ def _parts(source: Source, question: TableQuery, folder: Folder | None) -> Itera
             sizes = [12 if word_of(source.schema.field(name).type).itemsize == 4 else 40 for name in question.columns]
             fits = source.rows * (16 * len(question.by) + sum(sizes)) <= question.memory
             keys, made = (in_memory if fits else on_disk)(source, question)
-        columns = [*shown(keys, source.schema).columns, *(array for arrays in made for array in arrays)]
+        columns = [*shown(keys, question, source.schema).columns, *(array for arrays in made for array in arrays)]
         yield 0, pa.table(columns, [*question.by, *question.titles])
 
 
@@ -113,9 +95,8 @@ def _columns(source: Source, question: TableQuery, spread: Any, folder: Folder |
             from service.tables.search import searched_in  # noqa: PLC0415, loads onnxruntime
 
             for name in names:
-                made[name] = answers(
-                    kind, question.statistics, *searched_in(source, question, name, limit, spread, folder)
-                )
+                found = searched_in(source, question, name, limit, spread, folder)
+                made[name] = answers(kind, question.statistics, *found)
             continue
         count = max(1, limit // 3 // max(1, size))
         for block in (tuple(names[at : at + count]) for at in range(0, len(names), count)):
@@ -125,15 +106,13 @@ def _columns(source: Source, question: TableQuery, spread: Any, folder: Folder |
 
 def in_threads(task: Callable[[Any], Any], items: Sequence[Any], threads: int) -> Iterator[Any]:
     """The results in order, computed a bounded number ahead. Threads leave no processes behind after a kill."""
-    waiting = deque[Any]()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(task, item))
-                if len(waiting) > threads + 1:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool, waiting = ThreadPoolExecutor(threads), deque[Any]()
+    try:
+        for item in items:
+            waiting.append(pool.submit(task, item))
+            if len(waiting) > threads + 1:
                 yield waiting.popleft().result()
-        finally:
-            for each in waiting:
-                each.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+import pyarrow as pa
 
 from exporter.formats.digit import MOST_BITS, digit
 from service.models.sessions import session_options
@@ -79,24 +80,20 @@ class Pass:
 
 @dataclass
 class Search:
-    """The search for the ranks of one column between two passes; plain numbers, so that it can be saved and resumed."""
+    """The search for the words of some ranks of one column between two passes, in numbers that JSON can hold.
+
+    A rank has the low end and the width of its interval, and the number of words inside. The width 0 ends its search.
+    """
 
     size: int
     entries: int | None = None  # known after the first pass, and the ranks with it
-    near: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by rank: low, width, and how many are inside
-    found: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def saved(cls, state: dict[str, Any]) -> Search:
-        """A search from JSON, which stores ranks as text."""
-        by_rank = {key: {int(rank): at for rank, at in state[key].items()} for key in ("near", "found")}
-        return cls(**{**state, **by_rank})
+    ranks: list[list[int]] = field(default_factory=list)  # rank, low, width, words inside
 
     def next(self, room: int, guesses: Sequence[Interval] = ()) -> Pass | None:
         """The next pass, which gathers at most `room` bytes; None when every rank is found."""
         if self.entries is None:
             return Pass(self.size, ((0, self.size), *guesses))
-        inside = {(low, width): count for rank, (low, width, count) in self.near.items() if rank not in self.found}
+        inside = {(low, width): count for _, low, width, count in self.ranks if width}
         fits = sum(inside.values()) * self.size // 8 <= room
         return Pass(self.size, tuple(sorted(inside)), fits) if inside else None
 
@@ -106,27 +103,28 @@ class Search:
         if self.entries is None:
             self.entries = entries
             ends = [ranks_of(each, np.array([entries])) for each in statistics] if entries else []
-            self.near = {int(rank[0]): (0, self.size, entries) for each in ends for rank in each[:2]}
+            ranks = {int(rank[0]) for each in ends for rank in each[:2]}
+            self.ranks = [[rank, 0, self.size, entries] for rank in sorted(ranks)]
         inside = [np.sort(np.concatenate(each)) if asked.gather else np.cumsum(each) for _, _, each in parts]
-        for rank in set(self.near) - set(self.found):
+        for found in self.ranks:
+            rank = found[0]
             there = [
                 (width, low, rank - below, own)
                 for (low, width), (_, below, _), own in zip(asked.intervals, parts, inside, strict=True)
                 if below < rank <= below + (len(own) if asked.gather else int(own[-1]))
             ]
+            if not found[2]:
+                continue
             if not there or entries != self.entries:
                 raise TableError(
                     "the counts of two passes differ: the data changed meanwhile; run it again on data at rest"
                 )
             width, low, place, own = min(there, key=lambda each: each[0])
             if asked.gather:
-                self.found[rank] = int(own[place - 1])
+                found[1:] = int(own[place - 1]), 0, 1
                 continue
-            at = int(np.searchsorted(own, place))
-            shift, count = _shift(width), int(own[at] - (own[at - 1] if at else 0))
-            self.near[rank] = (low + (at << shift), shift, count)
-            if not shift:
-                self.found[rank] = low + at
+            at, shift = int(np.searchsorted(own, place)), _shift(width)
+            found[1:] = low + (at << shift), shift, int(own[at] - (own[at - 1] if at else 0))
 
 
 def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: float) -> list[Interval]:
@@ -145,13 +143,18 @@ def guessed(sample: Words, statistics: Sequence[Statistic], size: int, most: flo
     return list(dict.fromkeys(found))
 
 
+def _words(batch: pa.RecordBatch, column: str, nan: str) -> Words:
+    words: Words = words_of(batch.column(column), f"column {column!r}", nan).drop_null().to_numpy()
+    return words
+
+
 def _sampled(source: Source, column: str) -> Words:
     """Some words of a column, from the beginnings of some pieces."""
     chosen = source.pieces[:: -(-len(source.pieces) // SAMPLED) or 1]
     found: list[Words] = [np.empty(0, word_of(source.schema.field(column).type))]
     for piece in chosen:
         for batch in source.batches([column], [piece]):
-            words, _ = words_of(batch, column, "skip")
+            words = _words(batch, column, "skip")
             found.append(words[:: max(1, len(words) * len(chosen) // SAMPLE)])
             break
     return np.concatenate(found)
@@ -159,23 +162,23 @@ def _sampled(source: Source, column: str) -> Words:
 
 def tallied(source: Source, column: str, nan: str, asked: Pass, pieces: Sequence[Any]) -> list[Found]:
     """One pass over some pieces."""
-    words = (words_of(batch, column, nan)[0] for batch in source.batches([column], pieces))
+    words = (_words(batch, column, nan) for batch in source.batches([column], pieces))
     return asked.total(asked.found(some[at : at + BLOCK]) for some in words for at in range(0, len(some), BLOCK))
 
 
 def searched(
     search: Search, statistics: Sequence[Statistic], room: int, tally: Callable[[Pass], Iterable[list[Found]]],
-    guesses: Sequence[Interval] = (), keep: Callable[[dict[str, Any]], None] | None = None,
+    guesses: Sequence[Interval] = (), keep: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> tuple[Counts, Take]:  # fmt: skip
     """The length of a column, and a function that picks its words. `tally` makes a pass over all parts; `keep` saves the
     state."""
     while asked := search.next(room, guesses):
         search.learn(asked, asked.total(tally(asked)), statistics)
-        if keep:
-            keep(asdict(search))
+        keep(asdict(search))
+    found = {rank: low for rank, low, _, _ in search.ranks}
 
     def take(ranks: Counts) -> Words:
-        return np.array([[search.found.get(rank, 0) for rank in row] for row in ranks.tolist()], f"u{search.size // 8}")
+        return np.array([[found.get(rank, 0) for rank in row] for row in ranks.tolist()], f"u{search.size // 8}")
 
     return np.array([search.entries or 0]), take
 
@@ -184,12 +187,14 @@ def searched_in(
     source: Source, question: TableQuery, column: str, room: int, spread: Map, folder: Any
 ) -> tuple[Counts, Take]:
     """Search a column of a source. A folder keeps the state between passes."""
-    saved, guesses = folder.load(column) if folder else None, list[Interval]()
-    search = Search.saved(saved) if saved else Search(8 * word_of(source.schema.field(column).type).itemsize)
-    if search.size == 64 and not saved:
+    search, guesses = Search(8 * word_of(source.schema.field(column).type).itemsize), list[Interval]()
+    if saved := folder and folder.load(column):
+        search = Search(**saved)
+    elif search.size == 64:
         most = room / (8 * max(1, source.rows))
         guesses = guessed(_sampled(source, column), question.statistics, search.size, most)
     size = max(1, len(source.pieces) // 32)
     chunks = [source.pieces[i : i + size] for i in range(0, len(source.pieces), size)]
     tally: Any = lambda asked: spread(partial(tallied, source, column, question.nan, asked), chunks)  # noqa: E731
-    return searched(search, question.statistics, room, tally, guesses, partial(folder.save, column) if folder else None)
+    keep = {"keep": partial(folder.save, column)} if folder else {}
+    return searched(search, question.statistics, room, tally, guesses, **keep)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 ray = pytest.importorskip("ray")
@@ -148,3 +154,39 @@ def test_quantiles_are_counted_on_the_nodes(cluster: Any, column: str) -> None:
     assert quantiles(dataset, column, wanted, method="hazen") == np.quantile(own, wanted, method="hazen").tolist()
     with pytest.raises(TableError, match=r"column 'hole': .* values are null"):
         quantiles(dataset, "hole", ignore_nulls=False)
+
+
+def test_a_killed_driver_leaves_no_process(tmp_path: Path) -> None:
+    """A cluster that the command started itself ends with the command, whichever way the command ends."""
+    rng = np.random.default_rng(4)
+    for i in range(4):
+        pq.write_table(pa.table({"x": rng.normal(size=1 << 20)}), tmp_path / f"{i}.parquet", row_group_size=1 << 14)
+    root = Path(__file__).resolve().parents[2]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {
+        "PYTHONPATH": str(root)
+    }
+    command = [sys.executable, "-m", "service.tables", "--input", str(tmp_path), "--column", "x", "--engine", "ray"]
+    for sent in (signal.SIGKILL, signal.SIGTERM):
+        with (tmp_path / "said").open("w") as said:
+            process = subprocess.Popen(
+                [*command, "--memory", "1MB"], cwd=root, env=environment, stdout=said, stderr=said
+            )
+        children: list[psutil.Process] = []
+        end = time.monotonic() + 120
+        while not _working(children) and process.poll() is None and time.monotonic() < end:
+            children = psutil.Process(process.pid).children(recursive=True)
+            time.sleep(0.05)
+        assert process.poll() is None, (tmp_path / "said").read_text()
+        assert _working(children)
+        process.send_signal(sent)
+        process.wait(60)
+        assert not psutil.wait_procs(children, timeout=120)[1]
+
+
+def _working(processes: list[psutil.Process]) -> bool:
+    """Whether one of the processes runs a task of ours."""
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            if "ray::_call" in " ".join(each.cmdline()):
+                return True
+    return False

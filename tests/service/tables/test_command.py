@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.tables import medians, rows, search
+from service.tables import groups, medians, search
 from service.tables import run as running
 from service.tables.__main__ import run
 from tests.tiers import telling
@@ -163,18 +163,18 @@ def _session(pid: int) -> int:
 
 def test_finished_parts_and_passes_are_kept(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "PART", 9000)
-    out, done = tmp_path / "rows", rows.answered
+    out, done = tmp_path / "rows", groups.answered
 
     def stops(source: Any, question: Any, item: Any) -> Any:
         if item[0] == 3:
             raise KeyboardInterrupt
         return done(source, question, item)
 
-    monkeypatch.setattr(rows, "answered", stops)
+    monkeypatch.setattr(running, "answered", stops)
     assert tables("--input", data, "--column", "v", "--out", out, "--workers", "1") == 130
     kept = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
     assert 0 < len(kept) < 6
-    monkeypatch.setattr(rows, "answered", done)
+    monkeypatch.setattr(running, "answered", done)
     assert tables("--input", data, "--column", "v", "--out", out) == 0
     assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
     assert pq.read_table(out)["median"] == medians(data, columns="v")["median"]
