@@ -148,9 +148,8 @@ def _are_numbers(cells: list[str]) -> bool:
 
 def read_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Question:
     pa = arrow()
-    start = (
-        len(MAGIC) if body[: len(MAGIC)] == MAGIC else 0
-    )  # a file is a stream between marks, with an index at the end
+    # a file is a stream between marks, with an index at the end
+    start = len(MAGIC) if body[: len(MAGIC)] == MAGIC else 0
     at = start + (4 if body[start : start + 4] == MARK else 0)
     if len(body) < at + 4 or not 0 < int.from_bytes(body[at : at + 4], "little") <= SCHEMA:
         raise BadInputError(f"The body is not an Arrow stream with a schema of at most {SCHEMA} bytes.", status=400)
@@ -185,16 +184,14 @@ def read_arrow(body: Body, options: MedianOptions, limits: BodyLimits) -> Questi
 
 def _as_floats(pa: Any, batch: Any, floats: Any) -> Any:
     """The numbers as floats. An integer that float64 cannot hold is refused, never rounded."""
-    for column, field in zip(batch.columns, batch.schema, strict=True):
-        if pa.types.is_integer(field.type) and field.type.bit_width == 64:
-            try:
-                column.cast(pa.float64())
-            except pa.ArrowInvalid:
-                said = f"The column {field.name[:40]!r} has integers beyond 2^53, which cannot be answered exactly."
-                raise BadInputError(said) from None
-    return pa.RecordBatch.from_arrays(
-        [column.cast(field.type) for column, field in zip(batch.columns, floats, strict=True)], schema=floats
-    )
+    columns = []
+    for column, field in zip(batch.columns, floats, strict=True):
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowInvalid:
+            said = f"The column {field.name[:40]!r} has integers beyond 2^53, which cannot be answered exactly."
+            raise BadInputError(said) from None
+    return pa.RecordBatch.from_arrays(columns, schema=floats)
 
 
 def _refuse_hidden_sizes(messages: Any) -> None:

@@ -256,7 +256,7 @@ def _matching(system: Any, path: str, local: bool) -> tuple[str, list[Any]]:
     files = [each for each in found if each.type == kinds.File]
     for folder in [each.path for each in found if each.type == kinds.Directory]:
         for each in system.get_file_info(pa.fs.FileSelector(folder, recursive=True)):
-            hidden = any(part[0] in "_." for part in each.path[len(folder) :].strip("/").split("/"))
+            hidden = re.search("/[._]", each.path[len(folder.rstrip("/")) :])
             if each.type == kinds.File and _format(each.path) and not hidden:
                 files.append(each)
     return base, sorted(files, key=lambda each: each.path)

@@ -96,16 +96,15 @@ def words_of(array: Any, where: str, nan: str) -> Any:
 
 def to_words(values: Numbers) -> Words:
     """Unsigned integers in the order of the values; -0.0 comes just before 0.0."""
-    word = np.dtype(np.uint32 if values.itemsize <= 4 else np.uint64)
+    word: np.dtype[Any] = np.dtype(np.uint32 if values.itemsize <= 4 else np.uint64)
     if values.dtype.kind == "u":
         return values.astype(word, copy=False)
     bits = 8 * word.itemsize - 1
     if values.dtype.kind == "i":
         ordered: Words = values.astype(f"i{word.itemsize}", copy=False).view(word) ^ word.type(1 << bits)
         return ordered
-    flips: Words = (values.view(f"i{word.itemsize}") >> bits).view(
-        word
-    )  # all bits below zero, the sign bit alone above
+    signs: Numbers = values.view(f"i{word.itemsize}") >> bits
+    flips: Words = signs.view(word)  # all bits below zero, the sign bit alone above
     flips |= word.type(1 << bits)
     flips ^= values.view(word)
     return flips
@@ -117,8 +116,9 @@ def from_words(words: Words, dtype: np.dtype[Any]) -> Numbers:
         return words.astype(dtype, copy=False)
     top = words.dtype.type(1 << (8 * words.itemsize - 1))
     flips = top if dtype.kind == "i" else np.where(words & top, top, ~words.dtype.type(0))
-    values: Numbers = (words ^ flips).view(f"{dtype.kind}{words.itemsize}").astype(dtype, copy=False)
-    return values + dtype.type(0)
+    values = (words ^ flips).view(f"{dtype.kind}{words.itemsize}").astype(dtype, copy=False)
+    without_sign: Numbers = values + dtype.type(0)
+    return without_sign
 
 
 def values_of(words: Words, kind: pa.DataType, missing: npt.NDArray[np.bool_]) -> Any:
