@@ -333,6 +333,18 @@ def test_a_worker_that_ends_while_it_is_asked_for_a_sign_of_life_is_replaced(ser
     until(lambda: {w.pid for w in server.workers()} - {ended.pid, other.pid}, SILENT_S - 20)
 
 
+def test_workers_that_are_stopped_end_when_they_are_asked_to(serve: Serve, tmp_path: Path) -> None:
+    toy_models.write(tmp_path, "toy", toy_models.description(3))
+    server = serve(tmp_path, "--no-build", "--workers", "2", "--drain-s", "0").wait()
+    until(lambda: server.said("serving") == 2)
+    workers = server.workers()
+    for worker in workers:
+        worker.suspend()
+    server.process.terminate()
+    assert server.process.wait(SILENT_S / 2) == 0
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+
+
 def test_the_figures_of_a_worker_that_was_killed(serve: Serve, tmp_path: Path) -> None:
     toy_models.write(tmp_path, "slow", toy_models.description(3), slow=100)
     server = serve(tmp_path, "--no-build", "--workers", "2", "--max-batch", "1", "--drain-s", "0").wait()
