@@ -74,7 +74,7 @@ def _serve(settings: Settings) -> int:
         timeout_graceful_shutdown=int(settings.timeout_s) + 1,
         timeout_worker_healthcheck=SILENT_S,
     )
-    return workers.CANNOT_START if scratch and (Path(scratch) / workers.FAILED).exists() else 0
+    return workers.CANNOT_START if workers.Worker.failed else 0
 
 
 def port_is_free(settings: Settings) -> bool:

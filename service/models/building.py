@@ -78,25 +78,23 @@ def ensure_models(settings: Settings) -> bool:
     """
     log.info("loading models", extra={"fields": {"folder": str(settings.models)}})
     found = registry.load(settings.folders, enough=_is_median if settings.build else bool)
-    if not settings.build:
-        if not found.everything:
-            said = {"folder": str(settings.models), "left_out": found.left_out}
-            log.error("there is no model to serve, and --no-build forbids building one", extra={"fields": said})
-        return bool(found.everything)
-    if any(map(_is_median, found.models.values())):
+    if any(map(_is_median, found.models.values())) or (found.everything and not settings.build):
         return True
-    reason = "there is no model to serve"
-    fields: dict[str, object] = {"d": DEFAULT_D, "folder": str(settings.models), "reason": reason}
+    if not settings.build:
+        said = {"folder": str(settings.models), "left_out": found.left_out}
+        log.error("there is no model to serve, and --no-build forbids building one", extra={"fields": said})
+        return False
+    folder = place(settings.folders)
+    fields = {"d": DEFAULT_D, "folder": str(folder or settings.models), "reason": "there is no model to serve"}
     log.warning("building a model", extra={"fields": fields})
     try:
-        folder = place(settings.folders)
         if folder is None:
             raise UserError(f"neither {settings.models} nor a scratch folder can be written to")
         build(folder, DEFAULT_D)
     except (UserError, OSError) as error:
         log.error("the model cannot be built", extra={"fields": {**fields, "error": str(error)}})
         return False
-    log.warning("model built", extra={"fields": {"d": DEFAULT_D, "folder": str(folder)}})
+    log.warning("model built", extra={"fields": fields})
     return True
 
 
@@ -157,15 +155,12 @@ class Builder:
             )
         fields = {"d": d, "folder": str(folder), "reason": "a request needs it"}
         log.warning("building a model", extra={"fields": fields})
-        started = time.perf_counter()
-        command = [sys.executable, "-m", "service.models.building", str(folder), str(d)]
+        nothing, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+            *(sys.executable, "-m", "service.models.building", str(folder), str(d)),
+            stdin=nothing, stdout=nothing, stderr=pipe,
             env={name: text for name, text in os.environ.items() if name != FOLDER},
-        )
+        )  # fmt: skip
         try:
             _, said = await process.communicate()
         finally:
@@ -175,8 +170,7 @@ class Builder:
         if process.returncode:
             lines = said.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
             raise ProblemError(503, f"The model of {d} entries cannot be built: {lines[-1][:200]}")
-        seconds = round(time.perf_counter() - started, 3)
-        log.warning("model built", extra={"fields": {"d": d, "folder": str(folder), "seconds": seconds}})
+        log.warning("model built", extra={"fields": fields})
 
     async def close(self) -> None:
         """Stop the builds under way."""

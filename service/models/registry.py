@@ -11,7 +11,7 @@ import logging
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -98,7 +98,6 @@ class Registry:
     models: dict[str, LoadedModel]
     left_out: dict[str, str] = field(default_factory=dict)
     filters: dict[str, LoadedFilter] = field(default_factory=dict)  # for images
-    _choices: dict[tuple[int, Target, str | None, str | None, bool], Use] = field(default_factory=dict)
 
     @cached_property
     def largest(self) -> int:
@@ -130,21 +129,16 @@ class Registry:
             raise ProblemError(404, f"There is no model {name!r}.", models=sorted(self.models)[:50])
         return self.models[name]
 
-    def choose(
+    @cached_property
+    def choose(self) -> Callable[..., Use]:
+        """`_chosen`, which remembers its choices."""
+        return lru_cache(MOST_CHOICES)(self._chosen)
+
+    def _chosen(
         self, n: int, target: Target, name: str | None = None, construction: str | None = None, exact: bool = False
     ) -> Use:
         """The smallest model that yields `target` of n values. Probabilistic models, and models for uniform inputs, serve
         only requests that name them or their construction."""
-        key = (n, target, name, construction, exact)
-        use = self._choices.get(key)
-        if use is None:
-            use = self._chosen(*key)
-            if len(self._choices) >= MOST_CHOICES:
-                self._choices.clear()
-            self._choices[key] = use
-        return use
-
-    def _chosen(self, n: int, target: Target, name: str | None, construction: str | None, exact: bool) -> Use:
         pool = [self.get(name)] if name is not None else list(self.models.values())
         if name is None and construction is None:
             pool = [model for model in pool if not uniform_only(model.description)]
@@ -160,9 +154,7 @@ class Registry:
         ]
         if not fitting:
             raise BadInputError(self._misfit(n, pool, name or construction))
-        least = min(map(_size_first, fitting))
-        equals = [use for use in fitting if _size_first(use) == least]
-        return min(equals, key=lambda use: (use.model.row_seconds, use.model.name))
+        return min(fitting, key=_cost)
 
     def _misfit(self, n: int, pool: Sequence[LoadedModel], asked: str | None) -> str:
         longest = max((model.d for model in pool), default=0)
@@ -174,9 +166,9 @@ class Registry:
         return f"A vector of {n} values does not fit {who}: no padding gives that rank. Leave the choice open."
 
 
-def _size_first(choice: Use) -> tuple[int, bool]:
+def _cost(use: Use) -> tuple[int, bool, float, str]:
     """Fewest numbers fed, then exact before probabilistic, then the fastest when loaded."""
-    return choice.padding.rows * choice.model.d, not choice.model.exact
+    return use.padding.rows * use.model.d, not use.model.exact, use.model.row_seconds, use.model.name
 
 
 def load(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
 import sys
-from pathlib import Path
 
 from uvicorn.supervisors import multiprocess
 
@@ -17,7 +15,6 @@ from service.process.settings import Settings
 
 log = logging.getLogger("service")
 CANNOT_START = 3  # uvicorn's own status: its parent process gives up instead of starting workers again and again
-FAILED = "failed"  # a file in the scratch folder: the last worker failed to start
 
 
 class Worker(multiprocess.Process):
@@ -27,17 +24,21 @@ class Worker(multiprocess.Process):
     timeout for a worker that ends during a health check.
     """
 
+    failed = False  # a worker could not start
+
     def start(self) -> None:
         super().start()
         self.child_conn.close()
 
+    def join(self) -> None:
+        super().join()
+        Worker.failed |= self.process.exitcode == CANNOT_START
+
     def terminate(self) -> None:
         """Ask the worker to stop. A worker that SIGSTOP paused is continued first, because it could not end otherwise."""
-        pid = self.process.pid if self.process.exitcode is None else None
+        if self.process.pid is not None and self.process.exitcode is None:
+            os.kill(self.process.pid, signal.SIGCONT)
         super().terminate()
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
     def is_alive(self, timeout: float = 5) -> bool:
         try:
@@ -50,7 +51,6 @@ def application() -> object:
     """The application over the settings in the environment."""
     settings = Settings.from_env()
     logs.configure(settings.log_level)
-    failed = Path(settings.runtime_dir or "/nonexistent") / FAILED
     try:
         from service.app import create_app  # noqa: PLC0415, loads prometheus_client, which may fail on a full disk
         from service.process.metrics import not_shared  # noqa: PLC0415
@@ -64,9 +64,5 @@ def application() -> object:
     except Exception as error:
         fields = {"error": f"{type(error).__name__}: {error}"}
         log.error("the service cannot start", extra={"fields": fields}, exc_info=or_shortage(error) is error)
-        with contextlib.suppress(OSError):
-            failed.touch()
         sys.exit(CANNOT_START)
-    with contextlib.suppress(OSError):
-        failed.unlink()
     return app
