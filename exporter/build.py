@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import ceil, frexp
-from typing import Any, Literal
+from typing import Literal
 
 import onnx
 
@@ -15,7 +15,6 @@ from exporter.analysis.accounting import Accounting, accounting
 from exporter.analysis.contract import LARGEST, MANTISSA, DType, Step, dense_bits, fused_bits, low_bit, structured_bits
 from exporter.constructions import CONSTRUCTIONS, Form, lookup, refuse_unread
 from exporter.errors import ContractError, UserError, spelled
-from exporter.formats.description import written
 from exporter.formats.model_file import assemble
 from exporter.formula import trace
 from exporter.ir.input_rounding import GUARD, guard_of
@@ -26,6 +25,7 @@ from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, qua
 from exporter.passes.profiles import PROFILES
 from exporter.planning.schedule import Failure
 from exporter.planning.search import edge
+from exporter.problem.description import Description, written
 from exporter.problem.grid import Grid
 from exporter.problem.spec import Spec
 from exporter.problem.task import Task
@@ -102,20 +102,13 @@ class Built:
             return max(moved, moved / 2 + self.grid_error)
         return moved + self.grid_error
 
-    def description(self, counted: bool = True) -> dict[str, Any]:
+    def description(self, counted: bool = True) -> Description:
         """The description in the file. `counted`: count the weights too, which takes long at large d."""
         net, quantised, spec = self.network, self.quantised, self.spec
         widths = [layer.width for layer in net.layers]
         grid = GRIDS[quantised.dtype] if quantised else spec.grid
         guard = guard_of(self.network.output)
         construction = CONSTRUCTIONS[spec.construction]
-        more: dict[str, Any] = {}
-        if quantised:
-            more["quantized"] = [quantised.scale, quantised.zero_point]
-        if self.failure.mse < self.failure.bound:
-            more["mse_bound"] = self.failure.mse
-        if self.task.interpolation != "sum":
-            more["interpolation"] = self.task.interpolation
         return written(
             self.task, grid, construction=construction.name, theorem=construction.theorem,
             dtype=quantised.dtype if quantised else self.dtype, needs_precision=self.dtype, batch=spec.batch,
@@ -127,7 +120,10 @@ class Built:
             run_width=-(-max(widths, default=0) // PROFILES[self.profile].pair), size=sum(widths),
             nnz=self.accounting.nnz if counted else None, max_weight=self.accounting.max_weight if counted else None,
             widths=widths, profile=self.profile, seed=spec.seed,
-            modules=[layer.name for layer in net.layers], tune=spec.optimize_for, **more,
+            modules=[layer.name for layer in net.layers], tune=spec.optimize_for,
+            quantized=[quantised.scale, quantised.zero_point] if quantised else None,
+            mse_bound=self.failure.mse if self.failure.mse < self.failure.bound else None,
+            interpolation=None if self.task.interpolation == "sum" else self.task.interpolation,
         )  # fmt: skip
 
 
@@ -376,7 +372,7 @@ def _with_epsilon(spec: Spec) -> Built:
     )
 
 
-def to_onnx(model: Built, about: dict[str, Any] | None = None) -> onnx.ModelProto:
+def to_onnx(model: Built, about: Description | None = None) -> onnx.ModelProto:
     """The ONNX model, with its description in metadata_props. `about` replaces the description; {} leaves it out."""
     batch, float64 = model.spec.batch, model.task.interpolation == "float64"
     if float64 and model.dtype != "float64":

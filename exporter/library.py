@@ -18,6 +18,7 @@ from exporter.formats.manifest import entry_of, write, write_files
 from exporter.net import Net
 from exporter.options import ExportOptions, NetOptions, checked, spelled_out, whole_number
 from exporter.passes.profiles import PROFILES
+from exporter.problem.description import Description
 from exporter.problem.spec import Spec
 from exporter.problem.task import Even, Method, Task
 from exporter.specs import QUESTION, asks_for_images, checked_all, file_name, image_spec, named, preferred, question
@@ -64,7 +65,7 @@ def export(spec: Spec, out: Path, on_stage: Callable[[str], None] = lambda stage
     return Exported(path, entry_of(path.relative_to(out).as_posix(), files[path], about))
 
 
-def _variants(model: Built, about: dict[str, Any]) -> dict[str, onnx.ModelProto]:
+def _variants(model: Built, about: Description) -> dict[str, onnx.ModelProto]:
     """The model, and also its float16 and int8 forms if it only compares and moves numbers."""
     from exporter.formats.huggingface import in_float16, only_compares
 
@@ -75,14 +76,14 @@ def _variants(model: Built, about: dict[str, Any]) -> dict[str, onnx.ModelProto]
     return found
 
 
-def _tflite_image(model: Any, about: dict[str, Any]) -> bytes:
+def _tflite_image(model: Any, about: Description) -> bytes:
     from exporter.formats.tflite import tflite_bytes
 
     shape = (1, *model.spec.size, model.spec.channels or 1)
     return tflite_bytes(model.numbers, shape, model.quantised, about, image=True)
 
 
-def _tflite(model: Built, about: dict[str, Any]) -> bytes:
+def _tflite(model: Built, about: Description) -> bytes:
     from exporter.formats.tflite import tflite_bytes
 
     if not model.takes_floats or model.dtype != "float32" or model.spec.batch != 1:

@@ -32,6 +32,7 @@ from exporter.formats.model_file import load as load_proto
 from exporter.formats.session import Session
 from exporter.ir.network import weights
 from exporter.passes.profiles import PROFILES, takes_images
+from exporter.problem.description import Description
 from exporter.problem.grid import at_most, shown
 from exporter.problem.numbers import Floats, as_floats, refuse
 
@@ -62,7 +63,7 @@ class Net:
         self._discrete = discrete  # integer data has integer answers, as in numpy for these quantile methods
         self._sessions: dict[str, Session] = {}
         if model is not None:
-            self._about: dict[str, Any] = model.description(counted=False)
+            self._about: Description = model.description(counted=False)
         else:
             assert proto is not None
             self._about = decode(proto)
@@ -146,7 +147,7 @@ class Net:
         return to_onnx(replace(self._model, dtype=cast(DType, dtype)), {})
 
     @cached_property
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Description:
         """The description of the file, with counted weights."""
         return self._model.description() if self._model else self._about
 
@@ -154,8 +155,8 @@ class Net:
         about, where, more = self._about, "", ""
         if not without_grid(about):
             where = f" on {domain_of(about)}"
-            if about.get("off_grid_error") is not None:
-                more = f", at most {at_most(about['off_grid_error'])} off between grid values"
+            if (error := about.get("off_grid_error")) is not None:
+                more = f", at most {at_most(error)} off between grid values"
         kind = "float32 or float64 as the data" if self._follows else about["dtype"]
         return (
             f"<{statistic(about)} by {about['construction']}{where}: depth {depth(about)}, width {self.width}, "

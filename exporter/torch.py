@@ -46,7 +46,7 @@ class Module(torch.nn.Module):  # type: ignore[misc]
             raise UserError("a module needs a network that was built (exporter.median, ...), not one read from a file")
         if PROFILES[net.description["profile"]].clips:
             bits = structured_bits(net._model.network, net.description["step"])
-            if not bits.exact_in(net.description["dtype"]):
+            if not bits.exact_in(net._model.dtype):
                 raise UserError(
                     f"this network is exact in {net.dtype} with Clip alone, which a module does without: build it with "
                     "profile='structured'"

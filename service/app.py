@@ -173,7 +173,7 @@ def _add_routes(app: FastAPI, engine: Engine) -> None:
 
 
 def _entry(model: registry.Loaded) -> schemas.ModelEntry:
-    return schemas.ModelEntry(name=model.name, sha256=model.sha256, description=model.description)
+    return schemas.ModelEntry(name=model.name, sha256=model.sha256, description=dict(model.description))
 
 
 def _model_list(engine: Engine) -> schemas.ModelList:

@@ -30,7 +30,7 @@ from exporter.ir.patterns import scaled_total
 from exporter.ir.trace import Apply, Clip, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
 
 DType = Literal["float32", "float64"]
-MANTISSA: dict[DType, int] = {"float32": 24, "float64": 53}
+MANTISSA: dict[str, int] = {"float32": 24, "float64": 53}
 LARGEST: dict[DType, float] = {"float32": 2.0**127, "float64": 2.0**1023}
 CELLS = 1 << 17  # numbers per block in the fused formula; tests check that the blocks of files need no more bits
 EXACT_ZERO = float(2.0**1000)  # the quantum of a number that is always 0, which is a multiple of every number

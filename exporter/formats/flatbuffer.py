@@ -68,7 +68,7 @@ class File:
         self.operators.append((getattr(self.schema.BuiltinOperator, name), list(inputs), out, table, options))
         return out
 
-    def written(self, inputs: Mapping[str, int], outputs: Mapping[str, int], about: dict[str, Any]) -> bytes:
+    def written(self, inputs: Mapping[str, int], outputs: Mapping[str, int], about: Mapping[str, Any]) -> bytes:
         """The bytes of the file. `about` is its description."""
         for name, at in {**inputs, **outputs}.items():
             self.tensors[at].name = name

@@ -12,18 +12,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
 from exporter.analysis.promise import beyond_the_grid, promise_sentence, statistic
+from exporter.problem.description import Description
 
 ONLY_COMPARED = {"Min", "Max", "Slice", "Gather", "Concat", "Reshape", "Transpose", "Split", "Squeeze", "Unsqueeze"}
 
 
-def folder(variants: Mapping[str, onnx.ModelProto], path: Path, about: dict[str, Any]) -> dict[Path, bytes]:
+def folder(variants: Mapping[str, onnx.ModelProto], path: Path, about: Description) -> dict[Path, bytes]:
     """The files of the folder: the variants by file name, the model card and config.json. `path` is the first variant."""
     home = path.parents[1]
     files = {path.parent / file: proto.SerializeToString(deterministic=True) for file, proto in variants.items()}
@@ -51,7 +51,7 @@ def in_float16(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def card(name: str, files: list[str], about: dict[str, Any]) -> str:
+def card(name: str, files: list[str], about: Description) -> str:
     """The model card: metadata for the hub, what the model computes, what is promised, and how to run it."""
     rows = "\n".join(f"| `onnx/{file}` | {kind} |" for file, kind in _kinds(files).items())
     return f"""---

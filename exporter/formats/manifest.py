@@ -17,6 +17,7 @@ import onnx
 
 from exporter.analysis.promise import summary
 from exporter.errors import WriteError
+from exporter.problem.description import Description
 from exporter.version import __version__
 
 try:
@@ -28,7 +29,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 
 
-def write(proto: onnx.ModelProto, path: Path, description: dict[str, Any]) -> dict[str, Any]:
+def write(proto: onnx.ModelProto, path: Path, description: Description) -> dict[str, Any]:
     """Write the file, add it to the manifest of its directory, and return the manifest's entry."""
     data = proto.SerializeToString(deterministic=True)
     entry = entry_of(path.name, data, description)
@@ -56,7 +57,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         raise
 
 
-def entry_of(file: str, data: bytes, description: dict[str, Any]) -> dict[str, Any]:
+def entry_of(file: str, data: bytes, description: Description) -> dict[str, Any]:
     """The manifest's entry for a file: name, checksum, size, a line for people, and the description.
 
     `rounding` is the result of `exporter.check` for the bytes of an .onnx file: "proven", or the place and the reason.

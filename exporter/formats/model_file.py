@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from exporter.errors import UserError
-from exporter.formats.description import damage
 from exporter.ir.graph import Graph, data_inputs
+from exporter.problem.description import Description, damage
 from exporter.version import __version__
 
 OPSET, IR_VERSION = 17, 8  # old enough for all runtimes in docs/runtimes.md, new enough for all operators that we write
@@ -27,7 +27,7 @@ Tensors = Mapping[str, tuple[str, Sequence[int | str]]]
 
 
 def assemble(
-    graph: Graph, name: str, inputs: Tensors, outputs: Tensors, description: dict[str, Any] | None = None
+    graph: Graph, name: str, inputs: Tensors, outputs: Tensors, description: Mapping[str, Any] | None = None
 ) -> onnx.ModelProto:
     """The nodes as a model that follows our conventions and passes ONNX's full check.
 
@@ -50,12 +50,12 @@ def assemble(
     return proto
 
 
-def encode(description: dict[str, Any]) -> dict[str, str]:
+def encode(description: Mapping[str, Any]) -> dict[str, str]:
     """A description as metadata_props: strings unchanged, all other values as JSON."""
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in description.items()}
 
 
-def decode(proto: onnx.ModelProto) -> dict[str, Any]:
+def decode(proto: onnx.ModelProto) -> Description:
     """The description in a file's metadata_props, or {} for a file of another program. UserError if it is damaged."""
     out: dict[str, Any] = {}
     for prop in proto.metadata_props:
@@ -70,7 +70,7 @@ def decode(proto: onnx.ModelProto) -> dict[str, Any]:
     dims = [dim.dim_value for dim in kind.shape.dim]
     if wrong := damage(out, dims, dtype):
         raise UserError(f"the description in the file is damaged: {wrong}; export it again")
-    return out
+    return cast(Description, out)
 
 
 @contextmanager

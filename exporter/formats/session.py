@@ -17,6 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from exporter.errors import UserError
 from exporter.formats.model_file import decode, load
 from exporter.ir.graph import data_inputs
+from exporter.problem.description import Description
 
 WORKING_SET = 1 << 26  # bytes of the largest tensor that one run should hold
 ERRORS: tuple[type[Exception], ...] = (
@@ -58,7 +59,7 @@ class Session:
         *,
         threads: int = 1,
         name: str = "the model",
-        about: dict[str, Any] | None = None,
+        about: Description | None = None,
     ) -> None:
         path, proto = (source, load(source)) if isinstance(source, Path) else (name, source)
         self.description = decode(proto) if about is None else about

@@ -39,7 +39,7 @@ REDUCED = {"ReduceSum": "SUM", "ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_M
 
 
 def tflite_bytes(
-    graph: Graph, shape: Shape, quantised: Quantisation | None, about: dict[str, Any], *, image: bool = False
+    graph: Graph, shape: Shape, quantised: Quantisation | None, about: Mapping[str, Any], *, image: bool = False
 ) -> bytes:
     """The bytes of a .tflite file for an input x of a shape, from a graph of profile minmax. Images are channels-last."""
     file = _Converted(quantised, graph.initializers.values(), NHWC if image else None)
@@ -48,7 +48,7 @@ def tflite_bytes(
     return file.written({"x": file.at["x"]}, {"y": file.at["y"]}, about)
 
 
-def model_bytes(proto: onnx.ModelProto, about: dict[str, Any]) -> bytes:
+def model_bytes(proto: onnx.ModelProto, about: Mapping[str, Any]) -> bytes:
     """The bytes of a .tflite file for a whole model, or UserError with the first node that has no operator here."""
     graph = proto.graph
     file = _Converted(_one_scale(proto), graph.initializer, None)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import onnx
 from onnx import TensorProto
+
+from exporter.problem.description import Description
 
 MOST_ROWS = 64  # vectors in one run of the model
 CACHE_BYTES = 1 << 20  # two layers of a run should fit: one is read while the next is written
@@ -20,7 +21,7 @@ TYPES: dict[int, tuple[str, int]] = {
 }  # fmt: skip
 
 
-def repository(proto: onnx.ModelProto, path: Path, about: dict[str, Any]) -> dict[Path, bytes]:
+def repository(proto: onnx.ModelProto, path: Path, about: Description) -> dict[Path, bytes]:
     """The files of one model. `path` is NAME/1/model.onnx.
 
     A repository has no manifest, so the description is in the metadata of the graph.
@@ -30,7 +31,7 @@ def repository(proto: onnx.ModelProto, path: Path, about: dict[str, Any]) -> dic
     return {path: proto.SerializeToString(deterministic=True), folder / "config.pbtxt": text.encode()}
 
 
-def config(proto: onnx.ModelProto, name: str, about: dict[str, Any]) -> str:
+def config(proto: onnx.ModelProto, name: str, about: Description) -> str:
     """The text of config.pbtxt. Triton batches a model of any batch size. A fixed batch is a part of the model's shape."""
     (source,), (target,) = proto.graph.input, proto.graph.output
     fixed = source.type.tensor_type.shape.dim[0].HasField("dim_value")
@@ -42,7 +43,7 @@ def config(proto: onnx.ModelProto, name: str, about: dict[str, Any]) -> str:
         *_tensor("output", target, fixed),
     ]
     if not fixed:
-        row = 2 * max(about["d"], about["run_width"]) * TYPES[source.type.tensor_type.elem_type][1]
+        row = 2 * max(about["d"], about["run_width"] or 0) * TYPES[source.type.tensor_type.elem_type][1]
         rows = max(1, min(MOST_ROWS, CACHE_BYTES // row))
         lines.append(f"dynamic_batching {{ preferred_batch_size: [ {1 << rows.bit_length() - 1} ] }}")
     # matrix products on a GPU may round more than the proof of exactness allows (TF32)

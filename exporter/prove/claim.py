@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from exporter.analysis.promise import without_grid
-from exporter.formats.description import grid_of, task_of
 from exporter.formats.session import Session
+from exporter.problem.description import Description, grid_of, task_of
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task
 from exporter.prove.forms import summed
@@ -56,7 +56,7 @@ class Claim:
     free: bool
 
     @staticmethod
-    def of(session: Session, about: dict[str, Any]) -> Claim:
+    def of(session: Session, about: Description) -> Claim:
         task = task_of(about, session.d)
         columns = session.run(np.zeros((1, session.d), session.dtype)).shape[1]
         if columns != len(task.outputs):

@@ -20,6 +20,7 @@ from exporter.analysis.promise import without_grid
 from exporter.errors import UserError
 from exporter.formats.gemm_chain import Affine, chain_of, data_width, is_chain, layer_widths, run_chain
 from exporter.formats.model_file import decode, load
+from exporter.problem.description import Description
 from exporter.problem.task import Output, extremum, median, rank
 from exporter.theory.lower_bounds import exact_width, least_depth, least_m, maximum_within, narrow_error, round_down
 
@@ -57,7 +58,7 @@ def audit(path: Path, op: str | None = None, asked: int | None = None) -> dict[s
     }  # fmt: skip
 
 
-def _claims(about: dict[str, Any], op: str | None, asked: int | None, d: int) -> tuple[list[Output], str]:
+def _claims(about: Description, op: str | None, asked: int | None, d: int) -> tuple[list[Output], str]:
     """The outputs that the file claims to compute, in the order of its columns, and their name."""
     if asked is not None:
         return list(rank(d, [asked]).outputs), f"rank {asked}"
@@ -137,7 +138,7 @@ def _silent(depth: int) -> list[dict[str, Any]]:
     return [{"label": label, "says": says, "holds": False, "rules_out": None}]
 
 
-def _verdict(bounds: list[dict[str, Any]], grid_only: bool, about: dict[str, Any]) -> str:
+def _verdict(bounds: list[dict[str, Any]], grid_only: bool, about: Description) -> str:
     against = ", ".join(str(b["label"]) for b in bounds if b["holds"])
     if not against:
         return "nothing in the paper rules it out"

@@ -47,6 +47,7 @@ from exporter.formats.gemm_chain import chain_of
 from exporter.formats.manifest import write
 from exporter.formats.model_file import decode, encode, load
 from exporter.formats.session import open_session, running
+from exporter.problem.description import Description
 
 Mode = Literal["exact", "l2"]
 MEASURED = 1000  # uniform vectors that measure one seed
@@ -83,7 +84,7 @@ def to_max(d: int, rank: int, mode: Mode, seed: int = 0, bits: int = 24) -> Redu
     return Reduction(places / 2, fixed, 2.0)
 
 
-def error_bound(about: dict[str, Any], m: int) -> float:
+def error_bound(about: Description, m: int) -> float:
     """A bound of the mean squared error of the `l2` reduction, on average over the seeds. It is 0 for an exact file."""
     if about["exact_on_grid"]:
         return 0.0
@@ -163,7 +164,12 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
     # a promised mean squared error is for uniform reals, all other promises are for grid values
     step = to_max(d, rank, mode, seed, int(about["bits"]) if about["epsilon"] is None else 53)
     chained = about["profile"] in ("dense", "matmul")
-    if chained and step.shift and about["exact_on_grid"] and about["mantissa_bits"] > MANTISSA[about["dtype"]] - 1:
+    if (
+        chained
+        and step.shift
+        and about["exact_on_grid"]
+        and (about["mantissa_bits"] or 0) > MANTISSA[about["dtype"]] - 1
+    ):
         raise UserError(
             f"{path} has no bit left for 1 - y, which a rank below the middle takes: use --profile structured"
         )
@@ -210,7 +216,7 @@ def reduce_file(path: Path, out: Path, mode: Mode = "exact", seed: int = 0) -> t
     return target, write(reduced, target, about)
 
 
-def _one_rank(about: dict[str, Any], path: Path) -> tuple[int, int]:
+def _one_rank(about: Description, path: Path) -> tuple[int, int]:
     """d and the rank of a file that computes one rank on [0, 1]. UserError for any other file."""
     if not about:
         raise UserError(f"{path} was not written by onnx-median, so its rank is unknown: export it with this tool")
@@ -224,7 +230,7 @@ def _one_rank(about: dict[str, Any], path: Path) -> tuple[int, int]:
     return int(about["d"]), int(outputs[0]["ranks"][0])
 
 
-def _measure(proto: onnx.ModelProto, about: dict[str, Any]) -> float:
+def _measure(proto: onnx.ModelProto, about: Description) -> float:
     """The mean squared error on uniform vectors, rounded to the grid."""
     session = open_session(proto, threads=0)
     rows = about["batch"] or max(1, min(MEASURED, (1 << 25) // about["width"]))

@@ -21,6 +21,7 @@ from exporter.errors import UserError
 from exporter.formats.model_file import decode, load
 from exporter.ir.graph import data_inputs
 from exporter.passes.profiles import IMAGE_PROFILES, PROFILES, prove_profile
+from exporter.problem.description import Description
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def describe_lines(about: dict[str, Any]) -> list[str]:
     ]
 
 
-def _outputs(d: dict[str, Any]) -> str:
+def _outputs(d: Description) -> str:
     """The ranks that the first outputs combine, where an output is not a single rank."""
     mixed = [o for o in d["outputs"][:8] if len(o["ranks"]) > 1]
     return "".join(f"; {o['name']} = {o['weights']} of ranks {o['ranks']}" for o in mixed) + (
@@ -83,19 +84,19 @@ def _outputs(d: dict[str, Any]) -> str:
     )
 
 
-def _uniform(d: dict[str, Any]) -> bool:
+def _uniform(d: Description) -> bool:
     """Whether the promise is for uniform inputs alone: ties are then part of its failure bound."""
     return uniform_only(d) or (kind_of_promise(d) == "mse" and d["ties"] != "distinct")
 
 
-def _network(d: dict[str, Any]) -> str:
+def _network(d: Description) -> str:
     if "comparators" in d:
         return f"{d['comparators']} comparators per pixel: {d['operations']} minima and maxima"
     weights = f", {d['nnz']} weights, largest {d['max_weight']:g}" if d["nnz"] is not None else ""
     return f"width {d['width']}, size {d['size']}{weights}"
 
 
-def _data(d: dict[str, Any]) -> str:
+def _data(d: Description) -> str:
     """The domain, the grid in it and the dtype."""
     if "quantized" in d:
         scale, zero_point = d["quantized"]
@@ -106,7 +107,7 @@ def _data(d: dict[str, Any]) -> str:
     return f"{domain_of(d)}, {grid}{d['dtype']}"
 
 
-def _origin(d: dict[str, Any]) -> str:
+def _origin(d: Description) -> str:
     source = d.get("reduced_from")
     return f"{source['file']}, rank {source['rank']} of {source['d']} (--mode {source['mode']})" if source else ""
 

@@ -31,12 +31,12 @@ from onnx import numpy_helper
 
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
-from exporter.formats.description import grid_of, task_of
 from exporter.formats.manifest import replace_files, writable
 from exporter.formats.model_file import assemble, decode, load
 from exporter.formats.session import Session
 from exporter.ir.network import Weights
 from exporter.passes.dense import dense_graph
+from exporter.problem.description import grid_of, task_of
 from exporter.problem.grid import Grid
 from exporter.problem.task import Task
 

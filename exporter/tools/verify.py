@@ -23,11 +23,11 @@ from exporter.analysis.promise import (
 )
 from exporter.check import check
 from exporter.errors import UserError
-from exporter.formats.description import grid_of, task_of
 from exporter.formats.model_file import decode, load
 from exporter.formats.session import Session
 from exporter.frontends.images.running import ImageSession
 from exporter.passes.profiles import takes_images
+from exporter.problem.description import Description, grid_of, task_of
 from exporter.problem.families import FLOATS, OFF_GRID, UNITS
 from exporter.problem.grid import Grid, at_most
 from exporter.problem.task import Task
@@ -166,7 +166,7 @@ def _of_images(path: Path) -> bool:
 
 
 def _result(
-    about: dict[str, Any], task: Task, grid: Grid, family: str, x: npt.NDArray[Any], value: npt.NDArray[Any]
+    about: Description, task: Task, grid: Grid, family: str, x: npt.NDArray[Any], value: npt.NDArray[Any]
 ) -> FamilyResult:
     """One row: the answers compared with numpy's, and with the file's promise for such data."""
     kind, on_grid = kind_of_promise(about), family in UNITS or without_grid(about)
@@ -176,7 +176,7 @@ def _result(
     whole = on_grid or not about  # the ends of the grid are the rounded ends of the domain, and may lie outside of it
     ranks = _ranks(task, x.astype(np.float64) if whole else np.clip(x.astype(np.float64), grid.lo, grid.hi))
     error = np.nan_to_num(_errors(task, ranks, value), nan=np.inf, posinf=np.inf)
-    allowed = about.get("grid_error" if on_grid else "off_grid_error")
+    allowed = about.get("grid_error") if on_grid else about.get("off_grid_error")
     bit_exact = on_grid and kind in ("exact", "rate") and not interpolates(about)
     error[exact[:, None] & ~np.isfinite(error)] = 0.0  # an answer of inf for inf: their difference is no number
     wrong = ~exact if bit_exact else _beyond(task, ranks, value, error, allowed or 0.0)
@@ -184,7 +184,7 @@ def _result(
         mse = float((error**2).mean())
     promised, kept = "", None
     if kind == "mse" and family in ("uniform", "off-grid"):
-        limit = about["epsilon"] * grid.span**2
+        limit = (about["epsilon"] or 0) * grid.span**2
         promised, kept = f"mean squared error <= {at_most(limit)}", mse <= limit
     elif kind in ("exact", "rate", "error") and allowed is not None:
         right = "exact" if bit_exact else f"error <= {at_most(allowed, 4)}"
@@ -207,7 +207,7 @@ def _likely(wrong: int, trials: int, bound: float) -> bool:
     return bool(bdtrc(wrong - 1, trials, bound) > CHANCE)
 
 
-def _measured(about: dict[str, Any], row: FamilyResult) -> str:
+def _measured(about: Description, row: FamilyResult) -> str:
     if kind_of_promise(about) == "mse":
         return f"mean squared error {row.mse:.3g}"
     return f"{row.wrong:.2%} of the answers are wrong, by up to {row.max_error:.4g}"
@@ -247,7 +247,7 @@ def _beyond(
 
 
 def _false_certificates(
-    about: dict[str, Any], task: Task, grid: Grid, family: str, x: npt.NDArray[Any], got: npt.NDArray[Any]
+    about: Description, task: Task, grid: Grid, family: str, x: npt.NDArray[Any], got: npt.NDArray[Any]
 ) -> list[str]:
     """A certificate (counts below and not above the value of a rank) must hold exactly where the value is right.
 
@@ -260,7 +260,7 @@ def _false_certificates(
     proved = ((counts[:, :, 0] < order) & (order <= counts[:, :, 1])).all(axis=1)
     if task.may_round:
         ranks = _ranks(task, seen.astype(np.float64))
-        right = ~_beyond(task, ranks, value, _errors(task, ranks, value), about["grid_error"])
+        right = ~_beyond(task, ranks, value, _errors(task, ranks, value), about["grid_error"] or 0)
     else:
         right = (value == task.answers(seen)).all(axis=1)
     lucky = bool(about.get("failure_bound")) and any(len(o.ranks) > 1 for o in task.outputs)

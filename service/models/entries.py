@@ -24,6 +24,7 @@ import onnx
 
 from exporter.formats.manifest import MANIFEST, models_in
 from exporter.formats.model_file import decode
+from exporter.problem.description import Description, OutputFields
 from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target
 
@@ -33,7 +34,6 @@ LARGEST_D = 1 << 24  # counts up to here are float32 numbers
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
 PIXELS = {"uint8": np.dtype(np.uint8), **DTYPES}
 CHUNK = 1 << 16
-Description = dict[str, Any]
 
 _contents: WeakValueDictionary[str, memoryview] = WeakValueDictionary()  # files under way to clients, by checksum
 
@@ -173,7 +173,7 @@ def contract(about: Description) -> tuple[FedGrid, tuple[Target, ...]]:
     return FedGrid.within(low, high, about["step"], dtype), tuple(map(column, about["outputs"]))
 
 
-def column(output: Description) -> Target:
+def column(output: OutputFields) -> Target:
     """The order statistic of an output, if counting can prove it."""
     match output["ranks"], output["weights"]:
         case [rank], [1]:

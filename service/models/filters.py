@@ -24,8 +24,9 @@ import numpy.typing as npt
 import onnx
 
 from exporter.frontends.images.running import windows
+from exporter.problem.description import Description
 from service.errors import BadInputError
-from service.models.entries import PIXELS, Description, LoadedFile, UnusableModelError, column
+from service.models.entries import PIXELS, LoadedFile, UnusableModelError, column
 from service.models.sessions import blamed, open_session
 from service.statistics.layout import Target
 

@@ -76,7 +76,7 @@ def router(engine: Engine) -> APIRouter:
 
 
 def _entry(each: Specimen) -> dict[str, Any]:
-    about = {key: each.description[key] for key in ("construction", "d", "depth")}
+    about = {key: value for key, value in each.description.items() if key in ("construction", "d", "depth")}
     return {"name": each.name, "uniform": uniform_only(each.description), **about}
 
 

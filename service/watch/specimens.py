@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from exporter.problem.description import Description
 from service.errors import BadInputError, ProblemError
-from service.models.entries import Description, contract
+from service.models.entries import contract
 from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target, median_target
 from service.watch.network import LayerOfNeurons

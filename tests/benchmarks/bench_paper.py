@@ -97,7 +97,7 @@ def opened(spec: Spec, scratch: str, certificate: bool = False) -> tuple[Session
     session = Session(made.path)
     about = session.description
     session.chunk = max(1, min(4, WORKING_SET // (8 * about["width"])))
-    return session, about
+    return session, dict(about)
 
 
 def files(spec: Spec) -> list[Spec]:

@@ -10,7 +10,6 @@ import onnx
 
 from exporter.build import between_two, integers_spec, output_error
 from exporter.errors import ContractError, UserError, spelled
-from exporter.formats.description import written
 from exporter.formats.model_file import assemble
 from exporter.frontends.images.lowering import Planar
 from exporter.frontends.images.windows import Selection, frames, window
@@ -18,6 +17,7 @@ from exporter.ir.graph import Graph
 from exporter.options import NOT_WITHOUT_GRID
 from exporter.passes.int8 import GRIDS, INTEGERS, Quantisation, in_integers, quantisation
 from exporter.passes.profiles import IMAGE_PROFILES
+from exporter.problem.description import Description, written
 from exporter.problem.grid import Grid, shown
 from exporter.problem.spec import Spec
 from exporter.problem.task import Task
@@ -103,9 +103,9 @@ class ImageFilter:
             return None
         return 0.0 if self.inputs == "floats" else self.grid.rounding_error(MANTISSA[self.computed]) + self.grid_error
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Description:
         spec, cost = self.spec, self.selection.cost
-        more = {"quantized": [self.quantised.scale, self.quantised.zero_point]} if self.quantised else {}
+        quantised = self.quantised
         lines = "ours: lines sorted once, merged once, shared by all windows"
         return written(
             self.task, self.grid, construction=spec.images,
@@ -114,7 +114,8 @@ class ImageFilter:
             dtype=self.dtype, needs_precision=self.computed, batch=spec.batch, inputs=self.inputs,
             exact_on_grid=self.grid_error == 0, grid_error=self.grid_error, off_grid_error=self.off_grid_error,
             epsilon=None, certificate=False, failure_bound=0.0, ties="exact", comparators=cost.comparators,
-            operations=cost.operations, depth=self.depth, profile=self.profile, **more,
+            operations=cost.operations, depth=self.depth, profile=self.profile,
+            quantized=[quantised.scale, quantised.zero_point] if quantised else None,
         )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def _misfit(grid: Grid, dtype: FloatType, halves: bool) -> str:
     return ""
 
 
-def filter_to_onnx(model: ImageFilter, about: dict[str, Any] | None = None) -> onnx.ModelProto:
+def filter_to_onnx(model: ImageFilter, about: Description | None = None) -> onnx.ModelProto:
     """The model in its profile and dtype, with its description in metadata_props."""
     spec = model.spec
     n: int | str = spec.frames or spec.batch or "n"

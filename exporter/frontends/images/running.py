@@ -64,9 +64,10 @@ class ImageSession:
 
     def _image(self, draw: Callable[[int, int], Array], h: int, w: int) -> tuple[Array, Array]:
         c, about = 2, self.description
-        if about["frames"]:
+        window, border = about["window"], about["border"]
+        if window is None or border is None:
             pixels = draw(c * h * w, self.d).reshape(1, c, h, w, self.d)
             return np.moveaxis(pixels[0], -1, 0), pixels
         x = draw((about["batch"] or 1) * c * h, w).reshape(-1, c, h, w)
-        zero = about.get("quantized", (1, 0))[1]
-        return x, windows(x, tuple(about["window"]), about["border"], zero)
+        zero = int(about.get("quantized", [1, 0])[1])
+        return x, windows(x, (window[0], window[1]), border, zero)

@@ -103,7 +103,7 @@ def _calibration(path: Path, sources: Sequence[Any]) -> list[Feed]:
             raise UserError(f"{path}: {name} is empty, so nothing can be measured")
         length: Any = lengths.get(name)
         several = isinstance(length, int) and array.ndim and len(array) % length == 0
-        batches[name] = np.split(array, len(array) // length) if several else [array]
+        batches[name] = np.split(array, len(array) // length) if several and length else [array]
     counts = sorted({len(some) for some in batches.values()} - {1})
     if len(counts) > 1:
         raise UserError(f"{path}: its arrays hold different numbers of batches: {', '.join(map(str, counts))}")

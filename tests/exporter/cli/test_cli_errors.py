@@ -303,7 +303,7 @@ def redescribed(folder: Path, **changes: str | None) -> Path:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "", "null", "-1", "NaN", "[]", '[{"name": 1, "ranks": [99], "weights": ["a"]}]']
+    "value", [None, "", "null", "-1", "NaN", "9" * 400, "[]", '[{"name": 1, "ranks": [99], "weights": ["a"]}]']
 )
 @pytest.mark.parametrize(
     "field", ["d", "domain", "outputs", "ranks", "bits", "step", "dtype", "failure_bound", "certificate", "widths"]

@@ -75,7 +75,7 @@ def test_any_value_in_any_place_costs_one_model(tmp_path: Path, key: str) -> Non
         fits = (key, str(value)) in RIGHT or (isinstance(value, str) and key in TEXTS and value.isprintable())
         if not fits and not (key == "step" and value is REMOVE) and "bad" in found.models:
             # it may be right by chance: then it must work
-            assert found.models["bad"].description[key] == value
+            assert dict(found.models["bad"].description)[key] == value
             assert key in ("failure_bound", "width", "step", "domain")
         assert len(found.left_out) + len(found.models) == 2
         json.dumps(found.left_out, allow_nan=False).encode()
