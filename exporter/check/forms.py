@@ -5,8 +5,11 @@
            | relu(form) | clip(form, 0, h)
 
 Pair          relu(g) - relu(g - h) is clip(g, 0, h)
-Difference    relu(g) - relu(g') and clip(g, 0, h) - clip(g', 0, h) lie between 0 and g - g'
+Difference    f + c (r(g) - r(g')) lies between f and f + c (g - g'), for r = relu and for r = clip(., 0, h): r never
+              falls, and rises no faster than its argument
 Maximum       f + c relu(g) is max(f, f + c g) where c > 0, min(f, f + c g) where c < 0
+Corner        a form whose atoms are functions of one form w is a continuous function of w with straight pieces: its
+              extremes lie at the ends of w and at the corners
 
 All of them are statements about real numbers. Bounds are arrays that broadcast to the shape of the tensor.
 """
@@ -15,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import inf, nextafter
+from itertools import combinations, pairwise
+from fractions import Fraction
+from math import inf, isfinite, nextafter
 
 import numpy as np
 
@@ -24,7 +28,9 @@ from exporter.check.numbers import Array, exact_product, exact_sum, fitting, is_
 
 Bound = Array | float
 Bounds = tuple[Bound, Bound]
+Corner = tuple[Fraction, Fraction]
 LONGEST = 96  # terms of a form
+FEW = 8  # terms of a form whose pairs are looked at
 # terms of forms that are added up in one file, first and where these prove nothing; beyond them only intervals are used
 WORK = 5_000, 400_000
 
@@ -156,7 +162,7 @@ class Lemmas:
         self._known[form.const, form.core] = _met(lo, hi, _plain(bounds[0]), _plain(bounds[1]))
 
     def bounds(self, form: AffineForm, depth: int = 1) -> Bounds:
-        """Bounds of a form; `depth` times the maximum lemma may be applied to what it leaves."""
+        """Bounds of a form; `depth` times a lemma may be applied to the forms that it leaves."""
         key = form.const, form.core
         if key in self._known:
             return self._known[key]
@@ -164,42 +170,73 @@ class Lemmas:
         hi: Bound = form.const
         for a, c in form.terms.items():
             lo, hi = _plus(lo, hi, *_times(c, self.atoms[a].lo, self.atoms[a].hi))
-        if len(form.terms) > 1:
-            lo, hi = _met(lo, hi, *self._by_differences(form))
-            self._work += len(form.terms)
-            if depth > 0 and self._work < self.work:
-                lo, hi = _met(lo, hi, *self._by_maxima(form, depth))
-        elif depth == 0:
+        if len(form.terms) <= 1 and depth == 0:
             return lo, hi
+        self._work += len(form.terms)
+        if len(form.terms) > 1 and depth > 0 and self._work < self.work:
+            lo, hi = _met(lo, hi, *(self._by_difference(form, depth) or self._by_maximum(form, depth)))
         self._known[key] = lo, hi
         return lo, hi
 
-    def _by_differences(self, form: AffineForm) -> Bounds:
-        """The difference lemma for the first partner of every atom."""
-        lo: Bound = form.const
-        hi: Bound = form.const
-        rest = dict(form.terms)
-        few = len(rest) <= 8
-        while rest:
-            a, c = rest.popitem()
-            atom, found = self.atoms[a], None
-            for b, other in rest.items() if few and atom.inner else ():
-                partner = self.atoms[b]
-                if other == -c and (partner.kind, partner.height) == (atom.kind, atom.height) and partner.inner:
-                    apart = self.combined([(1.0, atom.inner), (-1.0, partner.inner)])  # type: ignore[list-item]
-                    if apart is not None and len(apart.terms) < len(atom.inner.terms) + len(partner.inner.terms):  # type: ignore[union-attr]
-                        found = b, self.bounds(apart, 0)
-                        break
-            ends = atom.lo, atom.hi
-            if found:
-                del rest[found[0]]
-                partner = self.atoms[found[0]]
-                low, high = _smallest(found[1][0], 0.0), _largest(found[1][1], 0.0)
-                ends = _met(low, high, *_plus(atom.lo, atom.hi, -partner.hi, -partner.lo))
-            lo, hi = _plus(lo, hi, *_times(c, *ends))
-        return lo, hi
+    def _by_difference(self, form: AffineForm, depth: int) -> Bounds | None:
+        """The difference lemma for two atoms of the last layer."""
+        last = max(self.atoms[a].level for a in form.terms)
+        tops = [a for a in form.terms if self.atoms[a].level == last and self.atoms[a].inner]
+        for a, b in combinations(tops, 2) if len(tops) <= FEW else ():
+            one, two, c = self.atoms[a], self.atoms[b], form.terms[a]
+            if form.terms[b] != -c or (one.kind, one.height) != (two.kind, two.height):
+                continue
+            without = AffineForm(form.const, {k: v for k, v in form.terms.items() if k not in (a, b)})
+            along = self.combined([(1.0, without), (c, one.inner), (-c, two.inner)])
+            if along is not None:
+                (lo0, hi0), (lo1, hi1) = self.bounds(without, depth), self.bounds(along, depth - 1)
+                lo0, hi0, lo1, hi1 = fitting(lo0, hi0, lo1, hi1)
+                return _smallest(lo0, lo1), _largest(hi0, hi1)
+        return None
 
-    def _by_maxima(self, form: AffineForm, depth: int) -> Bounds:
+    def by_corners(self, form: AffineForm) -> Bounds:
+        """The corner lemma, if all atoms of the last layer are functions of one affine form w."""
+        w = form
+        while len(form.terms) > 1 and (
+            inner := next((self.atoms[a].inner for a in w.terms if self.atoms[a].inner), None)
+        ):
+            w = AffineForm(0.0, inner.terms)
+            if len(w.terms) > 1:
+                break
+        if w is form or not w.terms:
+            return -inf, inf
+        lo, hi = self.bounds(w, 0)
+        ends = float(np.min(lo)), float(np.max(hi))
+        corners = (
+            self._corners(form, w, (Fraction(ends[0]), Fraction(ends[1]))) if isfinite(ends[1] - ends[0]) else None
+        )
+        if corners is None:
+            return -inf, inf
+        values = [y for _, y in corners]
+        return _outward(min(values), -inf), _outward(max(values), inf)
+
+    def _corners(self, form: AffineForm, w: AffineForm, ends: tuple[Fraction, Fraction]) -> list[Corner] | None:
+        """The form as a function of w between two ends: its corners (w, value). None if it is no function of w."""
+        first, by = next(iter(w.terms.items()))
+        ratio = form.terms.get(first, 0.0) / by
+        rest = self.combined([(1.0, form), (-ratio, w)])
+        if rest is None or rest.terms.keys() & w.terms.keys():
+            return None
+        parts = [(Fraction(ratio), [(x, x) for x in ends])]
+        for a, c in rest.terms.items():
+            atom = self.atoms[a]
+            inner = self._corners(atom.inner, w, ends) if atom.inner and len(parts) < FEW else None
+            if inner is None:
+                return None
+            cuts = [Fraction(0), Fraction(atom.height)] if atom.kind == "clip" else [Fraction(0)]
+            for cut in cuts:
+                inner = _crossed(inner, cut)
+            top = cuts[1] if len(cuts) > 1 else max(y for _, y in inner)
+            parts.append((Fraction(c), [(x, min(max(y, cuts[0]), max(top, cuts[0]))) for x, y in inner]))
+        places = sorted({x for _, corners in parts for x, _ in corners})
+        return [(x, Fraction(rest.const) + sum(c * _between(corners, x) for c, corners in parts)) for x in places]
+
+    def _by_maximum(self, form: AffineForm, depth: int) -> Bounds:
         """The maximum lemma for an atom of the last layer."""
         top = max(form.terms, key=lambda a: (self.atoms[a].level, a))
         atom, c = self.atoms[top], form.terms[top]
@@ -214,6 +251,30 @@ class Lemmas:
         lo0, hi0, lo1, hi1 = fitting(lo0, hi0, lo1, hi1)
         fold = _largest if c > 0 else _smallest
         return fold(lo0, lo1), fold(hi0, hi1)
+
+
+def _crossed(corners: list[Corner], cut: Fraction) -> list[Corner]:
+    """The corners, and the places between them where the value is `cut`."""
+    out = corners[:1]
+    for (x0, y0), (x1, y1) in pairwise(corners):
+        if (y0 - cut) * (y1 - cut) < 0:
+            out.append((x0 + (x1 - x0) * (cut - y0) / (y1 - y0), cut))
+        out.append((x1, y1))
+    return out
+
+
+def _between(corners: list[Corner], x: Fraction) -> Fraction:
+    """The value at x of the function with these corners."""
+    for (x0, y0), (x1, y1) in pairwise(corners):
+        if x0 <= x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0) if x1 > x0 else y0
+    return corners[0][1]
+
+
+def _outward(value: Fraction, towards: float) -> float:
+    """A float beyond the value, or the value itself if it is a float."""
+    near = float(value)
+    return near if Fraction(near) == value else nextafter(near, towards)
 
 
 def _plus(lo: Bound, hi: Bound, more_lo: Bound, more_hi: Bound) -> Bounds:

@@ -117,8 +117,9 @@ class Context:
         """
         lo, hi, q = bounds
         if form is not None:
-            lo, hi, low, high = fitting(lo, hi, *self.forms.bounds(form))
-            lo, hi = np.asarray(np.maximum(lo, low)), np.asarray(np.minimum(hi, high))
+            for found in (self.forms.bounds(form), self.forms.by_corners(form)):
+                lo, hi, low, high = fitting(lo, hi, *found)
+                lo, hi = np.asarray(np.maximum(lo, low)), np.asarray(np.minimum(hi, high))
         lo, hi = snapped(lo, hi, q)
         lo, hi, q = (
             compressed(*np.broadcast_arrays(lo, hi, q)) if lo.size > 1 or hi.size > 1 or q.size > 1 else (lo, hi, q)

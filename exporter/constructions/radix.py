@@ -31,6 +31,7 @@ from exporter.ir.primitives import column
 from exporter.ir.trace import LayerNames, Node, assume, clip, constant, largest_of, relu, stack, total, trim, variant
 
 Form = Literal["pair", "saturating", "bounded"]
+MOST_STEPS = 1 << 23  # up to this many grid steps from 0 to 1 a float32 holds the sum of any two numbers
 SMALL = 64  # below this many values, a stage of the tree is one small matrix
 LAST = "last digit"
 
@@ -235,18 +236,29 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
     if not both:
         return lower.reshape(1)
     fewer = _fewer(below, k + 1, form)
+    capped = digits.cells > MOST_STEPS and form != "bounded"
+    ramp, passed = (ramps[-2], fewer.take(slice(0, bins))) if capped else (ramps[-1], fewer)
     if form == "pair":
-        # 1 - (x - t) beyond the last threshold t, 0 before it
-        beyond = assume(sides[-1] / u - ramps[-1], 0.0, 1.0)
+        # 1 less the ramp beyond the last threshold, 0 before it
+        beyond = assume(sides[-1] / u - ramp, 0.0, 1.0)
     else:
         # ramp + side/u <= 1, because an entry is not on both sides of the threshold
-        beyond = relu(1 - assume(ramps[-1] + sides[-1] / u, 0.0, 1.0))
+        beyond = relu(1 - assume(ramp + sides[-1] / u, 0.0, 1.0))
     largest = max_tree(beyond, digits.block)
-    gap = relu(fewer.take([bins]).reshape() - largest)
+    gap = assume(fewer.take([bins]).reshape() - largest, -1.0, 1.0)
+    gap = _within(gap, _climb(e, passed, u)) if capped else relu(gap)
     names.span(LAST, w, beyond)
     names.span("maximum", beyond, largest)
     names.add(gap.level, "gap")
-    return column([lower, _climb(e, fewer, u, gap)])
+    return column([lower, _climb(e, passed, u, gap)])
+
+
+def _within(gap: Node, passed: Node) -> Node:
+    """relu(gap), the way from `passed` to an entry. It is at most 1 - passed, because every entry is at most 1.
+
+    The formula itself says so: a float32 does not hold all sums of numbers up to 1 if the grid has more than 2^23 steps.
+    """
+    return assume(relu(gap) - relu(gap - assume(1 - passed, 0.0, 1.0)), 0.0, 1.0)
 
 
 def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: LayerNames) -> Node:
@@ -280,9 +292,13 @@ def _last_rows(x: Node, end: _End, k: int, both: bool, digits: Digits, names: La
     steps = np.zeros((3, bins + count))
     steps[0, :bins], steps[1, bins:-1], steps[2, -1] = step, step, 1
     ends = assume(_raised(fewer.along(0, steps), lower, np.array([1, 1, 0])), 0.0, 1.0)
-    climbed = relu(ends + largest.reshape(1).along(0, -np.eye(3, 1, -2)))
+    ends = ends + largest.reshape(1).along(0, -np.eye(3, 1, -2))
     names.span("maximum", beyond, largest)
-    names.add(climbed.level, "gap")
+    names.add(ends.level + 1, "gap")
+    if digits.cells > MOST_STEPS:
+        found, passed, gap = (ends.take([i]) for i in range(3))
+        return stack([found, assume(passed + _within(gap, passed), 0.0, 1.0)])
+    climbed = relu(ends)
     return assume(climbed.along(0, np.array([[1.0, 0, 0], [0, 1, 1]])), 0.0, 1.0)
 
 

@@ -209,13 +209,16 @@ class Scenario:
     def _near(self, rank: int, numbers: Ints) -> Near:
         """A number as slope * E + what depends on r alone."""
         base = self._bases[rank]
-        for slope in (ZERO, Fraction(1), Fraction(1, 2)):
-            rest = numbers - times(base, Fraction(self.whole(slope * self.step)))
-            of = {r: rest[self.v - base == r] for r in self._most[rank]}
-            if all((values == values[0]).all() for values in of.values()):
-                found = {r: Piecewise.affine(ZERO, int(values[0]) * self.unit) for r, values in of.items()}
-                return Near(rank, slope, {r: (f, f) for r, f in found.items()})
-        raise NotProvedError("a number beside the search depends on more than the search found")
+        same = np.flatnonzero(self.v - base == self.v[0] - base[0])  # one r
+        far = same[np.argmax(base[same])]
+        rise, steps = int(numbers[far] - numbers[same[0]]), int(base[far] - base[same[0]])
+        slope = rise * self.unit / (steps * self.step) if steps else ZERO
+        rest = numbers - times(base, Fraction(self.whole(slope * self.step)))
+        of = {r: rest[self.v - base == r] for r in self._most[rank]}
+        if any((values != values[0]).any() for values in of.values()):
+            raise NotProvedError("a number beside the search depends on more than the search found")
+        found = {r: Piecewise.affine(ZERO, int(values[0]) * self.unit) for r, values in of.items()}
+        return Near(rank, slope, {r: (f, f) for r, f in found.items()})
 
     def largest(self, end: End, function: Piecewise) -> Scalar:
         """The largest of f(n_j - E) over all entries, between bounds: those up to rank k, and those from rank k + 1 on."""
@@ -255,6 +258,11 @@ class Scenario:
                 lows = (low(s) + found.constant for r, (low, _) in ends.items() for s in low.points(r, most[r]))
                 if slope > 0 and all(value >= 0 for value in lows):
                     return found
+                # w is on the grid, so E is at most cells - s
+                beside = Piecewise.affine(-slope * self.step, slope * self.step * self.cells + found.constant)
+                highs = (f(s) for r, (_, high) in ends.items() for f in [high + beside] for s in f.points(r, most[r]))
+                if slope > 0 and all(value <= 0 for value in highs):
+                    return Scalar(ZERO)
         raise NotProvedError("a Relu of what depends on several ranks is not read")
 
     def holds(self, x: Scalar, weights: dict[int, Fraction], low: Fraction) -> str | None:

@@ -171,3 +171,32 @@ def test_the_guard_of_a_file_with_one_number_changed() -> None:
             with np.errstate(all="ignore"):
                 same = np.array_equal(answers(mutant, x)[:, 0], exact(mutant, x)[:, 0].astype(np.float64))
             assert same or not check(mutant).proven
+
+
+FULL: dict[str, Any] = {"d": 2, "bits": 24}  # a float32 holds no sum above 1
+EACH: list[Any] = [("Gemm", ["x", [[1.0], [0.0]]], "a"), ("Gemm", ["x", [[0.0], [1.0]]], "b")]
+
+
+@pytest.mark.parametrize(("end", "proven"), [(1.0, True), (1.5, False)])
+def test_a_gap_that_leads_beyond_the_largest_float(end: float, proven: bool) -> None:
+    """a + relu(b) - relu(b - (end - a)) is at most max(a, end): the difference lemma."""
+    over = [("Sub", [end, "a"], "room"), ("Sub", ["b", "room"], "over"), ("Relu", ["over"], "more")]
+    gap = [*EACH, *over, ("Relu", ["b"], "gap"), ("Sub", ["gap", "more"], "kept"), ("Add", ["a", "kept"], "y")]
+    assert check(file(gap, **FULL)).proven == proven
+
+
+def test_a_difference_of_unequal_parts() -> None:
+    """a + relu(b) - relu(b - (1 - a)) / 2 is up to 3/2."""
+    over = [("Sub", [1.0, "a"], "room"), ("Sub", ["b", "room"], "over"), ("Relu", ["over"], "more")]
+    halved = [("Mul", ["more", 0.5], "half"), ("Relu", ["b"], "gap"), ("Sub", ["gap", "half"], "kept")]
+    assert not check(file([*EACH, *over, *halved, ("Add", ["a", "kept"], "y")], **FULL)).proven
+
+
+@pytest.mark.parametrize(("read", "first", "proven"), [("b", 2, True), ("b", 0, False), ("a", 2, False)])
+def test_an_entry_on_both_sides_of_a_threshold(read: str, first: int, proven: bool) -> None:
+    """relu(b - 2u) + relu(u - relu(v - u)) / u is at most 1 for v = b alone: the corner lemma."""
+    u = 2.0**-24
+    ramp = [("Sub", ["b", first * u], "c"), ("Relu", ["c"], "ramp")]
+    side = [("Sub", [read, u], "e"), ("Relu", ["e"], "f"), ("Sub", [u, "f"], "g"), ("Relu", ["g"], "side")]
+    both = [("Mul", ["side", 1 / u], "before"), ("Add", ["ramp", "before"], "y")]
+    assert check(file([*EACH, *ramp, *side, *both], **FULL)).proven == proven
