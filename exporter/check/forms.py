@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
 from fractions import Fraction
+from itertools import combinations, pairwise
 from math import inf, isfinite, nextafter
 
 import numpy as np

@@ -238,12 +238,9 @@ def _last_digit(e: Node | None, w: Node, k: int, both: bool, digits: Digits, nam
     fewer = _fewer(below, k + 1, form)
     capped = digits.cells > MOST_STEPS and form != "bounded"
     ramp, passed = (ramps[-2], fewer.take(slice(0, bins))) if capped else (ramps[-1], fewer)
-    if form == "pair":
-        # 1 less the ramp beyond the last threshold, 0 before it
-        beyond = assume(sides[-1] / u - ramp, 0.0, 1.0)
-    else:
-        # ramp + side/u <= 1, because an entry is not on both sides of the threshold
-        beyond = relu(1 - assume(ramp + sides[-1] / u, 0.0, 1.0))
+    side = sides[-1] / u
+    # 1 less the ramp beyond the last threshold, 0 before it; an entry is not on both sides, so ramp + side <= 1
+    beyond = assume(side - ramp, 0.0, 1.0) if form == "pair" else relu(1 - assume(ramp + side, 0.0, 1.0))
     largest = max_tree(beyond, digits.block)
     gap = assume(fewer.take([bins]).reshape() - largest, -1.0, 1.0)
     gap = _within(gap, _climb(e, passed, u)) if capped else relu(gap)

@@ -23,7 +23,7 @@ def exact() -> Iterator[Spec]:
     for d, profile, bits in product((3, 9, 25), TREES, (8, 16, 24)):
         yield Spec(median(d), "radix", profile=profile, bits=bits)
         yield Spec(median(d), "radix", profile=profile, bits=bits, inputs="grid")
-    for d, profile, bits in product((64, 100), TREES, (8, 16)):
+    for d, profile, bits in product((64, 100, 2048), TREES, (8, 16, 24)):
         yield Spec(median(d), "radix", profile=profile, bits=bits)
     for d, profile, bits in product((3, 9, 10, 25, 64), TREES, (8, 16, 24)):
         yield Spec(median(d), "batcher", profile=profile, bits=bits)
