@@ -181,10 +181,15 @@ class Lemmas:
     def _by_difference(self, form: AffineForm, depth: int) -> Bounds | None:
         """The difference lemma for two atoms of the last layer."""
         last = max(self.atoms[a].level for a in form.terms)
-        tops = [a for a in form.terms if self.atoms[a].level == last and self.atoms[a].inner]
+        tops = [a for a in form.terms if self.atoms[a].level == last]
         for a, b in combinations(tops, 2) if len(tops) <= FEW else ():
             one, two, c = self.atoms[a], self.atoms[b], form.terms[a]
-            if form.terms[b] != -c or (one.kind, one.height) != (two.kind, two.height):
+            if (
+                form.terms[b] != -c
+                or (one.kind, one.height) != (two.kind, two.height)
+                or not one.inner
+                or not two.inner
+            ):
                 continue
             without = AffineForm(form.const, {k: v for k, v in form.terms.items() if k not in (a, b)})
             along = self.combined([(1.0, without), (c, one.inner), (-c, two.inner)])
