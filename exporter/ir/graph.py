@@ -50,6 +50,9 @@ class Graph:
         for node in self.nodes:
             for side in (node.input, node.output):
                 side[:] = [names.get(name, name) for name in side]
+        for tensor in self.initializers.values():
+            tensor.name = names.get(tensor.name, tensor.name)
+        self.initializers = {tensor.name: tensor for tensor in self.initializers.values()}
 
     def prune(self, outputs: Sequence[str]) -> None:
         """Remove nodes and constants that no output depends on."""

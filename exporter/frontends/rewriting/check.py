@@ -52,26 +52,19 @@ def _drawn(session: Any, calibration: Sequence[Feed], domain: Sequence[float] | 
         for source in sources:
             shape = [n if isinstance(n, int) else free.setdefault(n or "", FREE + draw) for n in source.shape]
             known = [float(end(given[source.name])) for given in calibration for end in (np.min, np.max)] or domain
-            ends = (min(known), max(known)) if known is not None and np.isfinite(known).all() else None
-            kind = np.dtype(KINDS[source.type])
-            feed[source.name] = np.asarray(_numbers(rng, kind, shape, draw, ends), kind)
+            kind: np.dtype[Any] = np.dtype(KINDS[source.type])
+            floats = kind.kind == "f"
+            far = (4.0, 100.0, 1e4 if floats else 2.0**30)[draw % 3]
+            wide = (-far if floats or draw % 3 == 2 else 0.0, far)
+            ends = known if known is not None and np.isfinite(known).all() else wide
+            lo, hi = (0, 1) if kind.kind == "b" else (min(ends), max(ends))
+            if kind.kind in "iu":
+                lo, hi = max(np.iinfo(kind).min, math.ceil(lo)), min(np.iinfo(kind).max, math.floor(hi))
+            parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8  # every other time many ties
+            x = np.clip(lo * (1 - parts) + hi * parts, lo, max(lo, hi))
+            feed[source.name] = np.asarray(x if floats else np.rint(x), kind)
         drawn.append(feed)
     return drawn
-
-
-def _numbers(
-    rng: np.random.Generator, kind: np.dtype[Any], shape: list[int], draw: int, ends: tuple[float, float] | None
-) -> Any:
-    """Numbers of a type, between the ends if there are any, over three ranges in turn; every other time with many ties."""
-    floats, far = kind.kind == "f", (4.0, 100.0, 1e4 if kind.kind == "f" else 2.0**30)[draw % 3]
-    lo, hi = ends or (-far if floats or draw % 3 == 2 else 0.0, far)
-    if kind.kind == "b":
-        lo, hi = 0, 1
-    elif not floats:
-        lo, hi = max(np.iinfo(kind).min, math.ceil(lo)), min(np.iinfo(kind).max, math.floor(hi))
-    parts = rng.random(shape) if draw % 2 else rng.integers(0, 9, shape) / 8
-    x = np.clip(lo * (1 - parts) + hi * parts, lo, max(lo, hi))
-    return x if floats else np.rint(x)
 
 
 def calibrated(

@@ -164,13 +164,13 @@ def _topk(node: ir.Node, model: ir.Model, about: dict[str, Any]) -> Request:
     dims: Dims = about["dims"]
     axis = _axis(dims, node.attributes.get_int("axis", -1), model)
     values, indices = (name_if_read(v) for v in (*node.outputs, *[None] * (2 - len(node.outputs))))
-    given = node.attributes.get_int("k", 0) if len(node.inputs) < 2 else constant(node.inputs[1])
-    if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].is_graph_input():
+    given = constant(node.inputs[1])
+    if node.inputs[1] is not None and node.inputs[1].is_graph_input():
         remedy = "make it a constant: an initializer that is not among the inputs"
         raise CannotReplace("k is an input of the model", remedy)
-    if given is not None and np.size(given) != 1:
-        raise CannotReplace(f"k holds {np.size(given)} numbers, and not one", "mend the model")
-    k = int(np.ravel(given)[0]) if given is not None else None
+    if given is not None and given.size != 1:
+        raise CannotReplace(f"k holds {given.size} numbers, and not one", "mend the model")
+    k = None if given is None else int(given.item())
     for output in node.outputs:
         made = dims_of(output)
         k = made[axis] if k is None and made and len(made) == len(dims) else k

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 
 from exporter.build import Built, build
 from exporter.constructions import default
@@ -79,19 +78,10 @@ def _spec(request: Request, policy: Policy) -> Spec:
 def _embedded(e: Emitter, built: Built, rows: str) -> str:
     """The nodes of a network between ours, under names of their own."""
     made = PROFILES[built.profile].write(built.network, built.dtype)
-    names = {"x": rows, "": ""}
-
-    def name(old: str) -> str:
-        return names.setdefault(old, f"{e.graph.prefix}v_{old}")
-
-    for tensor in made.initializers.values():
-        copy = onnx.TensorProto()
-        copy.CopyFrom(tensor)
-        copy.name = name(tensor.name)
-        e.graph.initializers[copy.name] = copy
+    own = [*made.initializers, *(node.output[0] for node in made.nodes)]
+    made.rename({"x": rows} | {name: f"{e.graph.prefix}v_{name}" for name in own})
     for node in made.nodes:
-        node.input[:] = [name(i) for i in node.input]
-        node.output[:] = [name(o) for o in node.output]
         node.name = node.output[0]
-        e.graph.nodes.append(node)
-    return name("y")
+    e.graph.nodes += made.nodes
+    e.graph.initializers |= made.initializers
+    return f"{e.graph.prefix}v_y"
