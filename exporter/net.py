@@ -93,23 +93,24 @@ class Net:
 
     def _accepted(self, rows: Floats, dtype: np.dtype[Any], clamp: bool, round: bool) -> Floats:
         """The rows in the type of the network, or UserError if the promise of the network does not cover them."""
-        about = self._about
+        step, inputs = self._about["step"], self._about["inputs"]
         with np.errstate(over="ignore"):
-            if without_grid(about):
-                return self._held(rows, rows.astype(dtype, copy=False), dtype, round)
-            rows = self._inside(rows, dtype, clamp)
-            on = np.rint(rows / about["step"]) * about["step"]  # a step is a power of two
-            if about["inputs"] == "grid":
+            if inputs != "floats":
+                rows = self._inside(rows, dtype, clamp)
+                on = np.rint(rows / step) * step  # a step is a power of two
+            if inputs == "grid":
                 if not round:
                     remedy = "pass round=True, or build the network without inputs='grid'"
-                    refuse(on != rows, rows, f"are not multiples of {shown(about['step'])}", remedy)
-                return self._held(on, on.astype(dtype), dtype, round)
-            out = rows.astype(dtype)
-            if about["inputs"] == "uniform":
-                return self._held(rows, out, dtype, round)
-            # a number that the type does not have is off the grid; the network's error bound covers its rounding
-            wanted = np.where(out == rows, rows, on)
-            return self._held(wanted, wanted.astype(dtype), dtype, round)
+                    refuse(on != rows, rows, f"are not multiples of {shown(step)}", remedy)
+                rows = on
+            elif inputs == "any":
+                # a number that the type does not have is off the grid; the network's error bound covers its rounding
+                rows = np.where(rows.astype(dtype) == rows, rows, on)
+            out = rows.astype(dtype, copy=False)
+            if not round and out is not rows:
+                remedy = "pass dtype='float64' to the builder, or call the network with round=True"
+                refuse(out != rows, rows, f"are not exact in {dtype}", remedy)
+            return out
 
     def _inside(self, rows: Floats, dtype: np.dtype[Any], clamp: bool) -> Floats:
         """The rows clamped to the domain, or UserError with the number of values outside."""
@@ -123,13 +124,6 @@ class Net:
         )
         refuse((rows < least) | (rows > most), rows, f"lie outside [{shown(lo)}, {shown(hi)}]", remedy)
         return rows
-
-    def _held(self, rows: Floats, out: Floats, dtype: np.dtype[Any], round: bool) -> Floats:
-        """`out`, the rows in the type of the network, or UserError if a number changed."""
-        if not round and out is not rows:
-            remedy = "pass dtype='float64' to the builder, or call the network with round=True"
-            refuse(out != rows, rows, f"are not exact in {dtype}", remedy)
-        return out
 
     @property
     def _follows(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,11 @@ class Session:
         self.input = inputs[0].name
         widest = max(64 * self.d, self.description.get("run_width") or 0)
         self.chunk = self.batch or max(1, WORKING_SET // (widest * self.dtype.itemsize))
+
+    def sample(self, draw: Callable[[int, int], npt.NDArray[Any]], n: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """n vectors that `draw` makes, and the outputs for them."""
+        x = draw(n, self.d)
+        return x, self.run(x)
 
     def run(self, x: npt.NDArray[np.floating[Any]]) -> npt.NDArray[Any]:
         """The outputs for the rows of x, one or more."""

@@ -121,7 +121,8 @@ def verify(
     """Run every family and compare with numpy on the same data, clamped to the domain in the family `outside`."""
     if trials < 1:
         raise UserError(f"--trials must be 1 or more, not {trials}")
-    session = ImageSession(path) if _of_images(path) else Session(path)
+    proto = load(path)
+    session = ImageSession(path) if takes_images(proto) and decode(proto) else Session(path)
     about = session.description
     task = task_of(about, session.d)
     grid = grid_of(about)
@@ -142,11 +143,7 @@ def verify(
         return OFF_GRID[name](rng, n, d, grid, session.dtype)
 
     for name in progress(iter(names)):
-        if isinstance(session, ImageSession):
-            x, got = session.sample(partial(draw, name), trials)
-        else:
-            x = draw(name, trials, session.d)
-            got = session.run(x)
+        x, got = session.sample(partial(draw, name), trials)
         p = len(task.outputs)
         columns = p + 2 * len(task.ranks) * bool(about.get("certificate"))
         if got.shape[1] < p or (about and got.shape[1] != columns):
@@ -158,11 +155,6 @@ def verify(
             breaches += _false_certificates(about, task, grid, name, x, got)
     contract = f"{promise_sentence(about)} Other data: {beyond_the_grid(about)}" if about else "no promise stated"
     return Verification(path.name, contract, results, breaches, str(check(path)))
-
-
-def _of_images(path: Path) -> bool:
-    proto = load(path)
-    return takes_images(proto) and bool(decode(proto))
 
 
 def _result(
