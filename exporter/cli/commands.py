@@ -92,7 +92,7 @@ def _rewrite(parser: Parser, args: Sequence[str]) -> int:
     parser.add_argument(
         "--profile", metavar=f"{{{','.join(PROFILES)}}}",
         help="what the new nodes are made of (default: minmax, Max and Min, which is right on all data as it is; with "
-        "--domain or --calibrate structured: values only, Relu is the only non-linear operator, data has a range and a grid)",
+        "--domain or --calibrate structured: values only, by Relu as the only non-linear operator, on a range and a grid)",
     )  # fmt: skip
     parser.add_argument(
         "--domain", type=number, nargs=2, metavar=("LO", "HI"), help="the range of the data, at every node"
