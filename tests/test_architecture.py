@@ -28,7 +28,7 @@ EXPORTER = [
 ]  # fmt: skip
 SERVICE = [
     "json_text", "errors", "process.settings", "process.logs", "process.metrics",
-    "statistics", "models.entries", "models.sessions", "models.filters", "models.registry", "watch", "serving",
+    "statistics", "models.entries", "models.filters", "models.registry", "watch", "serving",
     "process.lifecycle", "models.building", "app", "process.signals", "process.workers", "client",
     "tables", "batch",
 ]  # fmt: skip
@@ -124,7 +124,7 @@ def test_a_worker_loads_no_scipy() -> None:
     assert not [m for m in there if m.startswith(("exporter.ir.trace", "exporter.constructions"))]
 
 
-@pytest.mark.parametrize("name", ["exporter.formats.session", "service.models.sessions"])
+@pytest.mark.parametrize("name", ["exporter.formats.session", "service.models.registry"])
 def test_onnxruntime_reports_to_nobody(tmp_path: Path, name: str) -> None:
     """Its telemetry, on by default since 1.29, leaves an identifier and a database, has threads, and sends what it knows."""
     silent = {"ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "CI"}

@@ -8,11 +8,12 @@ is in the file.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,18 @@ _contents: WeakValueDictionary[str, memoryview] = WeakValueDictionary()  # files
 
 class UnusableModelError(Exception):
     """A manifest entry that is left out; the message says why."""
+
+
+@contextlib.contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Blame any error on the model: onnxruntime and protobuf raise classes of their own for every kind of damage."""
+    try:
+        yield
+    except UnusableModelError:
+        raise
+    except Exception as error:
+        text = str(error).strip() or type(error).__name__
+        raise UnusableModelError(f"{what}: {text.splitlines()[0][:200]}") from None
 
 
 @dataclass(frozen=True, eq=False)

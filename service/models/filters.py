@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from exporter.formats.session import open_session
 from exporter.frontends.images.running import windows
 from exporter.problem.description import Description
 from service.errors import BadInputError
-from service.models.entries import PIXELS, LoadedFile, UnusableModelError, column
-from service.models.sessions import blamed, open_session
+from service.models.entries import PIXELS, LoadedFile, UnusableModelError, blamed, column
 from service.statistics.layout import Target
 
 Pixels = npt.NDArray[Any]
@@ -175,7 +175,7 @@ def _cuts(length: int, k: int, side: int, valid: bool) -> list[Cut]:
 def open_filter(file: LoadedFile, proto: onnx.ModelProto) -> LoadedFilter:
     """Open a session and try small pictures: every pixel must equal numpy's."""
     terms, name = filter_terms(file.description), proto.graph.input[0].name
-    loaded = LoadedFilter(file.path, file.sha256, file.description, terms, open_session(proto, 1), name)
+    loaded = LoadedFilter(file.path, file.sha256, file.description, terms, open_session(proto), name)
     (rows, columns), least = terms.window, terms.window if terms.valid else (1, 1)
     for size in (least, (rows + 2, columns + 3)):
         with blamed("its trial run fails"):

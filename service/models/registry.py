@@ -20,10 +20,12 @@ import numpy as np
 
 from exporter.analysis.promise import uniform_only
 from exporter.formats.manifest import MANIFEST
+from exporter.formats.session import open_session
 from service.errors import BadInputError, ProblemError, ShortageError, or_shortage
 from service.models.entries import (
     LoadedFile,
     UnusableModelError,
+    blamed,
     contract,
     label,
     listed,
@@ -32,7 +34,6 @@ from service.models.entries import (
     read_checked,
 )
 from service.models.filters import LoadedFilter, open_filter
-from service.models.sessions import blamed, open_session
 from service.statistics.counting import OUTPUT, proven, width, with_counting
 from service.statistics.fed_grid import FedGrid, Floats
 from service.statistics.layout import Target
@@ -173,7 +174,6 @@ def _cost(use: Use) -> tuple[int, bool, float, str]:
 
 def load(
     folders: Iterable[Path],
-    threads: int = 1,
     previous: Registry | None = None,
     tell: Callable[[str], None] | None = None,
     enough: Callable[[Loaded], bool] = lambda _: False,
@@ -200,7 +200,7 @@ def load(
             if tell is not None:
                 tell(f"{name}, {number + 1} of {len(entries)}")
             try:
-                loaded = open_entry(folder, entry, threads, kept)
+                loaded = open_entry(folder, entry, kept)
             except UnusableModelError as error:
                 _raise_shortage(error, before)
                 left_out[name] = str(error)
@@ -225,9 +225,7 @@ def _raise_shortage(error: UnusableModelError, previous: Registry) -> None:
         raise ShortageError from None
 
 
-def open_entry(
-    folder: Path, entry: Any, threads: int = 1, kept: Mapping[tuple[Path, str], Loaded] | None = None
-) -> Loaded:
+def open_entry(folder: Path, entry: Any, kept: Mapping[tuple[Path, str], Loaded] | None = None) -> Loaded:
     """The model of a manifest entry, after a trial run. A file that has not changed keeps its session."""
     path, sha256 = located(folder, entry)
     data = read_checked(path, sha256)
@@ -239,7 +237,7 @@ def open_entry(
         if "window" in about:
             return open_filter(LoadedFile(path, sha256, about), proto)
         grid, columns = contract(about)
-        session = open_session(with_counting(proto, about["d"], columns, grid), threads)
+        session = open_session(with_counting(proto, about["d"], columns, grid))
     names = proto.graph.input[0].name, proto.graph.output[0].name
     model = LoadedModel(path, sha256, about, grid, columns, session, *names)
     with blamed("its trial run fails"):

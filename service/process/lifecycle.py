@@ -39,7 +39,7 @@ async def load_models(engine: Engine) -> None:
 
     async with engine.reloading:
         seen = manifests(engine.settings.folders)
-        fresh = await engine.in_background(registry.load, engine.settings.folders, 1, engine.registry, tell)
+        fresh = await engine.in_background(registry.load, engine.settings.folders, engine.registry, tell)
         engine.use(fresh)
         engine.manifests, engine.loading = seen, ""
     if not fresh.everything:

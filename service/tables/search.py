@@ -18,11 +18,10 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pyarrow as pa
 
 from exporter.formats.digit import MOST_BITS, digit
-from service.models.sessions import session_options
+from exporter.formats.session import open_session
 from service.statistics.statistic import Statistic
 from service.tables.inputs import Source
 from service.tables.query import TableQuery
@@ -38,8 +37,7 @@ Found = tuple[int, int, Any]  # of an interval: the number of its words, the num
 @cache
 def _session(size: int, whole: bool) -> Any:
     floats = {32: "float32", 64: "float64"}  # digits are named after the floats for which they were made
-    model = digit(floats[size], MOST_BITS, first=whole).SerializeToString()
-    return ort.InferenceSession(model, session_options(1), ["CPUExecutionProvider"])
+    return open_session(digit(floats[size], MOST_BITS, first=whole))
 
 
 def _shift(width: int) -> int:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from service.models.sessions import session_options
+from exporter.formats.session import open_session
 from service.statistics.fed_grid import Floats
 
 Values = Mapping[str, npt.NDArray[Any]]
@@ -47,7 +46,7 @@ class OpenNetwork:
         outputs = [helper.make_tensor_value_info(name, kind, None) for name in self.makers]
         opened = helper.make_graph(self.nodes, graph.name, graph.input, outputs, graph.initializer)
         model = helper.make_model(opened, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-        self.session = ort.InferenceSession(model.SerializeToString(), session_options(1), ["CPUExecutionProvider"])
+        self.session = open_session(model)
         trial = self.run(np.zeros((1, self.d), self.dtype))
         self.shapes = {name: value.shape for name, value in trial.items()}
         moving = {self.input}

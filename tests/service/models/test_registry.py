@@ -13,7 +13,7 @@ import pytest
 
 from exporter.library import export_model
 from service.errors import ProblemError
-from service.models import registry, sessions
+from service.models import registry
 from service.statistics.layout import median_target
 from tests.service import toy_models
 from tests.service.conftest import InProcess
@@ -112,7 +112,7 @@ def test_a_manifest_that_cannot_be_read_takes_no_model_away(tmp_path: Path) -> N
     good(tmp_path)
     before = registry.load([tmp_path])
     (tmp_path / "manifest.json").write_text("{")
-    after = registry.load([tmp_path], 1, before)
+    after = registry.load([tmp_path], before)
     assert after.models == before.models
     assert list(after.left_out) == ["manifest.json"]
 
@@ -145,12 +145,11 @@ def test_the_cheapest_exact_model_is_chosen(tmp_path: Path) -> None:
         chosen(22)
 
 
-def test_sessions_have_explicit_threads_that_do_not_spin(tmp_path: Path) -> None:
-    options = sessions.session_options(1)
-    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+def test_sessions_have_one_thread(tmp_path: Path) -> None:
     good(tmp_path)
     model = registry.load([tmp_path]).models["good"]
+    options = model.session.get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
     assert model.run(np.zeros((3, 5), np.float32)).shape == (3, 3)  # the median, and the counts that prove it
 
 
