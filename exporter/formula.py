@@ -13,7 +13,7 @@ from exporter.errors import UserError
 from exporter.ir.input_rounding import GUARD, guarded, normalised
 from exporter.ir.network import Network, network
 from exporter.ir.primitives import compare, compare_saturating, like
-from exporter.ir.trace import Interpolation, Mean, Node, Sum, stack, total, vector
+from exporter.ir.trace import Interpolation, Mean, Node, stack, total, vector
 from exporter.planning.schedule import Failure
 from exporter.planning.search import NoScheduleError
 from exporter.problem.grid import Grid
@@ -90,8 +90,7 @@ def _certificate(u: Node, stats: Statistics, delta: Fraction, test: Callable[...
 
 def mean(a: Node, b: Node) -> Node:
     """(a + b) / 2."""
-    half = Sum.of([(Fraction(1, 2), a), (Fraction(1, 2), b)])
-    return Mean(half.shape, half.level, half.lo, half.hi, half.terms, 0)
+    return Mean.of([(Fraction(1, 2), a), (Fraction(1, 2), b)])
 
 
 def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Sequence[float]) -> Node:
@@ -100,8 +99,5 @@ def interpolated(values: Node, places: Sequence[tuple[int, int]], weights: Seque
     t = np.asarray(weights, dtype=np.float64)
     start = values.take(np.where(t < 0.5, *np.array(places).T))
     factors = np.where(t < 0.5, t, t - 1)
-    mixed = Sum.of([(1, start), (1, (upper - lower).weigh(factors))])
-    return Interpolation(
-        mixed.shape, mixed.level, mixed.lo, mixed.hi, mixed.terms, 0,
-        start=start, upper=upper, lower=lower, weights=factors,
-    )  # fmt: skip
+    steps = stack([(upper - lower).take([i]) * factor for i, factor in enumerate(factors.tolist())])
+    return Interpolation.of([(1, start), (1, steps)], start=start, upper=upper, lower=lower, weights=factors)

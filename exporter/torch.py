@@ -24,7 +24,7 @@ from exporter.frontends.rewriting.emission import Policy
 from exporter.frontends.rewriting.emit import emit
 from exporter.frontends.rewriting.find import CannotReplace, Request
 from exporter.frontends.rewriting.model import TYPES
-from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, dense
+from exporter.ir.linear import Along, Reshape, Spread, Take, dense
 from exporter.ir.trace import Apply, Comparator, Constant, Input, Mean, Node, Relu, Stack, Sum, topological
 from exporter.net import Net
 from exporter.passes.profiles import PROFILES
@@ -101,19 +101,15 @@ class Module(torch.nn.Module):  # type: ignore[misc]
             case Apply(linear=Spread(axis, n)):
                 out = args[0].unsqueeze(axis + 1)
                 return out.expand(*out.shape[: axis + 1], n, *out.shape[axis + 2 :])
-            case Apply(linear=Reorder(perm)):
-                return args[0].permute(0, *(a + 1 for a in perm))
             case Apply(linear=Reshape(shape)):
                 return args[0].reshape(-1, *shape)
-            case Apply(linear=Weigh(_)):
-                return args[0] * stored
         raise AssertionError(f"{node} is in no formula without Clip")
 
 
 def _stored(node: Node) -> torch.Tensor | None:
     """The constant of a node."""
     match node:
-        case Constant(values=values) | Apply(linear=Weigh(values)):
+        case Constant(values=values):
             return torch.from_numpy(np.array(values, dtype=np.float64))
         case Apply(linear=Along(_, matrix)):
             return torch.from_numpy(np.array(dense(matrix), dtype=np.float64))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh, apply, dense
+from exporter.ir.linear import Along, Reshape, Spread, Take, apply, dense
 from exporter.ir.network import CHUNK, Network, Neurons, merged_rows
 from exporter.ir.trace import Apply, Node, Stack, Sum, topological
 
@@ -76,7 +76,7 @@ def _count(node: Node, groups: dict[Node, Neurons]) -> tuple[int, float]:
         case Apply(linear=Spread(_, n), arg=arg):
             nnz, largest = _count(arg, groups)
             return n * nnz, largest
-        case Apply(linear=Reshape() | Reorder(), arg=arg):
+        case Apply(linear=Reshape(), arg=arg):
             return _count(arg, groups)
         case Stack(parts=parts):
             several = [_count(part, groups) for part in parts]
@@ -203,11 +203,8 @@ def _columns(node: Node, groups: dict[Node, Neurons], known: dict[Node, Columns 
             return Columns(number, (args[0].size * row).max(axis, keepdims=True))
         case Apply(linear=Take(axis, indices), arg=arg) if np.bincount(indices, minlength=arg.shape[axis]).max() > 1:
             return None
-        case Apply(linear=Take() | Reorder() | Reshape() as linear, arg=arg):
+        case Apply(linear=Take() | Reshape() as linear, arg=arg):
             return Columns(*(apply(linear, array[None])[0] for array in _whole(args[0], arg.shape)))
-        case Apply(linear=Weigh(weights)):
-            w = np.abs(np.asarray(weights, dtype=np.float64))
-            return Columns(args[0].number * (w != 0), args[0].size * w)
         case _:
             return None
 

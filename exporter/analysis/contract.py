@@ -24,7 +24,7 @@ import numpy as np
 
 from exporter import sparse as sp
 from exporter.ir.input_rounding import Guard, guard_of
-from exporter.ir.linear import Along, Array, Scalar, Take, Weigh
+from exporter.ir.linear import Along, Array, Scalar, Take
 from exporter.ir.network import Network, Neurons
 from exporter.ir.patterns import scaled_total
 from exporter.ir.trace import Apply, Clip, Constant, Input, Max, Node, Relu, Stack, Sum, kind, topological
@@ -169,7 +169,7 @@ def _clause_about(node: Node) -> str:
         case Apply(linear=Along(_, matrix)):
             most = int(np.diff(sp.csr_array(matrix.astype(np.float64)).indptr).max(initial=0))
             return f"{layer} adds up {most} numbers" if most > 1 else f"{layer} multiplies numbers by weights"
-        case Sum() | Apply(linear=Weigh()):
+        case Sum():
             return f"{layer} multiplies numbers by weights"
         case _:
             return f"{layer} has values of that size and step"
@@ -271,7 +271,7 @@ class _Partials:
     def of_output(self, output: Node) -> float:
         """As `of`, for each output. A sum of two terms may round once, and so may an interpolation of three terms."""
         match output:
-            case Stack(parts=parts) if output not in self.leaves:
+            case Stack(parts=parts) if self._args(output):
                 return max(self.of_output(p) for p in parts)
             case _:
                 found = self.known[output]
@@ -299,11 +299,6 @@ class _Partials:
             case Apply(linear=Along(axis, matrix), arg=arg):
                 out = self._along(self.known[arg], matrix, axis == len(arg.shape) - 1, n)
                 quantum = self.quanta[node]
-            case Apply(linear=Weigh(weights), arg=arg):
-                c = float(np.abs(np.asarray(weights, dtype=np.float64)).max())
-                p = self.known[arg]
-                both = max(p.plus, p.minus) * c, max(p.all_plus, p.all_minus) * c
-                out, quantum = _Partial(both[0], both[0], both[1], both[1], 0, p.terms), self.quanta[node]
             case Apply(linear=linear, arg=arg):
                 out, quantum = self.known[arg], self.quanta[node]
                 if not isinstance(linear, Take) or len(np.unique(linear.indices)) < len(linear.indices):
@@ -376,8 +371,6 @@ def node_quanta(net: Network, quantum: float) -> dict[Node, float]:
                 q = min(quanta[p] for p in parts)
             case Apply(linear=Along(_, matrix), arg=arg):
                 q = _low_bit_of(matrix.data if sp.issparse(matrix) else matrix) * quanta[arg]
-            case Apply(linear=Weigh(weights), arg=arg):
-                q = _low_bit_of(np.asarray(weights)) * quanta[arg]
             case Apply(arg=arg):
                 q = quanta[arg]
             case never:
@@ -424,7 +417,7 @@ def _rounded_once(output: Node) -> set[Node]:
             ):
                 allowed.add(node)
                 return allowed
-            case Apply(linear=linear, arg=arg) if not isinstance(linear, Along | Weigh):
+            case Apply(linear=linear, arg=arg) if not isinstance(linear, Along):
                 allowed.add(node)
                 node = arg
             case Stack(parts=parts):

@@ -18,6 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from exporter.constructions.hashing import first_of
 from exporter.constructions.sampling import Index, groups
 from exporter.ir import primitives
 from exporter.ir.linear import Scalar
@@ -122,7 +123,6 @@ def block_extract(blocks: Node, counts: Node, wanted: Node, longest: int) -> Nod
     `counts` are the numbers of entries of the rows, one layer above the rows. Lemma G.11 needs slots of at most 1. A row
     with collisions has slots up to `longest`, so the integer of the indicator product is scaled by `longest`.
     """
-    functions, slots = blocks.shape
+    slots = blocks.shape[1]
     chosen = compare(counts, like(wanted, counts) - 1, 1) - compare(counts, like(wanted, counts), 1)
-    first = chosen - 1 - chosen.along(0, np.tril(np.ones((functions, functions)), -1))
-    return assume(indicator_product(blocks, (first * longest).spread(1, slots)).sum(0), 0.0, 1.0)
+    return assume(indicator_product(blocks, (first_of(chosen) * longest).spread(1, slots)).sum(0), 0.0, 1.0)

@@ -16,7 +16,7 @@ from exporter.constructions.sampling import permutation, prepare, restored
 from exporter.constructions.scheduled import Planned
 from exporter.ir.fused_forms import all_pairs, picked
 from exporter.ir.linear import Scalar
-from exporter.ir.primitives import compare, indicator_product
+from exporter.ir.primitives import compare, indicator_product, selected
 from exporter.ir.primitives import ranks as all_ranks
 from exporter.ir.trace import Node, assume, constant, differences, relu, stack, trim, variant
 from exporter.planning.depth5 import Depth5Schedule, depth5_plans
@@ -42,7 +42,7 @@ def depth5(u: Node, plan: Depth5Schedule, delta: Scalar, seed: int = 0, offsets:
         block, both = e.values.take(mine), (first_held.take(mine), clean.take(mine))
         wanted = list(range(first, last + 1))
         place = all_ranks(block, e.quantum, ties=True)
-        kept, plain = (_select(x, place, wanted) for x in both)
+        kept, plain = (assume(selected(x, place, constant(wanted)), 0.0, 1.0) for x in both)
         count: Node = constant(np.arange(first, last + 1))
         # without offsets earlier blocks lose ties and later blocks win ties: x <= y is y > x - q on the grid
         for part, allowance in ((order[:start], e.quantum), (order[end:], 0)):
@@ -89,13 +89,6 @@ def _by_index(u: Node, plan: Depth5Schedule, delta: Scalar, order: npt.NDArray[n
         ranks.append(stack(counts) + count if counts else count)
     y, rank = stack(candidates), stack(ranks)
     return stack([picked(y, wanted - rank).reshape(1) for wanted in range(plan.low, plan.high + 1)])
-
-
-def _select(x: Node, ranks: Node, wanted: list[int]) -> Node:
-    """The second layer of Definition G.12."""
-    p, d = len(wanted), x.shape[0]
-    s = constant(np.array(wanted, dtype=np.float64)).spread(1, d) - ranks.spread(0, p)
-    return assume(indicator_product(x.spread(0, p), s).sum(1), 0.0, 1.0)
 
 
 DEPTH5 = Planned(depth5_plans, depth5, LAYERS)

@@ -50,14 +50,18 @@ def slot_sums(x: Node, where: npt.NDArray[np.int64]) -> Node:
 def hashed_slots(live: Node, mask: Node, ending: HashEnding, where: npt.NDArray[np.int64]) -> Node:
     """The live entries in the p slots of the first hash function without collisions, 0 in empty slots: three layers.
 
-    Function a has no collision if no slot holds two live entries: sum_s [count_as - 1]+ = 0. Let g_a be the indicator of
-    this event. g_a - 1 - sum over a' < a of g_a' is 0 for the first such function and <= -1 for every other function. So
-    only the slots of the first are kept, because no slot exceeds the length of the longest bucket.
+    Function a has no collision if no slot holds two live entries: sum_s [count_as - 1]+ = 0. Only the slots of the first
+    such function are kept, because no slot exceeds the length of the longest bucket.
     """
-    longest, q = where.shape[2], ending.functions
+    longest = where.shape[2]
     count = assume(slot_sums(mask, where), 0.0, float(longest))
     collisions = assume(relu(count - 1).sum(1), 0.0, float(mask.size))
     free = assume(relu(1 - collisions), 0.0, 1.0)
-    chosen = free - 1 - free.along(0, np.tril(np.ones((q, q)), -1))
-    slots = relu(slot_sums(live, where) + (longest * chosen).spread(1, ending.prime))
+    slots = relu(slot_sums(live, where) + (longest * first_of(free)).spread(1, ending.prime))
     return assume(slots.sum(0), 0.0, 1.0)
+
+
+def first_of(flags: Node) -> Node:
+    """0 for the first flag that is 1, at most -1 for every other flag: g_a - 1 - sum over a' < a of g_a'."""
+    n = flags.size
+    return flags - 1 - flags.along(0, np.tril(np.ones((n, n)), -1))

@@ -38,7 +38,7 @@ def is_chain(proto: onnx.ModelProto) -> bool:
 def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
     """The affine maps between the ReLUs of a Gemm/Relu or MatMul/Add/Relu chain. Consecutive affine maps are merged."""
     fixed = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in proto.graph.initializer}
-    at = data_input(proto, path).name
+    at, width = data_input(proto, path).name, data_width(proto, path)
     maps: list[Affine] = []
     open_map: Affine | None = None
     for node in proto.graph.node:
@@ -60,17 +60,12 @@ def chain_of(proto: onnx.ModelProto, path: Path) -> list[Affine]:
             case "Identity":
                 pass
             case _:
-                d = data_width(proto, path) if open_map is None and not maps else None
-                width = open_map.weight.shape[1] if open_map else maps[-1].weight.shape[1] if maps else d
-                assert width is not None
                 open_map = _then(open_map, _affine(node, constants, width, path))
+                width = open_map.weight.shape[1]
         at = node.output[0]
     if at != proto.graph.output[0].name:
         raise UserError(f"{path}: the chain ends in {at}, but the output is {proto.graph.output[0].name}")
-    if open_map is None:
-        width = maps[-1].weight.shape[1] if maps else data_width(proto, path)
-        open_map = Affine(np.eye(width), np.zeros(width))
-    maps.append(open_map)
+    maps.append(open_map or Affine(np.eye(width), np.zeros(width)))
     if not all(np.isfinite(m.weight).all() and np.isfinite(m.bias).all() for m in maps):
         raise UserError(f"{path}: a weight is infinite or NaN")
     return maps

@@ -73,6 +73,10 @@ class Graph:
             self.initializers[name] = numpy_helper.from_array(array, name)
         return self._shared[key]
 
+    def slice(self, name: str, start: int, end: int, axis: int, step: int = 1) -> str:
+        """Every `step`-th entry from `start` on, before `end`."""
+        return self.add("Slice", [name, *(self.shape([number]) for number in (start, end, axis, step))])
+
     def shape(self, dims: Sequence[int]) -> str:
         return self.constant(list(dims), np.int64)
 

@@ -1,11 +1,9 @@
-"""Structured linear maps: every affine layer is a composition of the six kinds below.
+"""Structured linear maps: every affine layer is a composition of the four kinds below.
 
-    Linear ::= Along(axis, M)     apply the matrix M along one axis:  I ⊗ M ⊗ I
+    Linear ::= Along(axis, M)     apply the matrix M along one of the last two axes:  I ⊗ M, or I ⊗ M ⊗ I
              | Take(axis, idx)    pick entries along one axis
              | Spread(axis, n)    a new axis of length n, the same values along it
-             | Reorder(perm)      permute the axes
              | Reshape(shape)     the same numbers, in the same order, in another shape
-             | Weigh(w)           multiply by constants: a scalar, or an array of the map's shape
 
 The affine nodes of `exporter.ir.trace` add, stack and compose these maps. No map stores its full matrix (inputs times
 outputs). `target` gives the shape of the result, `apply` applies the map to arrays, and `rows` gives chosen rows of the
@@ -56,34 +54,20 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Reorder:
-    """y = transpose(x, perm)."""
-
-    perm: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Reshape:
     """y = reshape(x, shape), row-major."""
 
     shape: Shape
 
 
-@dataclass(frozen=True, eq=False)
-class Weigh:
-    """y = w * x, entry by entry."""
-
-    weights: Array | Scalar
-
-
-Linear = Along | Take | Spread | Reorder | Reshape | Weigh
+Linear = Along | Take | Spread | Reshape
 
 
 def target(linear: Linear, source: Shape) -> Shape:
     """The shape of the result for a tensor of shape `source`. Raises ValueError if the map does not fit the shape."""
     match linear:
         case Along(axis, matrix):
-            if not 0 <= axis < len(source) or matrix.shape[1] != source[axis]:
+            if not max(0, len(source) - 2) <= axis < len(source) or matrix.shape[1] != source[axis]:
                 raise ValueError(f"a matrix of shape {matrix.shape} does not act on axis {axis} of shape {source}")
             return (*source[:axis], int(matrix.shape[0]), *source[axis + 1 :])
         case Take(axis, indices):
@@ -94,18 +78,10 @@ def target(linear: Linear, source: Shape) -> Shape:
             if not 0 <= axis <= len(source):
                 raise ValueError(f"no place {axis} for a new axis in shape {source}")
             return (*source[:axis], n, *source[axis:])
-        case Reorder(perm):
-            if sorted(perm) != list(range(len(source))):
-                raise ValueError(f"{perm} does not permute the axes of shape {source}")
-            return tuple(source[a] for a in perm)
         case Reshape(shape):
             if prod(shape) != prod(source):
                 raise ValueError(f"shape {source} does not reshape to {shape}")
             return shape
-        case Weigh(weights):
-            if isinstance(weights, np.ndarray) and weights.shape != source:
-                raise ValueError(f"weights of shape {weights.shape} do not fit shape {source}")
-            return source
         case _:
             assert_never(linear)
 
@@ -120,12 +96,8 @@ def apply(linear: Linear, x: Array) -> Array:
         case Spread(axis, n):
             y = np.expand_dims(x, axis + 1)
             return np.broadcast_to(y, (*y.shape[: axis + 1], n, *y.shape[axis + 2 :]))
-        case Reorder(perm):
-            return np.transpose(x, (0, *(a + 1 for a in perm)))
         case Reshape(shape):
             return x.reshape((x.shape[0], *shape))
-        case Weigh(weights):
-            return np.asarray(x * number(weights, x.dtype))
         case _:
             assert_never(linear)
 
@@ -153,7 +125,7 @@ def _matmul_along(matrix: Array | sp.csr_array, x: Array, axis: int) -> Array:
     return np.moveaxis(out, -1, axis)
 
 
-def source_index(linear: Take | Spread | Reorder | Reshape, source: Shape, rows: npt.NDArray[np.int64]) -> Array:
+def source_index(linear: Take | Spread | Reshape, source: Shape, rows: npt.NDArray[np.int64]) -> Array:
     """The flat index of the source entry that each of the flat target `rows` copies, for a map that only moves entries."""
     match linear:
         case Reshape():
@@ -164,9 +136,6 @@ def source_index(linear: Take | Spread | Reorder | Reshape, source: Shape, rows:
         case Spread(axis, _):
             place = list(np.unravel_index(rows, target(linear, source)))
             del place[axis]
-        case Reorder(perm):
-            there = np.unravel_index(rows, target(linear, source))
-            place = [there[perm.index(a)] for a in range(len(source))]
         case _:
             assert_never(linear)
     if not place:  # a scalar was spread

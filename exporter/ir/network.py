@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from exporter import sparse as sp
 from exporter.ir import linear as lin
-from exporter.ir.linear import Along, Reorder, Reshape, Spread, Take, Weigh
+from exporter.ir.linear import Along, Reshape, Spread, Take
 from exporter.ir.trace import Apply, Constant, Input, Max, Node, Relu, Stack, Sum, fused, kind, topological
 
 Index = npt.NDArray[np.int64]
@@ -245,10 +245,6 @@ def merged_rows(
             return sp.csr_array((n, width)) if matrix is None else matrix, bias
         case Stack(parts=parts, axis=axis):
             return _stacked_rows(node, parts, axis, rows, leaves, width)
-        case Apply(linear=Weigh(weights), arg=arg):
-            m, b = merged_rows(arg, rows, leaves, width)
-            w = np.broadcast_to(np.asarray(weights, dtype=np.float64), node.shape).reshape(-1)[rows]
-            return sp.csr_array(sp.diags_array(w) @ m), w * b
         case Apply(linear=Along() as linear, arg=arg):
             picked = lin.rows(linear, arg.shape, rows)
             used, place = _used(picked.indices, arg.size)
@@ -256,7 +252,7 @@ def merged_rows(
             inner = sp.csr_array((picked.data, place, picked.indptr), shape=(n, len(used)))
             return sp.csr_array(inner @ m), inner @ b
         case Apply(linear=linear, arg=arg):
-            assert isinstance(linear, Take | Spread | Reorder | Reshape)
+            assert isinstance(linear, Take | Spread | Reshape)
             source = lin.source_index(linear, arg.shape, rows)
             used, place = _used(source, arg.size)
             m, b = merged_rows(arg, used, leaves, width)

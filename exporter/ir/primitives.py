@@ -84,12 +84,11 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
     y = ranks(x, delta, ties, saturating)
     wanted = r if isinstance(r, Node) else constant(list(r))
     p, d = wanted.shape[0], x.shape[0]
-    s = wanted.spread(1, d) - y.spread(0, p)
     bound = inf
     if ties and not isinstance(r, Node):
         # every rank occurs once, so the positive r - y_k are 1, ..., r - 1: their sum is far below d times the largest
         bound = max(r) * (max(r) - 1) / 2 + max(r) * x.hi
-    found = indicator_product(x.spread(0, p), s, bound).sum(1)
+    found = selected(x, y, wanted, bound)
     if not ties:
         return found
 
@@ -98,6 +97,16 @@ def rank_select(x: Node, r: Node | Sequence[int], delta: Scalar, ties: bool = Fa
         return largest_within(x, ahead.spread(0, p) - wanted.spread(1, d), found)
 
     return variant(found, largest)
+
+
+def selected(x: Node, ranks: Node, wanted: Node, total: float = inf) -> Node:
+    """The entries of the wanted ranks, by the ranks of all entries (the second layer of Definition G.12).
+
+    `total` is an upper bound of the sum of either trim of the indicator product.
+    """
+    p, d = wanted.shape[0], x.shape[0]
+    s = wanted.spread(1, d) - ranks.spread(0, p)
+    return indicator_product(x.spread(0, p), s, total).sum(1)
 
 
 def column(parts: Sequence[Node]) -> Node:

@@ -32,7 +32,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import inf, prod
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -42,13 +42,11 @@ from exporter.ir.linear import (
     Along,
     Array,
     Linear,
-    Reorder,
     Reshape,
     Scalar,
     Shape,
     Spread,
     Take,
-    Weigh,
     apply,
     regular_runs,
     target,
@@ -129,9 +127,6 @@ class Node:
         return self * (Fraction(1) / Fraction(divisor))
 
     # Structure.
-    def map(self, linear: Linear) -> Node:
-        return _apply(linear, self)
-
     def along(self, axis: int, matrix: Array | sp.csr_array) -> Node:
         return _apply(Along(axis, matrix), self)
 
@@ -154,14 +149,8 @@ class Node:
         """The same values repeated n times along a new axis."""
         return _apply(Spread(axis, n), self)
 
-    def reorder(self, *perm: int) -> Node:
-        return _apply(Reorder(perm), self)
-
     def reshape(self, *shape: int) -> Node:
         return self if shape == self.shape else _apply(Reshape(shape), self)
-
-    def weigh(self, weights: Array) -> Node:
-        return _apply(Weigh(weights), self)
 
     def sum(self, axis: int = 0) -> Node:
         """The sum over one axis. The result does not have this axis."""
@@ -197,16 +186,16 @@ class Sum(Node):
     terms: tuple[tuple[Scalar, Node], ...]
     offset: Scalar
 
-    @staticmethod
-    def of(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Sum:
-        """The sum with its shape, level and bounds."""
+    @classmethod
+    def of(cls, terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0, **parts: Any) -> Self:
+        """The sum with its shape, level and bounds. `parts` are the fields of a sum that is one operation in a file."""
         shape, level, lo, hi = terms[0][1].shape, CONSTANT_LEVEL, 0.0, 0.0
         for c, a in terms:
             if a.shape != shape:
                 raise ValueError(f"terms of different shapes {[a.shape for _, a in terms]}: spread them first")
             low, high = sorted((float(c) * a.lo, float(c) * a.hi))
             lo, hi, level = lo + low, hi + high, max(level, a.level)
-        return Sum(shape, level, lo + float(offset), hi + float(offset), tuple(terms), offset)
+        return cls(shape, level, lo + float(offset), hi + float(offset), tuple(terms), offset, **parts)
 
     @cached_property
     def args(self) -> tuple[Node, ...]:
@@ -309,10 +298,11 @@ def total(terms: Sequence[tuple[Scalar, Node]], offset: Scalar = 0) -> Node:
 def compared(a: Node, b: Node) -> tuple[Node, Node]:
     """The entrywise minima and maxima of two vectors. Both are computed from the same ReLU."""
     excess = relu(a - b)
-    low, high = Sum.of([(1, a), (-1, excess)]), Sum.of([(1, b), (1, excess)])
+    low = Comparator.of([(1, a), (-1, excess)], op="Min", a=a, b=b)
+    high = Comparator.of([(1, b), (1, excess)], op="Max", a=a, b=b)
     return (
-        Comparator(low.shape, low.level, min(a.lo, b.lo), min(a.hi, b.hi), low.terms, 0, op="Min", a=a, b=b),
-        Comparator(high.shape, high.level, max(a.lo, b.lo), max(a.hi, b.hi), high.terms, 0, op="Max", a=a, b=b),
+        assume(low, min(a.lo, b.lo), min(a.hi, b.hi)),
+        assume(high, max(a.lo, b.lo), max(a.hi, b.hi)),
     )
 
 
@@ -346,15 +336,14 @@ def trim(v: Node, height: Scalar = 1, total: float = inf) -> Node:
 
 def clip(v: Node, height: Scalar, up: Node, beyond: Node, offset: Scalar = 0) -> Node:
     """min(max(v, 0), height) + offset, made of neurons that are there: up = relu(v) and beyond = relu(v - height)."""
-    pair = Sum.of([(1, up), (-1, beyond)], offset)
-    return Clip(pair.shape, pair.level, pair.lo, pair.hi, pair.terms, offset, v=v, height=float(height))
+    return Clip.of([(1, up), (-1, beyond)], offset, v=v, height=float(height))
 
 
 def assume(node: Node, lo: float, hi: float) -> Node:
     """The node with tighter bounds than interval arithmetic gives. The caller states them; the tests check all of them."""
     if lo <= node.lo and hi >= node.hi:
         return node
-    if isinstance(node, Apply) and isinstance(node.linear, Reshape | Reorder | Spread):
+    if isinstance(node, Apply) and isinstance(node.linear, Reshape | Spread):
         node = replace(node, arg=assume(node.arg, lo, hi))  # the same numbers
     return replace(node, lo=max(lo, node.lo), hi=min(hi, node.hi))
 
@@ -447,15 +436,9 @@ def _apply(linear: Linear, arg: Node) -> Node:
 
 
 def _bounds(linear: Linear, arg: Node) -> tuple[float, float]:
-    match linear:
-        case Along(_, matrix):
-            m = matrix.astype(np.float64)
-            plus = (m + abs(m)) / 2
-            up, down = np.ravel(plus.sum(axis=1)), np.ravel((plus - m).sum(axis=1))
-            return float((up * arg.lo - down * arg.hi).min()), float((up * arg.hi - down * arg.lo).max())
-        case Weigh(weights):
-            w = np.asarray(weights, dtype=np.float64)
-            ends = np.stack([w * arg.lo, w * arg.hi])
-            return float(ends.min()), float(ends.max())
-        case _:
-            return arg.lo, arg.hi
+    if not isinstance(linear, Along):
+        return arg.lo, arg.hi
+    m = linear.matrix.astype(np.float64)
+    plus = (m + abs(m)) / 2
+    up, down = np.ravel(plus.sum(axis=1)), np.ravel((plus - m).sum(axis=1))
+    return float((up * arg.lo - down * arg.hi).min()), float((up * arg.hi - down * arg.lo).max())

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from exporter.ir.graph import Graph
-from exporter.ir.linear import RUNS, SHORT, Reorder, Reshape, Spread, Take, grain, source_index
+from exporter.ir.linear import RUNS, SHORT, Reshape, Spread, Take, grain, source_index
 from exporter.ir.network import Network
 from exporter.ir.trace import Apply, Comparator, Input, Interpolation, Mean, Node, Stack, topological
 
@@ -39,7 +39,7 @@ def operands(node: Node) -> tuple[Node, ...]:
             return a, b
         case Interpolation(start=start, upper=upper, lower=lower):
             return start, upper, lower
-        case Mean() | Input() | Apply(linear=Take() | Spread() | Reorder() | Reshape()) | Stack(axis=0):
+        case Mean() | Input() | Apply(linear=Take() | Spread() | Reshape()) | Stack(axis=0):
             return node.args
         case _:
             raise NotCompared(node)
@@ -113,7 +113,7 @@ class _Comparators:
                 return self._new(sums, node.size)
             case Stack(parts=parts):
                 return np.concatenate([self.ids[part] for part in parts])
-            case Apply(linear=Take() | Spread() | Reorder() | Reshape() as linear, arg=arg):
+            case Apply(linear=Take() | Spread() | Reshape() as linear, arg=arg):
                 return self.ids[arg][source_index(linear, arg.shape, np.arange(node.size, dtype=np.int64))]
             case _:
                 raise AssertionError(f"{node} is no node of comparators")
@@ -175,8 +175,7 @@ class _Comparators:
         if np.array_equal(index, np.arange(size)):
             return name
         if np.array_equal(index, np.arange(index[0], index[0] + len(index))):
-            ends = ([int(index[0])], [int(index[-1]) + 1], [self.axis], [1])
-            return self.graph.add("Slice", [name, *map(self.graph.shape, ends)])
+            return self.graph.slice(name, int(index[0]), int(index[-1]) + 1, self.axis)
         if self.rows and (g := grain(index, size)) > 1:
             cut = self.graph.add("Reshape", [name, self.graph.shape([size // g, g, -1])])
             return self.graph.add(

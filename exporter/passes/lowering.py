@@ -29,12 +29,10 @@ from exporter.ir.linear import (
     Along,
     Array,
     Linear,
-    Reorder,
     Reshape,
     Shape,
     Spread,
     Take,
-    Weigh,
     dense,
     grain,
     regular_runs,
@@ -270,10 +268,6 @@ class Lowering:
         """The sum as Gemm(c ... c, v, offset) over the rows of v."""
         n, lead = arg.shape[-1], arg.shape[:-1]
         v = self.values[arg] if self.values[arg].shape == arg.shape else self._full(arg)
-        if not v.batched:
-            ones = self.graph.constant(np.full((n, 1), c))
-            out = self._shift(Value(self.graph.add("MatMul", [v.name, ones]), (*lead, 1), False), offset)
-            return self._reshape(out, lead)
         name = v.name
         if lead and not v.merged:
             name = self._reshape_to(name, [-1, n])
@@ -343,14 +337,6 @@ class Lowering:
                 return self._reshape(v, (*v.shape[:axis], 1, *v.shape[axis:]))
             case Reshape(shape):
                 return self._reshape(self._full(arg), shape)
-            case Reorder(perm):
-                return self._transpose(v, list(perm))
-            case Weigh(weights):
-                if not isinstance(weights, np.ndarray):
-                    return self._scale(v, weights)
-                if v.batched and v.shape == ():
-                    return self._scale(v, float(weights))
-                return Value(self.graph.add("Mul", [v.name, self._stored(self._once(weights))]), arg.shape, v.batched)
             case Take(axis, indices):
                 return self._take(v, axis, indices)
             case Along(axis, matrix):
@@ -379,27 +365,13 @@ class Lowering:
     def _slice(self, name: str, indices: Array, axis: int) -> str:
         """A Slice of entries at equal distances."""
         step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
-        ends = [[int(indices[0])], [int(indices[-1]) + 1], [axis], [step]]
-        return self.graph.add("Slice", [name, *(self.graph.shape(e) for e in ends)])
+        return self.graph.slice(name, int(indices[0]), int(indices[-1]) + 1, axis, step)
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
         m = dense(matrix).astype(np.float64)
         shape = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :])
-        if axis == len(shape) - 1:
-            return Value(self.graph.add("MatMul", [v.name, self.graph.constant(m.T)]), shape, v.batched)
-        if axis == len(shape) - 2:
-            return Value(self.graph.add("MatMul", [self.graph.constant(m), v.name]), shape, v.batched)
-        perm = [a for a in range(len(shape)) if a != axis] + [axis]
-        moved = self._transpose(v, perm)
-        name = self.graph.add("MatMul", [moved.name, self.graph.constant(m.T)])
-        return self._transpose(
-            Value(name, (*moved.shape[:-1], m.shape[0]), v.batched), [perm.index(a) for a in range(len(shape))]
-        )
-
-    def _transpose(self, v: Value, perm: list[int]) -> Value:
-        b = self._place(0, v.batched)
-        axes = [*range(b), *(a + b for a in perm)] + ([] if self.rows else [len(perm)])
-        return Value(self.graph.add("Transpose", [v.name], perm=axes), tuple(v.shape[a] for a in perm), v.batched)
+        factors = [v.name, self.graph.constant(m.T)] if axis == len(shape) - 1 else [self.graph.constant(m), v.name]
+        return Value(self.graph.add("MatMul", factors), shape, v.batched)
 
     def _reshape(self, v: Value, shape: Shape) -> Value:
         if shape == v.shape:
@@ -417,8 +389,8 @@ class Lowering:
 
     def _with_batch(self, v: Value) -> Value:
         """The constant repeated for every vector of the batch, as 0 x_1 + constant."""
-        ends = [self.graph.shape(e) for e in ([0], [1], [self._place(0, True)], [1])]
-        zero = self._scale(Value(self.graph.add("Slice", [self.x, *ends]), (1,), True), 0)
+        first = self.graph.slice(self.x, 0, 1, self._place(0, True))
+        zero = self._scale(Value(first, (1,), True), 0)
         zero = self._reshape(zero, (1,) * len(v.shape)) if self.rows else zero
         return Value(self.graph.add("Add", [zero.name, v.name]), v.shape, True)
 

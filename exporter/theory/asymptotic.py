@@ -15,6 +15,7 @@ from fractions import Fraction
 import numpy as np
 import scipy.sparse as sp
 
+from exporter.constructions.hashing import first_of
 from exporter.constructions.sampling import Index, permutation, prepare, ranks_of_rows
 from exporter.ir.linear import Scalar
 from exporter.ir.primitives import compare, indicator_product, like
@@ -64,10 +65,10 @@ def hash_ending(
     counts, sums = (v.along(0, place).reshape(q, g, ending.length) for v in (mask, values))
     below = assume(d - reached.sum(), 0.0, float(d))
     wanted = 1 + trim(z - mask.sum() + plan.rank - below - 1, z - 1)
-    slots = first_slots(sums, counts, c).reorder(1, 2, 0).reshape(q, z)
+    slots = _slots_last(first_slots(sums, counts, c))
     wrong = relu(counts - 1).sum(2).sum(1) + relu(counts.sum(2) - c).sum(1)
     free = assume(relu(1 - wrong), 0.0, 1.0)
-    chosen = free - 1 - free.along(0, np.tril(np.ones((q, q)), -1))
+    chosen = first_of(free)
     apart = like(wanted, slots) - ranks_of_rows(slots, step) + ((z + 1) * chosen).spread(1, z)
     found = indicator_product(trim(slots, most), apart)
     return assume(found.sum(1).sum(0).reshape(1), 0.0, q * z * float(most))
@@ -123,7 +124,7 @@ def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, 
     pivot = assume(indicator_product(candidates, like(under, candidates) - 1 - place).sum(), 0.0, 1.0)
     blocks, block, c = plan.blocks, plan.block, plan.entries
     slots = first_slots(sample.spread(0, h).reshape(h, blocks, block), inside.reshape(h, blocks, block), c)
-    slots = assume(slots, -float(c), 1.0).reorder(1, 2, 0).reshape(h, z)
+    slots = _slots_last(assume(slots, -float(c), 1.0))
     # 4: all entries against the pivot; all pairs of a cell
     reached = compare(x, like(pivot, x) - q, q)
     below, sampled = assume(d - reached.sum(), 0.0, float(d)), assume(s - reached.take(order[:s]).sum(), 0.0, float(s))
@@ -136,3 +137,9 @@ def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, 
         picked = trim(values - ahead, per) - trim(-ahead, per)
         ends.append(assume(picked.sum(1).sum(0).reshape(), 0.0, 1.0))
     return ends[0], ends[1]
+
+
+def _slots_last(slots: Node) -> Node:
+    """The matrix of the slots (number, row, block): one row with the slots of all its blocks."""
+    order = np.arange(slots.size).reshape(slots.shape).transpose(1, 2, 0)
+    return slots.reshape(slots.size).take(order.ravel()).reshape(len(order), -1)

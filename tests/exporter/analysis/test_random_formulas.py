@@ -44,12 +44,8 @@ def grow(rng: np.random.Generator, made: list[Node]) -> Node | None:
             return a.along(axis, matrix)
         case 8 if axes:
             return a.sum(axis) if rng.random() < 0.5 else a.prefix_sum(axis)
-        case 9 if axes > 1:
-            return a.reorder(*rng.permutation(axes).tolist())
         case 10:
             return a.reshape(a.size) if rng.random() < 0.5 else a.reshape(1, *a.shape)
-        case 11:
-            return a.weigh(rng.integers(-1, 3, a.shape).astype(float))
         case 12 if axes:
             both = [a, alike[rng.integers(len(alike))]]
             if rng.random() < 0.3:
