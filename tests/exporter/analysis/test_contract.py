@@ -16,7 +16,7 @@ from exporter.errors import ContractError, UserError
 from exporter.formula import trace
 from exporter.ir.network import Network, Weights, network, weights
 from exporter.ir.primitives import compare, compare_saturating
-from exporter.ir.trace import vector
+from exporter.ir.trace import constant, stack, vector
 from exporter.passes.batch_last import CELLS, ROWS
 from exporter.passes.lowering import ONE_VECTOR
 from exporter.problem import task as tasks
@@ -179,6 +179,11 @@ def test_more_bits_never_need_less() -> None:
                 net, _ = trace(Spec(tasks.median(6), construction, bits=bits))
                 needs.append(_needs(net, profile, 2.0**-bits).bits)
             assert needs == sorted(needs)
+
+
+def test_outputs_that_are_constants_are_judged_with_the_others() -> None:
+    x, constants = vector(2), stack([constant([1.0]), constant([3.0])])
+    assert dense_bits(network(x, stack([x, constants])), 2.0**-4).bits == 4
 
 
 def test_the_saturating_form_never_sums_large_numbers() -> None:
