@@ -25,7 +25,7 @@ def first_found(candidates: Iterable[T | None]) -> T | None:
     return next((found for found in candidates if found is not None), None)
 
 
-def edge(holds: Callable[[int], bool], good: int, bad: int) -> int:
+def edge(holds: Callable[[int], bool], good: int, bad: int = 0) -> int:
     """The last number that holds on the way from `good` to `bad`, by bisection. `bad` does not hold and is not tried."""
     while abs(bad - good) > 1:
         middle = (good + bad) // 2
@@ -33,13 +33,8 @@ def edge(holds: Callable[[int], bool], good: int, bad: int) -> int:
     return good
 
 
-def lowest(holds: Callable[[int], bool], good: int) -> int:
-    """The last number that holds on the way from `good` down to 0."""
-    return edge(holds, good, 0)
-
-
 def narrowest_of(
-    fits: Iterable[Callable[[int], P | None]], widest: int, least: Callable[[Callable[[int], bool], int], int] = lowest
+    fits: Iterable[Callable[[int], P | None]], widest: int, least: Callable[[Callable[[int], bool], int], int] = edge
 ) -> tuple[P, int] | None:
     """The narrowest plan of several kinds, and its width. Each kind is tried only below the narrowest width so far."""
     found = None

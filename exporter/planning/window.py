@@ -61,11 +61,6 @@ class WindowSchedule(Schedule):
     ending: BlockSample
     failure_law: FailureLaw = "uniform"
 
-    @property
-    def mask(self) -> int:
-        """The neurons of the mask's layer. `within` leaves room for all other layers."""
-        return 5 * self.d
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantWindow(WindowSchedule):
@@ -84,10 +79,6 @@ class CountedWindow(WindowSchedule):
     slope: int
     below: int
     above: int
-
-    @property
-    def mask(self) -> int:
-        return 5 * self.d + 5
 
 
 Overflows = Callable[[tails.Ints, tails.Ints], tails.Floats]  # (block lengths, entries) -> P(one block holds more)
@@ -121,7 +112,7 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
     d, slots = goal.d, isqrt(max(0, width - 6))
     room = (goal.failure - sum(e.probability for e in window.miss)) * (1 - 1e-6)
     entries = np.arange(1, min((width - 5) // d, slots, d) + 1, dtype=np.int64)
-    if room <= 0 or not entries.size:
+    if room <= 0 or not entries.size or width < 5 * d + 5:  # the mask's layer
         return None
     blocks = np.minimum(slots // entries, d)
     spare = np.minimum(slots - blocks * entries, (width - 5 - entries * d) // -(-d // blocks))
@@ -133,8 +124,7 @@ def within(goal: Goal, window: Window, width: int) -> WindowSchedule | None:
     i = int(able[np.argmin(entries[able] * d + (entries[able] * blocks[able]) ** 2)])
     ending = BlockSample(int(blocks[i]), -(-d // int(blocks[i])), int(entries[i]), more=int(more[i]))
     events = (*window.miss, Event("a block of the ending overflows", float(found[i])))
-    plan = window.make(d=d, low=goal.low, high=goal.high, events=events, ending=ending)
-    return proven(plan, goal) if plan.mask <= width else None
+    return proven(window.make(d=d, low=goal.low, high=goal.high, events=events, ending=ending), goal)
 
 
 def best(goal: Goal, window: Callable[[float], Window]) -> Iterator[WindowSchedule]:
