@@ -26,6 +26,7 @@ from service.models.registry import LoadedModel
 from service.serving import json_body
 from service.serving.bodies import Answer, Question, settled
 from service.serving.engine import Engine
+from service.serving.formats import BINARY
 from service.serving.gateway import PlainRoute, with_body
 from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
 from service.serving.options import MedianOptions, QuantileOptions, merged, options_of, read_text
@@ -144,13 +145,12 @@ def router(engine: Engine) -> APIRouter:
         return _response(asked, model, await engine.answer(question, until))
 
     any_json: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
-    error = {"description": "Error", "content": {"application/json": {"schema": ERROR_SCHEMA}}}
 
     def add(method: str, path: str, handler: Callable[[Request], Awaitable[Response]], *statuses: int) -> None:
         names = [name for name in ("name", "version") if f"{{{name}}}" in path]
         parameters = [{"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in names]
         extra: dict[str, Any] = {"parameters": parameters}
-        answers: dict[int | str, dict[str, Any]] = {200: any_json, **dict.fromkeys(statuses, error)}
+        answers: dict[int | str, dict[str, Any]] = {200: any_json, **dict.fromkeys(statuses, ERROR)}
         if method == "POST":
             extra["requestBody"] = INFER_BODY
         routes.add_api_route(path, handler, methods=[method], responses=answers, openapi_extra=extra)
@@ -165,23 +165,19 @@ def router(engine: Engine) -> APIRouter:
     return routes
 
 
-ERROR_SCHEMA = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-INFER_BODY: dict[str, Any] = {
-    "required": True,
+ERROR = {
+    "description": "Error",
     "content": {
         "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["inputs"],
-                "properties": {
-                    "id": {"type": "string"},
-                    "inputs": {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "object"}},
-                    "outputs": {"type": "array", "items": {"type": "object"}},
-                    "parameters": {"type": "object"},
-                },
-            },
-        },
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+        }
+    },
+}
+INFER_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"type": "object", "required": ["inputs"]}},
+        "application/octet-stream": BINARY,
     },
 }
 
