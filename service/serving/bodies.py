@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,24 @@ class Question:
         """The rows of a matrix."""
         return cls(Vectors.matrix(values), options, **about)
 
-    def shaped(self, columns: Sequence[Numbers]) -> Numbers:
-        """Answers, a column for each statistic, in the shape and type of numpy's."""
-        return self.options.shaped(columns, self.vectors.flat.dtype)
 
-
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Answer:
-    """`values` has an entry for each vector, or a row for several quantiles or ranks. A vector with missing numbers has the
-    answer NaN. `bounds` are the error bounds of the networks' own numbers, None for numpy's answers."""
+    """The answer to a question. `bounds` are the error bounds of the networks' own numbers, None for numpy's answers."""
 
-    values: Numbers
-    bounds: Floats | None
-    found: Answers  # how they came about
     question: Question
+    found: Answers
+
+    @cached_property
+    def values(self) -> Numbers:
+        """An entry for each vector, or a row for several quantiles or ranks: NaN for a vector with missing numbers."""
+        return self.question.options.shaped(self.found.values, self.question.vectors.flat.dtype)
+
+    @cached_property
+    def bounds(self) -> Floats | None:
+        if self.found.bounds is None:
+            return None
+        return self.question.options.shaped(self.found.bounds, np.dtype(np.float64))
 
     @property
     def about(self) -> dict[str, Any]:

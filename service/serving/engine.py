@@ -151,13 +151,13 @@ class Engine:
         if model is not None and not self.turn_taken and self.calls.is_short(model, rows):
             self.turn_taken = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-            return self._shaped(question, await self.calls.alone(solving, in_loop=True), started)
+            return self._counted(question, await self.calls.alone(solving, in_loop=True), started)
         with self.gate.admit(rows), self.memory.hold(needed):
             if model is not None:
                 found = await self.calls.shared(solving, model, rows)
             else:
                 found = await self.calls.alone(solving, in_loop=False)
-        return self._shaped(question, found, started)
+        return self._counted(question, found, started)
 
     def _choice(self, name: str | None, construction: str | None) -> Choice:
         """The choice of models, with the plans made so far. Unknown names are not kept."""
@@ -171,8 +171,8 @@ class Engine:
     def _end_turn(self) -> None:
         self.turn_taken = False
 
-    def _shaped(self, question: Question, found: Answers, started: float) -> Answer:
-        """The answers in their shape. The metrics count which models answered."""
+    def _counted(self, question: Question, found: Answers, started: float) -> Answer:
+        """The answer. The metrics count which models gave it."""
         for model, answered in found.answered.items():
             note(self.calls.meter(model).vectors, answered)
             if found.queue_s:
@@ -181,8 +181,7 @@ class Engine:
             note(self.calls.meter(model).misses, refuted)
             log.warning("certificate missed", extra={"fields": {"model": model.name, "vectors": refuted}})
         found.total_s = time.perf_counter() - started
-        bounds = None if found.bounds is None else np.asarray(question.shaped(found.bounds), np.float64)
-        return Answer(question.shaped(found.values), bounds, found, question)
+        return Answer(question, found)
 
     @property
     def limits(self) -> BodyLimits:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import orjson
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.requests import Request
@@ -125,6 +126,10 @@ class PlainRoute(APIRoute):
 
     def get_route_handler(self) -> Any:
         return self.endpoint
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
 
 
 def header_text(name: str) -> str:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import Response
@@ -27,7 +26,7 @@ from service.serving import json_body
 from service.serving.bodies import Answer, Question, settled
 from service.serving.engine import Engine
 from service.serving.formats import BINARY
-from service.serving.gateway import PlainRoute, with_body
+from service.serving.gateway import PlainRoute, json_answer, with_body
 from service.serving.json_body import SMALL, Body, BodyLimits, Numbers
 from service.serving.options import MedianOptions, QuantileOptions, merged, options_of, read_text
 from service.statistics.fed_grid import Floats
@@ -105,25 +104,25 @@ def router(engine: Engine) -> APIRouter:
 
     async def server(request: Request) -> Response:
         """Name, version and extensions of this server."""
-        return _json(SERVER)
+        return json_answer(SERVER)
 
     async def live(request: Request) -> Response:
         """The process is alive."""
-        return _json({"live": True})
+        return json_answer({"live": True})
 
     async def ready(request: Request) -> Response:
         """Models are loaded and answer, and no shutdown has begun."""
         is_ready = await engine.trouble() is None
-        return _json({"ready": is_ready}, 200 if is_ready else 503)
+        return json_answer({"ready": is_ready}, 200 if is_ready else 503)
 
     async def metadata(request: Request) -> Response:
         """Inputs and outputs of a model."""
-        return _json(model_metadata(model_of(request)))
+        return json_answer(model_metadata(model_of(request)))
 
     async def model_ready(request: Request) -> Response:
         """The model is loaded and answers."""
         is_ready = await engine.trouble(model_of(request)) is None and bool(engine.registry.models)
-        return _json({"name": request.path_params["name"], "ready": is_ready}, 200 if is_ready else 503)
+        return json_answer({"name": request.path_params["name"], "ready": is_ready}, 200 if is_ready else 503)
 
     async def infer(request: Request) -> Response:
         """Run a model on a tensor [k, d]."""
@@ -180,10 +179,6 @@ INFER_BODY = {
         "application/octet-stream": BINARY,
     },
 }
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status, media_type="application/json")
 
 
 def model_metadata(model: LoadedModel | None) -> dict[str, Any]:
@@ -300,7 +295,7 @@ def _response(asked: InferenceRequest, model: LoadedModel | None, answer: Answer
         binary = output.flag("binary_data", binary)
     if not binary:
         tensor["data"] = values.ravel().tolist()
-        return _json(document)
+        return json_answer(document)
     data = values.astype(DATATYPES[tensor["datatype"]], copy=False).tobytes()
     tensor["parameters"] = {"binary_data_size": len(data)}
     header = json_text.short(document)

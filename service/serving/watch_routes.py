@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -15,7 +14,7 @@ from exporter.analysis.promise import uniform_only
 from service.errors import BadInputError, ProblemError
 from service.serving import json_body
 from service.serving.engine import Engine
-from service.serving.gateway import PlainRoute, with_body
+from service.serving.gateway import PlainRoute, json_answer, with_body
 from service.serving.json_body import Body, BodyLimits
 from service.serving.watching import LONGEST, Watcher
 from service.statistics.fed_grid import Floats
@@ -26,10 +25,6 @@ NUMPY_S = 0.2  # for all runs but the first
 RUNS = 7
 
 
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
-
-
 def router(engine: Engine) -> APIRouter:
     """All of them."""
     routes = APIRouter(route_class=PlainRoute, include_in_schema=False)
@@ -37,7 +32,7 @@ def router(engine: Engine) -> APIRouter:
 
     async def catalogue(request: Request) -> Response:
         """The networks that the page can show."""
-        return _json({"models": [_entry(each) for each in carried().values()]})
+        return json_answer({"models": [_entry(each) for each in carried().values()]})
 
     async def watch(request: Request) -> Response:
         """Run a network with all its layers as outputs. Without `model` the smallest one of the construction is chosen
@@ -47,7 +42,7 @@ def router(engine: Engine) -> APIRouter:
     async def layers(request: Request, body: Body) -> Response:
         vector, options = await _read(engine, body, LONGEST, ("model", "construction"))
         told = await watcher.watch(vector, options.get("model"), options.get("construction"))
-        return _json(told)
+        return json_answer(told)
 
     async def neuron(request: Request) -> Response:
         """The formula of a neuron: its weights for neurons and inputs (layer 0), the largest first."""
@@ -57,7 +52,7 @@ def router(engine: Engine) -> APIRouter:
                 told = await watcher.formula(name, _whole("layer", layer), _whole("index", index))
         except TimeoutError:
             raise ProblemError(504, f"No answer within {engine.settings.timeout_s:g} s.") from None
-        return _json(told)
+        return json_answer(told)
 
     async def numpy_median(request: Request) -> Response:
         """numpy.median of a vector on this machine, and its shortest time, for comparison."""
@@ -66,7 +61,7 @@ def router(engine: Engine) -> APIRouter:
     async def compared(request: Request, body: Body) -> Response:
         vector, _ = await _read(engine, body, NUMPY_LONGEST)
         median, seconds, runs = await engine.in_thread(_time_numpy, vector)
-        return _json({"median": median, "ms": seconds * 1e3, "runs": runs})
+        return json_answer({"median": median, "ms": seconds * 1e3, "runs": runs})
 
     routes.add_api_route("/watch", catalogue, methods=["GET"])
     routes.add_api_route("/watch", watch, methods=["POST"])

@@ -15,7 +15,7 @@ receives their results, so the caller decides how to run a model: the service in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -31,7 +31,6 @@ from service.statistics.padding import Padding
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Numbers, Places, Vectors
 
-HELD = 1 << 20  # numbers prepared at a time
 FED = 1 << 22  # numbers of padded rows that are fed at a time
 ROUNDED = 4 * float(np.finfo(np.float64).eps)  # of the largest entry, where two numbers are mixed
 
@@ -116,20 +115,8 @@ class Answers:
 Solving = Generator[ModelCall, Counted, Answers]
 
 
-def run(solving: Solving, model: Callable[[ModelCall], Counted]) -> Answers:
-    """The answer, with every call made immediately."""
-    counted: Any = None
-    while True:
-        try:
-            call = solving.send(counted)
-        except StopIteration as end:
-            answer: Answers = end.value
-            return answer
-        counted = model(call)
-
-
 def solve(
-    vectors: Vectors, statistics: Sequence[Statistic], models: Models, grid: bool = False, step: int = HELD
+    vectors: Vectors, statistics: Sequence[Statistic], models: Models, grid: bool = False, step: int = FED
 ) -> Solving:
     """Each statistic of each vector, equal to numpy's for the same numbers and type; or `grid` numbers with bounds.
 

@@ -98,5 +98,5 @@ def test_the_answer_in_the_document_is_the_one_of_its_schema(connect: Callable[.
     question = Question.matrix(np.ones((1, 1)), MedianOptions(details=True))
     assert content["application/json"]["schema"] == {"$ref": "#/components/schemas/MedianAnswer"}
     assert set(document["components"]["schemas"]["MedianAnswer"]["properties"]) == set(
-        json.loads(FORMATS["json"].write(Answer(np.ones(1), np.zeros(1), Answers([]), question)))
+        json.loads(FORMATS["json"].write(Answer(question, Answers([np.ones(1)], [np.zeros(1)]))))
     )

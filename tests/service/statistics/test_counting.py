@@ -22,9 +22,10 @@ from service.statistics.counting import with_counting
 from service.statistics.fed_grid import FedGrid
 from service.statistics.layout import Target, median_target
 from service.statistics.padding import padding_for
-from service.statistics.solve import ModelCall, Models, Use, run, solve
+from service.statistics.solve import ModelCall, Models, Use, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
+from tests.service.statistics.alone import run
 
 F32 = FedGrid(24, 0.0, 1.0, np.dtype(np.float32))
 F64 = FedGrid(40, 0.0, 1.0, np.dtype(np.float64))

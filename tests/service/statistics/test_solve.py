@@ -14,10 +14,11 @@ from service.models.registry import LoadedModel
 from service.statistics.counting import OUTPUT
 from service.statistics.layout import Target
 from service.statistics.padding import padding_for
-from service.statistics.solve import Answers, Counted, ModelCall, Models, RefutedError, Use, run, solve
+from service.statistics.solve import Answers, Counted, ModelCall, Models, RefutedError, Use, solve
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 from tests.service import toy_models
+from tests.service.statistics.alone import run
 
 QUANTILES = [Statistic("quantile", q, method) for method in METHODS for q in (0.0, 0.25, 0.37, 0.5, 0.99, 1.0)]
 STATISTICS = [Statistic(), Statistic(even="lower"), Statistic("rank", rank=1), *QUANTILES]
