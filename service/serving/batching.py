@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 import numpy as np
 
@@ -35,10 +36,12 @@ STEP = 1 << 18  # numbers of a request that one call takes
 class Solution:
     """The solution of one request, under way."""
 
+    __slots__ = ("batch_size", "call", "future", "inference_s", "outcome", "queue_s", "rows", "since", "solving")
+
     def __init__(self, solving: Solving, rows: int = 0) -> None:
         self.solving, self.rows = solving, rows
         self.future: asyncio.Future[Answers] | None = None  # of a request that waits for a shared call
-        self.since = time.perf_counter()  # when it began to wait for its next call
+        self.since = inf  # when it began to wait for its next call
         self.call: ModelCall | None = None  # the next call
         self.outcome: Answers | Exception | None = None
         self.queue_s = self.inference_s = 0.0
@@ -116,7 +119,7 @@ class Calls:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         solution = Solution(solving, rows)
-        solution.future = asyncio.get_running_loop().create_future()
+        solution.future, solution.since = asyncio.get_running_loop().create_future(), time.perf_counter()
         batch.append(solution)
         if sum(each.rows for each in batch) >= self.settings.max_batch:
             self._close(model, batch)
@@ -139,6 +142,9 @@ class Calls:
             if in_loop:
                 self._step(batch)
             else:
+                now = time.perf_counter()
+                for each in batch:
+                    each.since = min(each.since, now)
                 try:
                     await asyncio.get_running_loop().run_in_executor(self.pool, self._step, batch)
                 except Exception as error:  # there was no thread
@@ -178,8 +184,8 @@ class Calls:
         for each, own in zip(sharing, rows, strict=True):
             each.inference_s += now - started
             each.batch_size = max(each.batch_size, largest)
+            each.since = inf
             each.go_on(counted[start : start + len(own)])
-            each.since = now
             start += len(own)
 
     def run(self, model: LoadedModel, rows: Floats) -> tuple[Counted, int]:

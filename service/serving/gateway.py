@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import orjson
@@ -158,17 +157,28 @@ async def within_time(
     exchange: Exchange, receive: Receive, answer: Callable[[Exchange, Body], Awaitable[Result]]
 ) -> Result:
     """Read a body and answer it within the request's time limit. A late body is 408, a late answer 504."""
+    limit, task = exchange.shared.settings.timeout_s, cast("asyncio.Task[Any]", asyncio.current_task())
     body: Body | None = None
-    limit = exchange.shared.settings.timeout_s
+    is_late = False
+
+    def end() -> None:
+        nonlocal is_late
+        is_late = True
+        task.cancel()
+
+    timer = task.get_loop().call_later(limit, end)  # asyncio.timeout takes five times as long
     try:
-        async with asyncio.timeout(limit + exchange.started - time.perf_counter()):
-            body = await _read_body(exchange, receive)
-            return await answer(exchange, body)
-    except TimeoutError:
+        body = await _read_body(exchange, receive)
+        return await answer(exchange, body)
+    except asyncio.CancelledError:
+        if not is_late:
+            raise
+        task.uncancel()
         if body is None:
             raise ProblemError(408, "The body did not arrive in time.", headers={"Connection": "close"}) from None
         raise ProblemError(504, f"No answer within {limit:g} s.") from None
     finally:
+        timer.cancel()
         exchange.release()
 
 

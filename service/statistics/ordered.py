@@ -25,6 +25,8 @@ _LEAST: dict[int, Any] = {4: np.int32(-(2**31)), 8: np.int64(-(2**63))}
 
 def _mirrored(integers: Ints) -> Ints:
     """Map bits to ordered integers, and back. The map is its own inverse, except that -0.0 becomes 0.0."""
+    if not integers.size or np.minimum.reduce(integers, None) >= 0:
+        return integers
     return np.where(integers < 0, _LEAST[integers.itemsize] - integers, integers)
 
 
@@ -35,7 +37,7 @@ def to_ordered(values: Numbers) -> tuple[Ints, Ints]:
         return ordered, np.minimum.reduce(ordered, 1, keepdims=True)
     ordered = values.view(SIGNED[values.itemsize])
     smallest = np.minimum.reduce(ordered, 1, keepdims=True)
-    if min(smallest.ravel().tolist()) >= 0:  # no sign is set
+    if np.minimum.reduce(smallest, None) >= 0:  # no sign is set
         return ordered, smallest
     ordered = _mirrored(ordered)
     return ordered, np.minimum.reduce(ordered, 1, keepdims=True)
