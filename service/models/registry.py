@@ -41,6 +41,7 @@ from service.statistics.padding import padding_for
 from service.statistics.solve import Counted, Use
 
 log = logging.getLogger("service")
+MOST_CHOICES = 1 << 14  # that are remembered
 
 
 @dataclass(frozen=True, eq=False)
