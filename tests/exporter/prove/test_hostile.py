@@ -158,6 +158,16 @@ def _constant_cast(model: onnx.ModelProto) -> onnx.ModelProto:
     return _followed(model, nodes, wide=np.array(1 + 2.0**-30), big=np.float32(2.0**30))
 
 
+def _constants_round(model: onnx.ModelProto) -> onnx.ModelProto:
+    """(2^24 - (-1)) - 2^24 is 1 in real numbers, and 0 in float32."""
+    nodes = [
+        NODE("Sub", ["far", "less"], ["a"]),
+        NODE("Sub", ["a", "far"], ["one"]),
+        NODE("Mul", ["old", "one"], ["y"]),
+    ]
+    return _followed(model, nodes, far=np.float32(2.0**24), less=np.float32(-1))
+
+
 def _tiny(model: onnx.ModelProto) -> onnx.ModelProto:
     """Runtimes may take weights below the smallest normal float for 0."""
     nodes = [NODE("Mul", ["old", "tiny"], ["a"]), NODE("Mul", ["a", "big"], ["b"]), NODE("Mul", ["b", "more"], ["y"])]
@@ -178,11 +188,20 @@ ATTACKS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {
     "clip-infinite": _clipped(-np.inf, 0.5), "clip-nan": _clipped(np.nan, 1.0), "early-slice": _early_slice,
     "shift": _shifted(2.0**-40), "nan": _shifted(np.nan), "infinite": _shifted(np.inf), "other-rank": _other_rank,
     "overflow": _thresholds, "constants-cut": _constants_cut, "constant-cast": _constant_cast, "tiny": _tiny,
+    "constants-round": _constants_round,
     "replaceable": _replaceable,
 }  # fmt: skip
 
 
-WRONG_SOMEWHERE = {"overflow", "constants-cut", "constant-cast", "clip-late", "early-slice", "sparse"}
+WRONG_SOMEWHERE = {
+    "overflow",
+    "constants-round",
+    "constants-cut",
+    "constant-cast",
+    "clip-late",
+    "early-slice",
+    "sparse",
+}
 
 
 @pytest.fixture(scope="module")
@@ -312,3 +331,31 @@ def test_vectors_that_depend_on_their_place_in_the_batch_are_not_proved(construc
     onnx.save(_followed(model, nodes, **{name: np.array(n) for name, n in numbers.items()}), path)
     verdict = prove(path)
     assert (verdict.status, verdict.text) == ("not proved", "a vector in a large batch has another answer than alone")
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_a_turned_matrix_moves_outputs_the_other_way(turned: int, tmp_path: Path, read_only: None) -> None:
+    """A cycle of three outputs and the same cycle turned: the claim fits one of them."""
+    model = onnx.load(_file(tmp_path, rank=[1, 3, 5]))
+    cycle = np.roll(np.eye(3, dtype=np.float32), 1, axis=0)  # old @ cycle lists ranks 3, 5, 1
+    _followed(model, [NODE("Gemm", ["old", "cycle"], ["y"], transB=turned)], cycle=cycle)
+    _stated(model, outputs=[{"name": f"rank {r}", "ranks": [r], "weights": [1.0]} for r in (3, 5, 1)])
+    onnx.save(model, tmp_path / "changed.onnx")
+    assert prove(tmp_path / "changed.onnx").status == ("not proved" if turned else "proved")
+
+
+def test_an_entry_that_is_compared_twice_with_one_other_is_not_proved(tmp_path: Path, read_only: None) -> None:
+    """The comparisons of entries 0 and 2 become comparisons of 0 and 1: as many comparisons as before, one other fewer."""
+    path = _file(tmp_path, construction="depth3", profile="dense", dtype="float32")
+    assert prove(path).status == "proved"
+    model = onnx.load(path)
+    tensor = next(t for t in model.graph.initializer if t.name == model.graph.node[0].input[1])
+    weights = numpy_helper.to_array(tensor).copy()
+    pair = (weights[0] != 0) & (weights[2] != 0)
+    assert pair.any()
+    weights[1, pair], weights[2, pair] = weights[2, pair], 0
+    tensor.CopyFrom(numpy_helper.from_array(weights, tensor.name))
+    onnx.save(model, path)
+    verdict = prove(path)
+    assert verdict.status == "not proved"
+    assert "is compared with 3 of 4 others" in verdict.text or "not compared exactly" in verdict.text
