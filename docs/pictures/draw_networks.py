@@ -40,7 +40,7 @@ def pictures() -> dict[str, str]:
         out[f"network-{name}.svg"] = drawn(f"{name}: {what} of d = {d}, failure {failure:g}", layers, d)
     for name, (depth, d) in ASYMPTOTIC.items():
         title = f"{name.replace('-', ' ').capitalize()}: one rank of d = 1e{len(str(d)) - 1}, failure 0.001"
-        out[f"network-{name}.svg"] = drawn(title, planned(depth, d)[0].layers, d)
+        out[f"network-{name}.svg"] = drawn(title, list(planned(depth, d)[0].layers.items()), d)
     return out
 
 

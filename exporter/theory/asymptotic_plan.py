@@ -17,40 +17,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
 from math import ceil, isqrt, log
-from typing import NamedTuple
 
 from exporter.errors import UserError
-
-
-class PlannedLayer(NamedTuple):
-    """The purpose of a hidden layer, and its number of neurons."""
-
-    module: str
-    width: int
 
 
 class Layered(ABC):
     """A network that is too large to build. Formulas give the widths of its layers; tests check them on small networks."""
 
+    @property
     @abstractmethod
-    def model(self) -> list[tuple[str, int]]:
-        """The purpose and the number of neurons of every hidden layer."""
+    def layers(self) -> dict[str, int]:
+        """The number of neurons of every hidden layer, by its purpose."""
 
-    @cached_property
-    def layers(self) -> tuple[PlannedLayer, ...]:
-        return tuple(PlannedLayer(*layer) for layer in self.model())
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(self.layers.values())
 
     @property
     def width(self) -> int:
         """Neurons of the largest hidden layer."""
-        return max(layer.width for layer in self.layers)
+        return max(self.widths)
 
     @property
     def size(self) -> int:
         """All hidden neurons."""
-        return sum(layer.width for layer in self.layers)
+        return sum(self.widths)
 
     @property
     def depth(self) -> int:
@@ -106,14 +98,14 @@ class Hashing:
         """The number of slots that are compared for one function."""
         return self.blocks * self.entries
 
-    def layers(self, carried: int) -> list[tuple[str, int]]:
+    def layers(self, carried: int) -> dict[str, int]:
         """The last three layers. `carried` neurons pass through all of them."""
         q, z = self.functions, self.size
-        return [
-            ("shortlist and collisions", q * (self.slots * (self.entries + 1) + self.blocks) + 2 + carried),
-            ("pairs and which is free", q * (z * (z - 1) + 2 * z + 1) + 1 + carried),
-            ("gated selection", 4 * q * z + carried),
-        ]
+        return {
+            "shortlist and collisions": q * (self.slots * (self.entries + 1) + self.blocks) + 2 + carried,
+            "pairs and which is free": q * (z * (z - 1) + 2 * z + 1) + 1 + carried,
+            "gated selection": 4 * q * z + carried,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +123,10 @@ class Depth6(Theorem):
 
     margin: int
 
-    def model(self) -> list[tuple[str, int]]:
-        d = self.d
-        first = [("count at the quantile", 3 * d), ("mask and filter", 4 * d + 1)]
-        return [*first, *self.ending.layers(carried=1)]
+    @property
+    def layers(self) -> dict[str, int]:
+        first = {"count at the quantile": 3 * self.d, "mask and filter": 4 * self.d + 1}
+        return first | self.ending.layers(carried=1)
 
 
 def depth6(d: int, rank: int, tail: int) -> Depth6:
@@ -186,17 +178,18 @@ class Depth10(Theorem):
         """The number of slots of one cell."""
         return self.blocks * self.entries
 
-    def model(self) -> list[tuple[str, int]]:
+    @property
+    def layers(self) -> dict[str, int]:
         d, a, s, h, z = self.d, self.candidates, self.sample, self.cells, self.size
-        first = [
-            ("candidates and sample compared", 2 * a * self.counted + 2 * s * self.cuts + d),
-            ("which are below, and cells", 3 * a + s * (h + 2) + d),
-            ("pivot, and shortlist of cells", 4 * a + h * s * self.entries + h + d),
-            ("count at the pivot, and pairs of cells", 3 * d + h * (z * (z - 1) + z + 1)),
-            ("ends of the window", 8 * h * z + d),
-            ("mask and filter", 6 * d),
-        ]
-        return [*first, *self.ending.layers(carried=0)]
+        first = {
+            "candidates and sample compared": 2 * a * self.counted + 2 * s * self.cuts + d,
+            "which are below, and cells": 3 * a + s * (h + 2) + d,
+            "pivot, and shortlist of cells": 4 * a + h * s * self.entries + h + d,
+            "count at the pivot, and pairs of cells": 3 * d + h * (z * (z - 1) + z + 1),
+            "ends of the window": 8 * h * z + d,
+            "mask and filter": 6 * d,
+        }
+        return first | self.ending.layers(carried=0)
 
 
 def depth10(d: int, rank: int, tail: int) -> Depth10:
@@ -236,15 +229,15 @@ class Vote(Layered):
     slots: int
     counted: bool
 
-    def model(self) -> list[tuple[str, int]]:
+    @property
+    def layers(self) -> dict[str, int]:
         d, k, m, more = self.d, self.cells, self.functions * self.slots, int(self.counted)
-        count = [("count at the quantile", 3 * d)] * more
-        rest = [
-            ("compare with the ends", 2 * (k + 1) * (d + more)),
-            ("pairs", k * (m * (m - 1) + 2 * m + 3) + 2 * (k + 1) * more),
-            ("select", k * (4 * m + 1) + more),
-        ]
-        return [*count, *rest]
+        count = {"count at the quantile": 3 * d} if self.counted else {}
+        return count | {
+            "compare with the ends": 2 * (k + 1) * (d + more),
+            "pairs": k * (m * (m - 1) + 2 * m + 3) + 2 * (k + 1) * more,
+            "select": k * (4 * m + 1) + more,
+        }
 
 
 def _voted(d: int, tail: int, window: int, counted: bool) -> Vote:

@@ -175,8 +175,8 @@ def run_lines(depth: int, d: int, found: Run) -> list[str]:
     plan = relaxed(depth, d)
     lines = [f"theorem {depth} at d = {d}, with windows that fit there: depth {found.depth}, size {sum(found.widths)}"]
     lines += [
-        f"  layer {i}  {width:9d} neurons, by the formula {layer.width:9d}  {layer.module}"
-        for i, (width, layer) in enumerate(zip(found.widths, plan.layers, strict=True), 1)
+        f"  layer {i}  {width:9d} neurons, by the formula {counted:9d}  {purpose}"
+        for i, (width, (purpose, counted)) in enumerate(zip(found.widths, plan.layers.items(), strict=True), 1)
     ]
     lines.append(
         f"{found.trials} random inputs: the events of the proof hold on {found.held}, where it is wrong on "
@@ -196,7 +196,7 @@ def table_lines(depth: int, ds: list[int], failure: float, exponent: Fraction | 
         except UserError as error:
             lines.append(f"{_short(d):>8} {error}")
             continue
-        widths = " ".join(f"{_over(layer.width, d):>8}" for layer in plan.layers)
+        widths = " ".join(f"{_over(width, d):>8}" for width in plan.widths)
         lines.append(f"{_short(d):>8} {tail:6d} {_over(plan.width, d):>9}  {widths}")
     return lines
 

@@ -253,4 +253,4 @@ def test_the_votes_have_the_layers_of_window4() -> None:
     vote = Vote(d=50, cells=3, functions=3, slots=7, counted=False)
     plan = Cells(d=50, low=25, high=25, events=(), ends=(1, 2, 3, 4), slots=7, functions=3)
     counted = [layer.width for layer in WINDOW4.built(plan).layers]
-    assert all(0.97 * most <= width <= most for width, (_, most) in zip(counted, vote.layers, strict=True))
+    assert all(0.97 * most <= width <= most for width, most in zip(counted, vote.widths, strict=True))

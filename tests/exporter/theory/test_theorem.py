@@ -40,7 +40,7 @@ def test_right_wherever_the_events_of_the_proof_hold(depth: int, d: int, equal: 
     assert found.depth == depth
     assert found.wrong_where_held == 0
     assert found.held >= 40 or (depth, equal) == (6, True), "sixteen values are not uniform"
-    assert found.widths == tuple(layer.width for layer in relaxed(depth, d).layers)
+    assert found.widths == relaxed(depth, d).widths
 
 
 @pytest.mark.parametrize("depth", TINY)
@@ -48,8 +48,8 @@ def test_counted_by_the_formula_and_by_the_accounting(depth: int) -> None:
     net, plan = tiny(depth), TINY[depth]
     counted = accounting(net)
     assert counted.depth == depth == plan.depth
-    assert counted.widths == tuple(layer.width for layer in plan.layers)
-    assert [len(w.bias) for w in weights(net)[:-1]] == [layer.width for layer in plan.layers]
+    assert counted.widths == plan.widths
+    assert [len(w.bias) for w in weights(net)[:-1]] == [*plan.widths]
 
 
 @pytest.mark.parametrize("depth", TINY)
