@@ -82,42 +82,28 @@ def zero_one(wires: Sequence[Wire], wanted: dict[int, int], d: int) -> tuple[int
 
 def _components(wires: Sequence[Wire], wanted: dict[int, int], d: int) -> tuple[list[Component], dict[int, int]]:
     """Sets of joined inputs with their comparators, the last one with all inputs; and the last reader of every wire."""
+    last = dict.fromkeys(wanted, len(wires))
+    for w in range(max(wanted), -1, -1):
+        if w in last and wires[w].kind != "entry":
+            if wires[w].kind == "pos":
+                raise NotProvedError("a value is relu(a - b) of two compared values, and not one of them")
+            for read in (wires[w].a, wires[w].b):
+                last.setdefault(read, w)
     home: dict[int, int] = {}
     components: list[Component] = []
     root: list[int] = []
-    last: dict[int, int] = dict.fromkeys(wanted, len(wires))
-    for w in _needed(wires, wanted):
-        wire = wires[w]
-        if wire.kind == "entry":
-            a = len(components)
-            components.append(Component((), 1))
-            root.append(a)
-        else:
-            last[wire.a], last[wire.b] = max(last.get(wire.a, 0), w), max(last.get(wire.b, 0), w)
-            a, b = _root(root, home[wire.a]), _root(root, home[wire.b])
-            if a != b:
-                root[a] = root[b] = len(components)
-                root.append(len(root))
-                components.append(Component((a, b), components[a].size + components[b].size))
-                a = len(components) - 1
-        components[a].steps.append(w)
-        home[w] = a
+    for w in sorted(last):
+        parts = () if wires[w].kind == "entry" else {_root(root, home[wires[w].a]), _root(root, home[wires[w].b])}
+        if len(parts) != 1:
+            for part in parts:
+                root[part] = len(components)
+            components.append(Component(tuple(parts), sum(components[part].size for part in parts) or 1))
+            root.append(len(root))
+        home[w] = root[-1] if len(parts) != 1 else parts.pop()
+        components[home[w]].steps.append(w)
     if any(components[_root(root, home[w])].size != d for w in wanted):
         raise NotProvedError("an output does not depend on every entry")
     return components, last
-
-
-def _needed(wires: Sequence[Wire], wanted: dict[int, int]) -> list[int]:
-    found, open_ = set(wanted), list(wanted)
-    while open_:
-        wire = wires[open_.pop()]
-        if wire.kind == "pos":
-            raise NotProvedError("a value is relu(a - b) of two compared values, and not one of them")
-        for w in () if wire.kind == "entry" else (wire.a, wire.b):
-            if w not in found:
-                found.add(w)
-                open_.append(w)
-    return sorted(found)
 
 
 def _root(root: list[int], n: int) -> int:
@@ -147,8 +133,6 @@ def _run(
 
 def _joined(runs: Iterable[States]) -> States:
     kept = list(runs)
-    if len(kept) == 1:
-        return kept[0]
     columns = {w: np.concatenate([run.columns[w] for run in kept]) for w in kept[0].columns}
     ones, inputs = (np.concatenate(values) for values in zip(*((run.ones, run.inputs) for run in kept), strict=True))
     return States(columns, ones, inputs).distinct()
