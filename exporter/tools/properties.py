@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import scipy.sparse as sp
-from onnx import numpy_helper
 
 from exporter.constructions import CONSTRUCTIONS
 from exporter.errors import UserError
+from exporter.formats.gemm_chain import chain_of
 from exporter.formats.manifest import replace_files, writable
 from exporter.formats.model_file import assemble, decode, load
 from exporter.formats.session import Session
@@ -102,25 +102,17 @@ def dense_file(proto: onnx.ModelProto, path: Path) -> DenseFile:
         raise UserError(f"{path} has several outputs, and a property speaks of one: export one statistic")
     grid = grid_of(about)
     name = f"{task.label} of {task.d} numbers by {about['construction']}"
-    dtype, layers = about["dtype"], layers_of(proto)
-    return DenseFile(proto, layers, task, grid, about["construction"], dtype=dtype, stem=path.stem, name=name)
+    layers = layers_of(proto, path)
+    return DenseFile(proto, layers, task, grid, about["construction"], dtype=about["dtype"], stem=path.stem, name=name)
 
 
 def _able() -> list[str]:
     return [name for name, c in CONSTRUCTIONS.items() if c.dense_bits]
 
 
-def layers_of(proto: onnx.ModelProto) -> list[Weights]:
-    """The affine maps of a bare chain of Gemm and Relu."""
-    stored = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
-    found = []
-    for i, node in enumerate(proto.graph.node):
-        if node.op_type != ("Relu" if i % 2 else "Gemm") or node.attribute:
-            raise UserError(f"{proto.graph.name} is not a bare chain of Gemm and Relu: export it again")
-        if not i % 2:
-            matrix, bias = (stored[name].astype(np.float64) for name in node.input[1:])
-            found.append(Weights(sp.csr_array(matrix.T), bias))
-    return found
+def layers_of(proto: onnx.ModelProto, path: Path) -> list[Weights]:
+    """The affine maps of a chain of Gemm and Relu."""
+    return [Weights(sp.csr_array(m.weight.T), m.bias) for m in chain_of(proto, path)]
 
 
 def properties(of: DenseFile, seed: int = 0, largest: int = SMALL) -> Iterator[Property]:

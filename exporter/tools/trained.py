@@ -8,6 +8,7 @@ Training is in whole numbers, in units of 2^-16: the weights are the same on eve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from exporter.ir.network import Weights
 from exporter.passes.dense import dense_graph
 from exporter.problem.spec import Spec
 from exporter.problem.task import median
+from exporter.specs import file_name
 from exporter.tools.properties import Case, DenseFile, Floats, Property, error_chain, layers_of, ranked
 
 Ints = npt.NDArray[np.int64]
@@ -87,7 +89,7 @@ def _median_of(members: int) -> Spec:
 
 
 def _layers(spec: Spec) -> list[Weights]:
-    return layers_of(to_onnx(build(spec)))
+    return layers_of(to_onnx(build(spec)), Path(file_name(spec)))
 
 
 def followed(first: list[Weights], then: list[Weights]) -> list[Weights]:
