@@ -231,9 +231,9 @@ def open_entry(folder: Path, entry: Any, kept: Mapping[tuple[Path, str], Loaded]
     data = read_checked(path, sha256)
     if kept and (path, sha256) in kept:
         return kept[path, sha256]
-    log.info("loading a model", extra={"fields": {"file": path.name}})
     with blamed("it cannot be loaded"):
         proto, about = parsed(data)
+        log.info("loading a model", extra={"fields": {"file": path.name, "d": about["d"]}})
         if "window" in about:
             return open_filter(LoadedFile(path, sha256, about), proto)
         grid, columns = contract(about)
