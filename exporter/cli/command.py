@@ -110,13 +110,18 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """A parser of whole numbers from `least` on."""
+def restricted(read: Callable[[str], Any], holds: Callable[[Any], bool], rule: str) -> Callable[[str], Any]:
+    """A reader of the texts whose value obeys a rule."""
 
-    def parse(text: str) -> int:
-        found = number(text)
-        if not isinstance(found, int) or found < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more, not {text!r}")
-        return found
+    def parse(text: str) -> Any:
+        with contextlib.suppress(ValueError, ArithmeticError):
+            if holds(found := read(text)):
+                return found
+        raise argparse.ArgumentTypeError(f"must be {rule}, not {text!r}")
 
     return parse
+
+
+def at_least(least: int) -> Callable[[str], Any]:
+    """A reader of whole numbers from `least` on."""
+    return restricted(int, lambda found: found >= least, f"a whole number, {least} or more")

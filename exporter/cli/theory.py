@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 from exporter.cli import command
-from exporter.cli.command import Command, Parser, at_least, number, show
+from exporter.cli.command import Command, Parser, at_least, number, restricted, show
 from exporter.errors import UserError, install, nearest, spoken
 
+WHOLE = restricted(Decimal, lambda d: 2 <= d < Decimal("1e1000") and d == int(d), "a whole number from 2 to 1e1000")
+SHARE = restricted(float, lambda share: 0 < share < 1, "a number between 0 and 1")
+EXPONENT = restricted(
+    Fraction, lambda e: 0 < e < 1 and e.denominator <= 10_000, "a number between 0 and 1, as 1/100 or 0.01"
+)
 LONG = 1024  # from this d on, all networks together take minutes
 
 
@@ -134,44 +138,22 @@ def _theorem(parser: Parser, args: Sequence[str]) -> int:
 
     parser.add_argument("theorem", type=int, choices=sorted(THEOREMS), help="its depth")
     parser.add_argument(
-        "--d", type=_long, nargs="+", required=True, metavar="D", help="whole numbers, as 2048 or 1e200"
+        "--d",
+        type=lambda text: int(WHOLE(text)),
+        nargs="+",
+        required=True,
+        metavar="D",
+        help="whole numbers, as 2048 or 1e200",
     )
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--failure", type=_failure, default=1e-3, metavar="P", help="at most (default: 1e-3)")
-    given.add_argument("--exponent", type=_fraction, default=None, metavar="E", help="failure exp(-d^E), as 1/100")
+    given.add_argument("--failure", type=SHARE, default=1e-3, metavar="P", help="at most (default: 1e-3)")
+    given.add_argument("--exponent", type=EXPONENT, default=None, metavar="E", help="failure exp(-d^E), as 1/100")
     given.add_argument(
         "--run", type=at_least(1), default=None, metavar="N", help="build it and run it on N random inputs"
     )
     parser.add_whole("--seed", 0, "S", "of what is run (default: 0)", default=0)
     print("\n".join(report(**vars(parser.parse_args(args)))))
     return 0
-
-
-def _failure(text: str) -> float:
-    found = number(text)
-    if isinstance(found, str) or not 0 < found < 1:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not {text!r}")
-    return found
-
-
-def _long(text: str) -> int:
-    try:
-        found = Decimal(text)
-        if found == int(found) and 2 <= found < Decimal("1e1000"):
-            return int(found)
-    except (InvalidOperation, OverflowError, ValueError):
-        pass
-    raise argparse.ArgumentTypeError(f"must be a whole number from 2 to 1e1000, not {text!r}")
-
-
-def _fraction(text: str) -> Fraction:
-    try:
-        found = Fraction(text)
-        if 0 < found < 1 and found.denominator <= 10_000:
-            return found
-    except (ValueError, ZeroDivisionError):
-        pass
-    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, as 1/100 or 0.01, not {text!r}")
 
 
 def theory(parser: Parser, args: Sequence[str]) -> int:
