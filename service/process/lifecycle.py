@@ -37,11 +37,14 @@ async def load_models(engine: Engine) -> None:
             raise _StoppedError
         engine.loading = engine.loading and what
 
+    def read() -> tuple[dict[Path, int], registry.Registry]:
+        folders = engine.settings.folders
+        return manifests(folders), registry.load(folders, engine.registry, tell)
+
     async with engine.reloading:
-        seen = manifests(engine.settings.folders)
-        fresh = await engine.in_background(registry.load, engine.settings.folders, engine.registry, tell)
+        engine.manifests, fresh = await engine.in_background(read)
         engine.use(fresh)
-        engine.manifests, engine.loading = seen, ""
+        engine.loading = ""
     if not fresh.everything:
         log.error("there is no model that can be used", extra={"fields": {"left_out": fresh.left_out}})
     log.info("models loaded", extra={"fields": {"models": sorted(fresh.models), "left_out": fresh.left_out}})
@@ -67,7 +70,8 @@ async def _follow(engine: Engine) -> None:
             signal.raise_signal(signal.SIGTERM)
             return
         try:
-            if engine.loading or manifests(engine.settings.folders).items() - engine.manifests.items():
+            now = await engine.in_background(manifests, engine.settings.folders)
+            if engine.loading or now.items() - engine.manifests.items():
                 await load_models(engine)
             if not engine.ready.is_set():
                 _begin(engine)
