@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -25,17 +24,12 @@ CELLS = 1 << 13  # numbers of one vector that are computed at a time: a batch of
 ROWS = 1 << 16  # the same limit with the batch first, where a block is one long row per vector
 
 
-def moves_entries(net: Network) -> bool:
-    """Whether the network selects or reorders entries in a way that a slice cannot do."""
-    return any(
-        isinstance(node, Apply) and isinstance(node.linear, Take) and len(np.unique(np.diff(node.linear.indices))) > 1
-        for node in topological(net.output)
-    )
-
-
 def batch_graph(net: Network, dtype: str) -> Graph:
-    """The fused form for large batches: batch last if the network moves entries, else batch first in small blocks."""
-    return column_graph(net, dtype) if moves_entries(net) else structured_graph(net, dtype, fused=True, cells=ROWS)
+    """The fused form for large batches: batch last if entries move as no slice does, else batch first in small blocks."""
+    taken = [n.linear.indices for n in topological(net.output) if isinstance(n, Apply) and isinstance(n.linear, Take)]
+    if any(len(np.unique(np.diff(indices))) > 1 for indices in taken):
+        return column_graph(net, dtype)
+    return structured_graph(net, dtype, fused=True, cells=ROWS)
 
 
 def column_graph(net: Network, dtype: str) -> Graph:
@@ -77,14 +71,9 @@ class _Columns(Lowering):
         return self._shift(self._reshape(out, lead), offset)
 
     def _along(self, v: Value, axis: int, matrix: Array | sp.csr_array) -> Value:
-        """The product with M from the left. All axes after `axis` are merged into one."""
+        """The product with M from the left. An axis after `axis` is merged with the batch."""
         m = dense(matrix).astype(np.float64)
-        shape, behind = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :]), prod(v.shape[axis + 1 :])
-        name, inner = v.name, axis < len(v.shape) - 1
-        if inner:
-            dims = [*v.shape[: axis + 1], -1 if v.batched else behind]
-            name = self._reshape_to(name, dims)
+        shape, inner = (*v.shape[:axis], m.shape[0], *v.shape[axis + 1 :]), axis < len(v.shape) - 1
+        name = self._reshape_to(v.name, [*v.shape[: axis + 1], -1]) if inner else v.name
         name = self.graph.add("MatMul", [self.graph.constant(m), name])
-        if inner:
-            name = self._reshape_to(name, [*shape, -1 if v.batched else 1])
-        return Value(name, shape, v.batched)
+        return Value(self._reshape_to(name, self._dims(shape, -1, v.batched)) if inner else name, shape, v.batched)
