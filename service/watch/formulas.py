@@ -21,18 +21,13 @@ SHOWN = 200  # weights that are told, the largest first
 
 def formula(network: OpenNetwork, layer: int, index: int) -> dict[str, Any]:
     """Bias and weights of neuron `index` of a layer, counted over its tensors in order."""
-    found = next((each for each in network.layers if each.number == layer), None)
-    if found is None:
-        raise ProblemError(404, f"There is no layer {layer} with neurons of its own.")
-    for name in found.tensors:
-        size = int(np.prod(network.shapes[name]))
-        if index < size:
-            break
-        index -= size
-    else:
-        raise ProblemError(404, f"Layer {layer} has fewer neurons.")
-    weights, bias = inside(network, name, index)
     places = _places(network)
+    for name, (at, first) in places.items():
+        if at == layer > 0 and 0 <= index - first < np.prod(network.shapes[name]):
+            break
+    else:
+        raise ProblemError(404, f"There is no neuron {index} in a layer {layer}.")
+    weights, bias = inside(network, name, index - first)
     terms = [
         {"layer": at, "index": first + int(i), "weight": float(row[i])}
         for of, row in weights.items()
