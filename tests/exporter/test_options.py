@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from exporter.library import export_model
 from exporter.options import OPTIONS
 from exporter.problem import task as tasks
 from exporter.problem.spec import Spec
-from exporter.specs import checked_all, question, requests
+from exporter.specs import QUESTION, checked_all, question, requests
 
 # a good value of every option that not all constructions take, other than what it is by default
 OTHER = {
@@ -94,6 +95,13 @@ def test_an_option_that_is_not_taken_is_refused(
         said = said_by_both(given, tmp_path, capsys, construction)
         assert said.startswith(f"{construction} does not use {option}, which would change nothing")
         assert takers(option)[-1] in said
+
+
+def test_options_are_fields_of_a_spec_with_its_defaults() -> None:
+    defaults = {f.name: f.default for f in fields(Spec)[2:]}
+    assert set(defaults) == set(OPTIONS) - set(QUESTION)
+    given = {name: default for name, default in defaults.items() if default}  # the others are not given by default
+    assert {name: OPTIONS[name].default for name in given} == {name: str(default) for name, default in given.items()}
 
 
 def test_the_options_of_few_are_the_ones_tried_here() -> None:
