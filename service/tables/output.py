@@ -41,20 +41,20 @@ class Folder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Lock a local folder for one run. The lock always ends with its process."""
-        with contextlib.ExitStack() as stack:
-            with self._writing(self.out):
-                self.system.create_dir(str(self.work or self.path), recursive=True)
-                self._check()
-                lock = stack.enter_context((self.work / "lock").open("w")) if self.work else None
+        with self._writing(self.out):
+            self.system.create_dir(str(self.work or self.path), recursive=True)
+            self._check()
+        if self.work is None:
+            yield
+            return
+        with (self.work / "lock").open("w") as lock:
             try:
-                if lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 remedy = "wait for its end, or choose another --out"
                 raise WriteError(f"{self.out}: another run writes to this folder: {remedy}") from None
             yield
-            if self.work:
-                shutil.rmtree(self.work, ignore_errors=True)
+            shutil.rmtree(self.work, ignore_errors=True)
 
     def _check(self) -> None:
         """Refuse a folder with anything other than parts of this plan."""
