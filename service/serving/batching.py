@@ -1,10 +1,11 @@
 """Calls of models, which small requests share.
 
-A solution is a series of calls. Small requests for the same model that arrive together make their calls together. If a
-shared call fails, it is repeated for each request, so that only the faulty request fails.
+Small requests for the same statistics that arrive together are solved as one request with all their vectors. If a shared
+solution fails, or counting refutes an answer, every request is solved again alone, so that only the faulty request fails.
 
-Short calls run in the event loop, where a thread would cost more than it saves. Other calls run in a pool. There a request
-queues up again after each call, so a request of a thousand vectors does not delay a request of ten.
+A solution is a series of calls. Short calls run in the event loop, where a thread would cost more than it saves. Other
+calls run in a pool. There a request queues up again after each call, so a request of a thousand vectors does not delay a
+request of ten.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +27,9 @@ from service.process.metrics import FAILURES, ModelMetrics, note
 from service.process.settings import Settings
 from service.serving.admission import Gate
 from service.statistics.fed_grid import Floats
-from service.statistics.solve import Answers, Counted, ModelCall, RefutedError, Solving
+from service.statistics.solve import Answers, Counted, ModelCall, Models, RefutedError, Solving, solve
+from service.statistics.statistic import Statistic
+from service.statistics.vectors import Vectors
 
 log = logging.getLogger("service")
 # A call works on two layers at once: one is read while the next is written.
@@ -33,43 +37,34 @@ LIVE_LAYERS = 2
 STEP = 1 << 18  # numbers of a request that one call takes
 
 
-class Solution:
-    """The solution of one request, under way."""
+class Wanted(NamedTuple):
+    """The statistics and models that a request asks for. Requests that ask for the same are solved together."""
 
-    __slots__ = ("batch_size", "call", "future", "inference_s", "outcome", "queue_s", "rows", "since", "solving")
+    statistics: tuple[Statistic, ...]
+    models: Models
+    grid: bool = False
 
-    def __init__(self, solving: Solving, rows: int = 0) -> None:
-        self.solving, self.rows = solving, rows
-        self.future: asyncio.Future[Answers] | None = None  # of a request that waits for a shared call
-        self.since = inf  # when it began to wait for its next call
-        self.call: ModelCall | None = None  # the next call
-        self.outcome: Answers | Exception | None = None
-        self.queue_s = self.inference_s = 0.0
-        self.batch_size = 0
+    def solving(self, vectors: Vectors, step: int = STEP) -> Solving:
+        return solve(vectors, self.statistics, self.models, self.grid, step)
 
-    def go_on(self, counted: Counted | None = None) -> None:
-        """From the results of a call to the next call, or to the outcome. Runs in any thread."""
-        self.call = None
-        try:
-            self.call = self.solving.send(counted)  # type: ignore[arg-type]  # None starts a generator
-        except StopIteration as end:
-            answers: Answers = end.value
-            answers.queue_s, answers.inference_s = self.queue_s, self.inference_s
-            answers.batch_size = self.batch_size
-            self.outcome = answers
-        except RefutedError as error:
-            self.outcome = ProblemError(500, str(error), vector=error.vector)
-        except Exception as error:
-            self.outcome = error
+    def answered(self, vectors: Vectors) -> dict[LoadedModel, int]:
+        """The number of vectors that each model answers."""
+        plans = (self.models.plan(n, self.statistics) for n in vectors.lengths.tolist())
+        return Counter(reading.use.model for plan in plans for reading in plan)
 
-    def tell(self) -> None:
-        """Tell a waiting request its outcome."""
-        if self.outcome is None or self.future is None or self.future.done():
-            return
-        if isinstance(self.outcome, Exception):
-            self.future.set_exception(self.outcome)
-        else:
-            self.future.set_result(self.outcome)
+
+class Waiting(NamedTuple):
+    """A small request that waits for a shared solution."""
+
+    vectors: Vectors
+    since: float
+    future: asyncio.Future[Answers]
+
+
+class Batch(list[Waiting]):
+    """Requests that are solved together."""
+
+    rows = 0
 
 
 class Calls:
@@ -78,7 +73,7 @@ class Calls:
     def __init__(self, settings: Settings, gate: Gate, pool: ThreadPoolExecutor) -> None:
         self.settings, self.gate, self.pool = settings, gate, pool
         self.free = asyncio.Semaphore(settings.inference_threads)  # threads for shared calls
-        self.open: dict[LoadedModel, list[Solution]] = {}  # batches that have not begun
+        self.open: dict[Any, Batch] = {}  # batches that have not begun
         self.tasks: set[asyncio.Task[None]] = set()
         self.made: deque[tuple[LoadedModel, int, float]] = deque()  # calls for the metrics: model, rows, seconds
         self.row_seconds: dict[LoadedModel, float] = {}
@@ -103,90 +98,68 @@ class Calls:
 
     async def alone(self, solving: Solving, in_loop: bool) -> Answers:
         """The answers, every call made in the event loop, or one after the other in the pool."""
-        solution = Solution(solving)
-        await self._drive([solution], in_loop)
-        if isinstance(solution.outcome, Answers):
-            return solution.outcome
-        assert solution.outcome is not None
-        raise solution.outcome
+        solution, answers = Solution(self, solving), None
+        while answers is None:
+            if in_loop:
+                answers = solution.step()
+            else:
+                loop, now = asyncio.get_running_loop(), time.perf_counter()
+                answers = await loop.run_in_executor(self.pool, solution.step, now)
+            self._note_calls()
+        return answers
 
-    async def shared(self, solving: Solving, model: LoadedModel, rows: int) -> Answers:
-        """The answers to a small request, in calls shared with other requests."""
-        batch = self.open.get(model)
+    async def shared(self, wanted: Wanted, vectors: Vectors, model: LoadedModel) -> Answers:
+        """The answers to a small request, by a solution shared with other requests."""
+        key = wanted, vectors.flat.dtype
+        batch = self.open.get(key)
         if batch is None:
-            batch = self.open[model] = []
-            task = asyncio.create_task(self._share(model, batch))  # begins when all its requests are here
+            batch = self.open[key] = Batch()
+            task = asyncio.create_task(self._share(key, batch, model))  # begins when all its requests are here
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-        solution = Solution(solving, rows)
-        solution.future, solution.since = asyncio.get_running_loop().create_future(), time.perf_counter()
-        batch.append(solution)
-        if sum(each.rows for each in batch) >= self.settings.max_batch:
-            self._close(model, batch)
-        return await solution.future
+        one = Waiting(vectors, time.perf_counter(), asyncio.get_running_loop().create_future())
+        batch.append(one)
+        batch.rows += len(vectors) * len(wanted.statistics)
+        if batch.rows >= self.settings.max_batch:
+            self._close(key, batch)
+        return await one.future
 
-    def _close(self, model: LoadedModel, batch: list[Solution]) -> None:
+    def _close(self, key: Any, batch: Batch) -> None:
         """From now on no request joins the batch."""
-        if self.open.get(model) is batch:
-            del self.open[model]
+        if self.open.get(key) is batch:
+            del self.open[key]
 
-    async def _share(self, model: LoadedModel, batch: list[Solution]) -> None:
-        short = self.is_short(model, sum(each.rows for each in batch))
+    async def _share(self, key: tuple[Wanted, Any], batch: Batch, model: LoadedModel) -> None:
+        """Answer the requests of a batch. An error becomes their answer."""
+        short = self.is_short(model, batch.rows)
         async with contextlib.nullcontext() if short else self.free:  # other requests join until a thread is free
-            self._close(model, batch)
-            await self._drive([each for each in batch if each.future and not each.future.done()], short)
+            self._close(key, batch)
+            waiting = [each for each in batch if not each.future.done()]
+            if waiting and not await self._answer(key[0], waiting, short):
+                for each in waiting:
+                    await self._answer(key[0], [each], short)
 
-    async def _drive(self, batch: list[Solution], in_loop: bool) -> None:
-        """Make all calls of some solutions."""
-        while batch:
-            if in_loop:
-                self._step(batch)
-            else:
-                now = time.perf_counter()
-                for each in batch:
-                    each.since = min(each.since, now)
-                try:
-                    await asyncio.get_running_loop().run_in_executor(self.pool, self._step, batch)
-                except Exception as error:  # there was no thread
-                    for each in batch:
-                        each.outcome = error
-            self._note_calls()
-            for each in batch:
-                each.tell()
-            batch = [each for each in batch if each.outcome is None]
-
-    def _step(self, batch: list[Solution]) -> None:
-        """The next call of each solution; solutions with the same model share it. Runs in any thread."""
-        now = time.perf_counter()
-        together: dict[LoadedModel, list[Solution]] = {}
-        for each in batch:
-            each.queue_s = max(each.queue_s, now - each.since)
-            if each.call is None:
-                each.go_on()
-            if each.call is not None:
-                together.setdefault(each.call.model, []).append(each)
-        for model, sharing in together.items():
-            self._call(model, sharing)
-
-    def _call(self, model: LoadedModel, sharing: list[Solution]) -> None:
-        """Make one call for the solutions that share it."""
-        started, rows = time.perf_counter(), [each.call.rows for each in sharing if each.call is not None]
+    async def _answer(self, wanted: Wanted, waiting: list[Waiting], short: bool) -> bool:
+        """Answer requests together. Returns False if each has to be answered alone."""
+        began, together = time.perf_counter(), len(waiting) > 1
         try:
-            counted, largest = self.run(model, rows[0] if len(rows) == 1 else np.concatenate(rows))
+            vectors = Vectors.joined([each.vectors for each in waiting]) if together else waiting[0].vectors
+            answers = await self.alone(wanted.solving(vectors), short)
         except Exception as error:
-            if len(sharing) == 1:
-                sharing[0].outcome = error
-            else:
-                for each in sharing:
-                    self._call(model, [each])
-            return
-        now, start = time.perf_counter(), 0
-        for each, own in zip(sharing, rows, strict=True):
-            each.inference_s += now - started
-            each.batch_size = max(each.batch_size, largest)
-            each.since = inf
-            each.go_on(counted[start : start + len(own)])
-            start += len(own)
+            if not together and not waiting[0].future.done():
+                waiting[0].future.set_exception(error)
+            return not together
+        if together and answers.refuted:
+            return False
+        start = 0
+        for each in waiting:
+            stop = start + each.vectors.count
+            part = answers.part(slice(start, stop), wanted.answered(each.vectors)) if together else answers
+            part.queue_s = began - each.since + answers.queue_s
+            if not each.future.done():
+                each.future.set_result(part)
+            start = stop
+        return True
 
     def run(self, model: LoadedModel, rows: Floats) -> tuple[Counted, int]:
         """The model's values and counts for rows, in calls that fit into the cache, and the rows of the largest call.
@@ -216,3 +189,32 @@ class Calls:
             meter = self.meter(model)
             note(meter.batch_rows, rows)
             note(meter.inference, seconds)
+
+
+class Solution:
+    """A solution under way."""
+
+    def __init__(self, calls: Calls, solving: Solving) -> None:
+        self.calls, self.solving = calls, solving
+        self.call: ModelCall | None = None  # the next call, once it is known
+        self.queue_s = self.inference_s = 0.0
+        self.batch_size = 0
+
+    def step(self, asked: float = inf) -> Answers | None:
+        """Make the next call, requested at the time `asked`. Returns the answers after the last call. Runs in any thread."""
+        self.queue_s = max(self.queue_s, time.perf_counter() - asked)
+        try:
+            model, rows = self.call or next(self.solving)
+            started = time.perf_counter()
+            counted, largest = self.calls.run(model, rows)
+            self.inference_s += time.perf_counter() - started
+            self.batch_size = max(self.batch_size, largest)
+            self.call = self.solving.send(counted)
+        except StopIteration as end:
+            answers: Answers = end.value
+            answers.queue_s, answers.inference_s = self.queue_s, self.inference_s
+            answers.batch_size = self.batch_size
+            return answers
+        except RefutedError as error:
+            raise ProblemError(500, str(error), vector=error.vector) from None
+        return None

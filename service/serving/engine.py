@@ -25,13 +25,13 @@ from service.models.registry import LoadedModel, Registry
 from service.process.metrics import note, settle
 from service.process.settings import Settings
 from service.serving.admission import Gate, Memory
-from service.serving.batching import STEP, Calls
+from service.serving.batching import STEP, Calls, Wanted
 from service.serving.bodies import Answer, Question
 from service.serving.json_body import SMALL as SMALL_BODY
 from service.serving.json_body import Body, BodyLimits
 from service.statistics.layout import Target
 from service.statistics.padding import least_d
-from service.statistics.solve import FED, Answers, Models, Reading, Use, solve
+from service.statistics.solve import FED, Answers, Models, Reading, Use
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 
@@ -143,20 +143,20 @@ class Engine:
         turn share calls. A large request is answered step by step in a pool.
         """
         started, vectors, options = time.perf_counter(), question.vectors, question.options
-        models, statistics = self._choice(options.model, options.construction), options.statistics
-        model, work, needed = _size(vectors, statistics, models)
-        solving, rows = solve(vectors, statistics, models, options.grid, STEP), len(vectors) * len(statistics)
+        wanted = Wanted(options.statistics, self._choice(options.model, options.construction), options.grid)
+        model, work, needed = _size(vectors, wanted)
+        rows = len(vectors) * len(wanted.statistics)
         if model is not None and work > SMALL:
             model = None  # not small
         if model is not None and not self.turn_taken and self.calls.is_short(model, rows):
             self.turn_taken = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-            return self._counted(question, await self.calls.alone(solving, in_loop=True), started)
+            return self._counted(question, await self.calls.alone(wanted.solving(vectors), in_loop=True), started)
         with self.gate.admit(rows), self.memory.hold(needed):
             if model is not None:
-                found = await self.calls.shared(solving, model, rows)
+                found = await self.calls.shared(wanted, vectors, model)
             else:
-                found = await self.calls.alone(solving, in_loop=False)
+                found = await self.calls.alone(wanted.solving(vectors), in_loop=False)
         return self._counted(question, found, started)
 
     def _choice(self, name: str | None, construction: str | None) -> Choice:
@@ -259,7 +259,7 @@ def _pool(threads: int, name: str) -> ThreadPoolExecutor:
     return pool
 
 
-def _size(vectors: Vectors, statistics: Sequence[Statistic], models: Models) -> tuple[LoadedModel | None, int, int]:
+def _size(vectors: Vectors, wanted: Wanted) -> tuple[LoadedModel | None, int, int]:
     """The model of the longest vector, the work of a request in numbers, and a request's memory in bytes: its numbers, a
     part of them as ordered integers, rows for the model, and answers.
 
@@ -267,11 +267,13 @@ def _size(vectors: Vectors, statistics: Sequence[Statistic], models: Models) -> 
     """
     count, size, longest = len(vectors), vectors.flat.size, vectors.fixed or int(vectors.lengths.max(initial=1))
     try:
-        model = max((reading.use.model for reading in models.plan(longest, statistics)), key=attrgetter("d"))
+        model = max(
+            (reading.use.model for reading in wanted.models.plan(longest, wanted.statistics)), key=attrgetter("d")
+        )
         d = max(longest, model.d)
     except (ProblemError, ValueError):
         model, d = None, longest
-    rows = count * len(statistics)
+    rows = count * len(wanted.statistics)
     prepared = min(size, max(STEP, longest))
     fed = min(2 * count * d, max(FED, 2 * d))
     needed = 2 * vectors.flat.nbytes + PREPARED * prepared + ROW * fed + ANSWER * rows

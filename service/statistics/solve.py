@@ -103,6 +103,13 @@ class Answers:
     inference_s: float = 0.0
     total_s: float = 0.0
 
+    def part(self, which: slice, answered: dict[Any, int]) -> Answers:
+        """The answers to one of several requests that were solved together."""
+        bounds = self.bounds and [each[which] for each in self.bounds]
+        part = Answers([each[which] for each in self.values], bounds, answered)
+        part.inference_s, part.batch_size = self.inference_s, self.batch_size
+        return part
+
     @property
     def models(self) -> set[str]:
         return {model.name for model in self.answered}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,18 @@ class Vectors:
 
     def __post_init__(self) -> None:
         self.count = self.count or len(self.lengths)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Vectors]) -> Vectors:
+        """The vectors of several requests, in order."""
+        starts = accumulate((part.count for part in parts), initial=0)
+        places = [part.place(np.arange(len(part))) + start for part, start in zip(parts, starts, strict=False)]
+        return cls(
+            np.concatenate([part.flat for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            sum(part.count for part in parts),
+            np.concatenate(places),
+        )
 
     def place(self, which: Places) -> Places:
         """The places of some of these vectors in the request."""

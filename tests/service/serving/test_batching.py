@@ -20,11 +20,11 @@ from service.models.registry import LoadedModel
 from service.process.metrics import settle
 from service.process.settings import Settings
 from service.serving.admission import Gate
-from service.serving.batching import STEP, Calls
+from service.serving.batching import STEP, Calls, Wanted
 from service.statistics.fed_grid import Floats
 from service.statistics.layout import Target
 from service.statistics.padding import padding_for
-from service.statistics.solve import Answers, Models, Solving, Use, solve
+from service.statistics.solve import Answers, Models, Use
 from service.statistics.statistic import Statistic
 from service.statistics.vectors import Vectors
 from tests.service import toy_models
@@ -79,16 +79,14 @@ class Asked:
 
     def __init__(self, spy: Spy, calls: Calls, pool: Refusing) -> None:
         self.spy, self.calls, self.pool = spy, calls, pool
-
-    def solving(self, asked: Floats, step: int = STEP) -> Solving:
-        return solve(Vectors.matrix(asked), (Statistic(),), self.spy, step=step)
+        self.wanted = Wanted((Statistic(),), spy)
 
     def small(self, asked: Floats) -> Coroutine[Any, Any, Answers]:
         model: Any = self.spy
-        return self.calls.shared(self.solving(asked), model, len(asked))
+        return self.calls.shared(self.wanted, Vectors.matrix(asked), model)
 
     def large(self, asked: Floats, step: int = STEP) -> Coroutine[Any, Any, Answers]:
-        return self.calls.alone(self.solving(asked, step), in_loop=False)
+        return self.calls.alone(self.wanted.solving(Vectors.matrix(asked), step), in_loop=False)
 
 
 Scenario = Callable[[Asked], Coroutine[Any, Any, None]]
