@@ -8,7 +8,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(import_module("scipy.sparse"), name)
+    """A function of scipy.sparse, which is kept here for the next use."""
+    globals()[name] = found = getattr(import_module("scipy.sparse"), name)
+    return found
 
 
 def issparse(matrix: object) -> bool:
