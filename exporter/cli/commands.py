@@ -92,14 +92,15 @@ def _rewrite(parser: Parser, args: Sequence[str]) -> int:
     parser.add_argument(
         "--profile", metavar=f"{{{','.join(PROFILES)}}}",
         help="what the new nodes are made of (default: minmax, Max and Min, which is right on all data as it is; with "
-        "--domain or --calibrate structured: values only, by Relu as the only non-linear operator, on a range and a grid)",
+        "--domain structured: values only, by Relu as the only non-linear operator, on a range and a grid)",
     )  # fmt: skip
     parser.add_argument(
         "--domain", type=number, nargs=2, metavar=("LO", "HI"), help="the range of the data, at every node"
     )
     parser.add_argument(
         "--calibrate", type=Path, metavar="DATA.npz",
-        help="measure the range at each node by running the model on these arrays, named as its inputs are",
+        help="data of yours, arrays named as the inputs of the model: both models run on them, and they give the range "
+        "at each node that the other profiles than minmax need",
     )  # fmt: skip
     parser.add_argument(
         "--bits",

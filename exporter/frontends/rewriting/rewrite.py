@@ -114,9 +114,8 @@ def _policy(
     if domain is not None and calibrate is not None:
         both = f"{spelled('domain')} and {spelled('calibrate')}"
         raise UserError(f"{both} both say what range the data has: give one of them")
-    ranged = domain is not None or calibrate is not None
     reductions = not {"ReduceMax", "ReduceMin", "ArgMax", "ArgMin"} & {*operators}
-    policy = Policy(profile=profile or ("structured" if ranged else "minmax"), bits=bits, reductions=reductions)
+    policy = Policy(profile=profile or ("minmax" if domain is None else "structured"), bits=bits, reductions=reductions)
     for name, value in (("domain", domain), ("bits", bits)):
         if value is not None:
             checked(name, value)

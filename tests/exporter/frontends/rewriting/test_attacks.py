@@ -297,7 +297,7 @@ def test_calibration_makes_a_check_possible(tmp_path: Path) -> None:
     path = saved(proto, tmp_path)
     assert rewrite(path).status == 3
     np.savez(tmp_path / "tokens.npz", token=1000 + np.arange(4))
-    found = rewrite(path, calibrate=tmp_path / "tokens.npz", profile="minmax")
+    found = rewrite(path, calibrate=tmp_path / "tokens.npz")
     assert found.ok, found.lines()
     assert found.checked == 7
 

@@ -230,7 +230,7 @@ def test_the_range_is_measured(tmp_path: Path) -> None:
     wide = tmp_path / "wide.npz"
     rng = np.random.default_rng(0)
     np.savez(wide, x=rng.uniform(-9, 9, (50, 9)).astype(np.float32))
-    found = rewrite(path, calibrate=wide, only=["TopK"])
+    found = rewrite(path, calibrate=wide, profile="structured", only=["TopK"])
     assert found.profile == "structured"
     domain = found.replaced[0].domain
     assert domain
@@ -287,7 +287,7 @@ def test_calibration_of_many_samples_for_a_model_of_one(tmp_path: Path) -> None:
     path = saved(values_only(model("TopK", [1, 9], k=3)), tmp_path)
     x = np.random.default_rng(0).uniform(-9, 9, (50, 9)).astype(np.float32)
     np.savez(tmp_path / "many.npz", x=x)
-    found = rewrite(path, calibrate=tmp_path / "many.npz")
+    found = rewrite(path, calibrate=tmp_path / "many.npz", profile="structured")
     assert found.ok, found.lines()
     assert found.replaced[0].domain == (x.min(), x.max())
     assert found.checked == 56
