@@ -157,7 +157,7 @@ COMMANDS = {
         "FILE: prove it right on every input, or refute it",
         "Prove from the bytes of a file that it computes its order statistic on every input, or refute it.\n"
         "Output and exit status: `proved:` 0, `refuted:` 1 with the input, `not proved:` 2 with the reason.\n"
-        "An interrupted proof with --out goes on where it was. docs/verification.md has the methods and what they assume.",
+        "docs/verification.md has the methods and what they assume.",
         "  python -m exporter --d 25 --construction batcher --out models/\n"
         "  python -m exporter prove models/median-batcher-d25.onnx --out models/median-batcher-d25.proof.json\n"
         "  python -m exporter prove --check models/median-batcher-d25.proof.json",
