@@ -87,7 +87,7 @@ def first_slots(values: Node, counts: Node, c: int) -> Node:
         places = places.spread(a + 1, n)
         index = index.spread(a + 1, n) if a < axis else index
     sums = relu(base.spread(0, c) + places).sum(axis + 1)
-    return sums.along(0, np.eye(c) - np.eye(c, k=-1)) - index
+    return sums.reshape(c, sums.size // c).along(0, np.eye(c) - np.eye(c, k=-1)).reshape(*sums.shape) - index
 
 
 def depth10(u: Node, plan: Depth10, delta: Scalar, seed: int = 0, offsets: bool = True) -> Node:
@@ -142,4 +142,4 @@ def _ends(x: Node, first: list[Node], order: Index, plan: Depth10, q: Fraction, 
 def _slots_last(slots: Node) -> Node:
     """The matrix of the slots (number, row, block): one row with the slots of all its blocks."""
     order = np.arange(slots.size).reshape(slots.shape).transpose(1, 2, 0)
-    return slots.reshape(slots.size).take(order.ravel()).reshape(len(order), -1)
+    return slots.reshape(slots.size).take(order.ravel()).reshape(len(order), slots.size // len(order))
