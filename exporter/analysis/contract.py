@@ -15,8 +15,10 @@ Two roundings are allowed:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from math import frexp, isinf
 from typing import Literal, assert_never
 
@@ -54,92 +56,79 @@ class Step:
         fits = self.bits <= MANTISSA[dtype] and self.largest < LARGEST[dtype]
         return fits and self.guard in (None, MANTISSA[dtype])
 
+    def beside(self, bits: float, largest: float, where: Callable[[], str]) -> Step:
+        """This step or another one, whichever needs more bits, with the larger partial sum of both."""
+        both = replace(self, largest=max(self.largest, largest))
+        return replace(both, bits=bits, where=where()) if bits > self.bits else both
+
 
 def structured_bits(net: Network, quantum: float) -> Step:
     """The mantissa bits that the factored formula needs when the input is on a grid of step `quantum`."""
-    return _factored_bits(net, quantum, _StructuredForm())
+    return _factored_bits(net, quantum, fused=False)
 
 
 def fused_bits(net: Network, quantum: float, cells: int = CELLS) -> Step:
     """The mantissa bits that the fused formula needs. Values outside the bounds of a Clip may round."""
-    return _factored_bits(net.for_files(cells), quantum, _FusedForm())
+    return _factored_bits(net.for_files(cells), quantum, fused=True)
 
 
-class _StructuredForm:
-    """How a file computes a node from other nodes. This is the structured form, whose only non-linear operator is Relu."""
-
-    def clip(self, node: Node) -> Clip | None:
-        """The node, if a file writes it as Clip, or None: this form has no Clip."""
-        return None
-
-    def args(self, node: Node) -> tuple[Node, ...]:
-        return node.args
-
-
-class _FusedForm(_StructuredForm):
-    """The fused form: a pair of ReLUs is a Clip, and the largest entry of a vector is one operation."""
-
-    def clip(self, node: Node) -> Clip | None:
-        return node if isinstance(node, Clip) else None
-
-    def args(self, node: Node) -> tuple[Node, ...]:
-        return (node.v,) if isinstance(node, Clip) else node.args
-
-
-def _factored_bits(net: Network, quantum: float, form: _StructuredForm) -> Step:
+def _factored_bits(net: Network, quantum: float, fused: bool) -> Step:
+    """The bits of a formula in which Relu is the only non-linear operator, or Clip is one too (`fused`)."""
     guard = guard_of(net.output)
+
+    def args(node: Node) -> tuple[Node, ...]:
+        return (node.v,) if fused and isinstance(node, Clip) else node.args
+
     worst = _guard_step(net, guard, quantum)
-    nodes = topological(net.output, args=lambda node: () if guard and node is guard else form.args(node))
+    nodes = topological(net.output, args=lambda node: () if guard and node is guard else args(node))
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for arg in args(node):
+            readers.setdefault(arg, []).append(node)
     quanta = node_quanta(net, quantum)
     final = _rounded_once(net.output)
-    cut = _cut_at_zero(nodes, form)
-    inside = _read_inside(nodes, form)
+    cut = _cut_at_zero(nodes, readers)
+    inside = _read_inside(nodes, readers) if fused else {}
     for node in nodes:
-        clip = form.clip(node)
-        largest = clip.height + abs(float(clip.offset)) if clip else _largest_partial(node)
+        if node in cut and node not in final and node not in inside and isinstance(node, Sum) and _count(node) <= 2:
+            # a negative sum of two may round, because it stays negative
+            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
+        elif fused and isinstance(node, Clip):
+            largest = node.height + abs(float(node.offset))
+        else:
+            largest = _largest_partial(node)
+        bits = 0.0 if node in final else _bits(largest, quanta[node])
         if node in inside and isinstance(node, Sum):
             exact = [_bits(*_product(c, a, quanta)) for c, a in node.terms if a not in inside]
             bits = max(_bits(min(inside[node], node.magnitude), quanta[node]), *exact, 0.0)
-            worst = replace(worst, largest=max(worst.largest, largest))
-            if bits > worst.bits:
-                worst = replace(worst, bits=bits, where=_clause_about(node))
-            continue
-        if node in final:
-            worst = replace(worst, largest=max(worst.largest, largest))
-            continue
-        if node in cut and isinstance(node, Sum) and len(node.terms) + (node.offset != 0) <= 2:
-            # a negative sum of two may round, because it stays negative
-            largest = max(node.hi, 0.0, *(abs(float(c)) * a.magnitude for c, a in node.terms if abs(c) != 1))
-        bits = _bits(largest, quanta[node])
-        worst = replace(worst, largest=max(worst.largest, largest))
-        if bits > worst.bits:
-            worst = replace(worst, bits=bits, where=_clause_about(node))
+        worst = worst.beside(bits, largest, partial(_clause_about, node))
     return worst
+
+
+def _count(node: Sum) -> int:
+    """How many numbers a sum adds up."""
+    return len(node.terms) + (node.offset != 0)
 
 
 def _product(c: Scalar, a: Node, quanta: dict[Node, float]) -> tuple[float, float]:
     return abs(float(c)) * a.magnitude, low_bit(c) * quanta[a]
 
 
-def _read_inside(nodes: list[Node], form: _StructuredForm) -> dict[Node, float]:
+def _read_inside(nodes: list[Node], readers: dict[Node, list[Node]]) -> dict[Node, float]:
     """For each node that only Clips read, directly or plus a small term: the magnitude up to which it must be exact.
 
     Such a node is a sum of two, rounded once. Rounding never moves it past a number of its type. For Clip(v, 0, h) these
     numbers are 0 and h. If v = c a + t with t in [lo, hi], the numbers for a are -hi/c and (h - lo)/c: a value of a beyond
     them puts v outside [0, h]. A sum over many entries does not qualify, because it rounds more than once.
     """
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for arg in form.args(node):
-            readers.setdefault(arg, []).append(node)
     ends: dict[Node, tuple[float, float]] = {}
     for node in reversed(nodes):
-        if not isinstance(node, Sum) or len(node.terms) + (node.offset != 0) > 2 or scaled_total(node) is not None:
+        if not isinstance(node, Sum) or _count(node) > 2 or scaled_total(node) is not None:
             continue
         wanted = []
         for reader in readers.get(node, ()):
-            if clip := form.clip(reader):
-                wanted.append((0.0, clip.height))
+            if isinstance(reader, Clip):
+                wanted.append((0.0, reader.height))
             elif reader in ends and isinstance(reader, Sum) and (found := _lighter(reader, node)):
                 c, lo, hi = found
                 wanted.append(((ends[reader][0] - hi) / c, (ends[reader][1] - lo) / c))
@@ -196,15 +185,11 @@ def _rounds_to_grid(guard: Guard, quantum: float) -> int:
     return 0
 
 
-def _cut_at_zero(nodes: list[Node], form: _StructuredForm) -> set[Node]:
+def _cut_at_zero(nodes: list[Node], readers: dict[Node, list[Node]]) -> set[Node]:
     """The nodes of which only the positive part is used.
 
     A ReLU reads such a node, directly or after a constant is subtracted. A maximum that is not negative may read it too.
     """
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for arg in form.args(node):
-            readers.setdefault(arg, []).append(node)
 
     def cuts(node: Node) -> bool:
         return isinstance(node, Relu) or (isinstance(node, Max) and node.lo >= 0)
@@ -236,10 +221,8 @@ def dense_bits(net: Network, quantum: float) -> Step:
         for node in roots:
             found = parts.known[node]
             bits = parts.of_output(node) if level == len(net.layers) else found.bits
-            worst = replace(worst, largest=max(worst.largest, found.plus, found.minus))
-            if bits > worst.bits:
-                where = f"layer {level + 1} adds up to {found.terms} numbers in one Gemm"
-                worst = replace(worst, bits=bits, where=where)
+            where = f"layer {level + 1} adds up to {found.terms} numbers in one Gemm"
+            worst = worst.beside(bits, max(found.plus, found.minus), partial(str, where))
     return worst
 
 

@@ -11,7 +11,7 @@ Maximum       f + c relu(g) is max(f, f + c g) where c > 0, min(f, f + c g) wher
 Corner        a form whose atoms are functions of one form w is a continuous function of w with straight pieces: its
               extremes lie at the ends of w and at the corners
 
-All of them are statements about real numbers. Bounds are arrays that broadcast to the shape of the tensor.
+All of them are statements about real numbers. Bounds hold for all entries of a tensor.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from math import inf, isfinite, nextafter
 
 import numpy as np
 
-from exporter.check.numbers import Array, exact_product, exact_sum, fitting, is_power
+from exporter.check.numbers import Array, exact_product, exact_sum, is_power
 
-Bound = Array | float
-Bounds = tuple[Bound, Bound]
+Bounds = tuple[float, float]
 Corner = tuple[Fraction, Fraction]
 LONGEST = 96  # terms of a form
 FEW = 8  # terms of a form whose pairs are looked at
@@ -50,8 +49,8 @@ class Atom:
     kind: str  # leaf, relu or clip
     inner: AffineForm | None
     height: float
-    lo: Bound
-    hi: Bound
+    lo: float
+    hi: float
     level: int
 
 
@@ -65,9 +64,10 @@ class Lemmas:
     _known: dict[object, Bounds] = field(default_factory=dict)
     _work: int = 0
 
-    def leaf(self, lo: Bound, hi: Bound, key: object = None) -> AffineForm:
+    def leaf(self, lo: Array | float, hi: Array | float, key: object = None) -> AffineForm:
         """A new atom, or the one that the key names."""
-        return AffineForm(0.0, {self._atom(Atom("leaf", None, 0.0, _plain(lo), _plain(hi), 0), key): 1.0})
+        atom = Atom("leaf", None, 0.0, float(np.min(lo, initial=inf)), float(np.max(hi, initial=-inf)), 0)
+        return AffineForm(0.0, {self._atom(atom, key): 1.0})
 
     def _atom(self, atom: Atom, key: object) -> int:
         if key is not None and key in self._index:
@@ -131,12 +131,12 @@ class Lemmas:
 
     def relu(self, inner: AffineForm) -> AffineForm:
         lo, hi = self.bounds(inner)
-        if np.all(lo >= 0):
+        if lo >= 0:
             return inner
-        if np.all(hi <= 0):
+        if hi <= 0:
             return AffineForm(0.0, {})
         level = 1 + max((self.atoms[a].level for a in inner.terms), default=0)
-        atom = Atom("relu", inner, 0.0, _largest(lo, 0.0), _largest(hi, 0.0), level)
+        atom = Atom("relu", inner, 0.0, max(lo, 0.0), max(hi, 0.0), level)
         return AffineForm(0.0, {self._atom(atom, ("relu", inner.const, inner.core)): 1.0})
 
     def clip(self, inner: AffineForm, low: float, high: float) -> AffineForm | None:
@@ -145,36 +145,39 @@ class Lemmas:
         if height is None or shifted is None or height <= 0:
             return None
         lo, hi = self.bounds(shifted)
-        if np.all(lo >= 0) and np.all(hi <= height):
+        if lo >= 0 and hi <= height:
             return inner
         return AffineForm(low, {self._clip_atom(shifted, height): 1.0})
 
     def _clip_atom(self, inner: AffineForm, height: float) -> int:
         lo, hi = self.bounds(inner)
         level = 1 + max((self.atoms[a].level for a in inner.terms), default=0)
-        low, high = (_smallest(_largest(v, 0.0), height) for v in (lo, hi))
+        low, high = (min(max(v, 0.0), height) for v in (lo, hi))
         atom = Atom("clip", inner, height, low, high, level)
         return self._atom(atom, ("clip", height, inner.const, inner.core))
 
-    def note(self, form: AffineForm, bounds: Bounds) -> None:
+    def note(self, form: AffineForm, lo: Array | float, hi: Array | float) -> None:
         """Bounds of a form that are known from elsewhere."""
-        lo, hi = self.bounds(form, 0)
-        self._known[form.const, form.core] = _met(lo, hi, _plain(bounds[0]), _plain(bounds[1]))
+        found = self.bounds(form, 0)
+        self._known[form.const, form.core] = (
+            max(found[0], float(np.min(lo, initial=inf))),
+            min(found[1], float(np.max(hi, initial=-inf))),
+        )
 
     def bounds(self, form: AffineForm, depth: int = 1) -> Bounds:
         """Bounds of a form; `depth` times a lemma may be applied to the forms that it leaves."""
         key = form.const, form.core
         if key in self._known:
             return self._known[key]
-        lo: Bound = form.const
-        hi: Bound = form.const
+        lo = hi = form.const
         for a, c in form.terms.items():
             lo, hi = _plus(lo, hi, *_times(c, self.atoms[a].lo, self.atoms[a].hi))
         if len(form.terms) <= 1 and depth == 0:
             return lo, hi
         self._work += len(form.terms)
         if len(form.terms) > 1 and depth > 0 and self._work < self.work:
-            lo, hi = _met(lo, hi, *(self._by_difference(form, depth) or self._by_maximum(form, depth)))
+            low, high = self._by_difference(form, depth) or self._by_maximum(form, depth)
+            lo, hi = max(lo, low), min(hi, high)
         self._known[key] = lo, hi
         return lo, hi
 
@@ -195,8 +198,7 @@ class Lemmas:
             along = self.combined([(1.0, without), (c, one.inner), (-c, two.inner)])
             if along is not None:
                 (lo0, hi0), (lo1, hi1) = self.bounds(without, depth), self.bounds(along, depth - 1)
-                lo0, hi0, lo1, hi1 = fitting(lo0, hi0, lo1, hi1)
-                return _smallest(lo0, lo1), _largest(hi0, hi1)
+                return min(lo0, lo1), max(hi0, hi1)
         return None
 
     def by_corners(self, form: AffineForm) -> Bounds:
@@ -210,8 +212,7 @@ class Lemmas:
                 break
         if w is form or not w.terms:
             return -inf, inf
-        lo, hi = self.bounds(w, 0)
-        ends = float(np.min(lo)), float(np.max(hi))
+        ends = self.bounds(w, 0)
         corners = (
             self._corners(form, w, (Fraction(ends[0]), Fraction(ends[1]))) if isfinite(ends[1] - ends[0]) else None
         )
@@ -253,8 +254,7 @@ class Lemmas:
         if along is None:
             return -inf, inf
         (lo0, hi0), (lo1, hi1) = self.bounds(without, depth - 1), self.bounds(along, depth - 1)
-        lo0, hi0, lo1, hi1 = fitting(lo0, hi0, lo1, hi1)
-        fold = _largest if c > 0 else _smallest
+        fold = max if c > 0 else min
         return fold(lo0, lo1), fold(hi0, hi1)
 
 
@@ -282,50 +282,17 @@ def _outward(value: Fraction, towards: float) -> float:
     return near if Fraction(near) == value else nextafter(near, towards)
 
 
-def _plus(lo: Bound, hi: Bound, more_lo: Bound, more_hi: Bound) -> Bounds:
+def _plus(lo: float, hi: float, more_lo: float, more_hi: float) -> Bounds:
     """The sum of two intervals, rounded outwards unless it is exact."""
-    if isinstance(lo, float) and isinstance(more_lo, float) and isinstance(hi, float) and isinstance(more_hi, float):
-        a, b = lo + more_lo, hi + more_hi
-        return (
-            a if a - lo == more_lo and a - more_lo == lo else nextafter(a, -inf),
-            b if b - hi == more_hi and b - more_hi == hi else nextafter(b, inf),
-        )
-    lo, hi, more_lo, more_hi = fitting(lo, hi, more_lo, more_hi)
-    with np.errstate(invalid="ignore"):
-        low, high = np.asarray(lo + more_lo), np.asarray(hi + more_hi)
-        low = np.where((low - lo == more_lo) & (low - more_lo == lo), low, np.nextafter(low, -inf))
-        high = np.where((high - hi == more_hi) & (high - more_hi == hi), high, np.nextafter(high, inf))
-    return low, high
+    a, b = lo + more_lo, hi + more_hi
+    return (
+        a if a - lo == more_lo and a - more_lo == lo else nextafter(a, -inf),
+        b if b - hi == more_hi and b - more_hi == hi else nextafter(b, inf),
+    )
 
 
-def _times(c: float, lo: Bound, hi: Bound) -> Bounds:
+def _times(c: float, lo: float, hi: float) -> Bounds:
     if c < 0:
         lo, hi = hi, lo
-    if isinstance(lo, float) and isinstance(hi, float):
-        a, b = c * lo if lo else 0.0, c * hi if hi else 0.0
-        if is_power(c):
-            return a, b
-        return nextafter(a, -inf) if a else a, nextafter(b, inf) if b else b
-    with np.errstate(over="ignore", invalid="ignore"):
-        low, high = np.where(lo == 0, 0.0, c * lo), np.where(hi == 0, 0.0, c * hi)
-    if is_power(c):
-        return low, high
-    return np.where(low == 0, low, np.nextafter(low, -inf)), np.where(high == 0, high, np.nextafter(high, inf))
-
-
-def _met(lo: Bound, hi: Bound, other_lo: Bound, other_hi: Bound) -> Bounds:
-    lo, hi, other_lo, other_hi = fitting(lo, hi, other_lo, other_hi)
-    return _largest(lo, other_lo), _smallest(hi, other_hi)
-
-
-def _largest(a: Bound, b: Bound) -> Bound:
-    return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
-
-
-def _smallest(a: Bound, b: Bound) -> Bound:
-    return min(a, b) if isinstance(a, float) and isinstance(b, float) else np.minimum(a, b)
-
-
-def _plain(bound: Bound) -> Bound:
-    """A bound of all entries as a number."""
-    return float(bound) if np.ndim(bound) == 0 else bound
+    a, b = c * lo if lo else 0.0, c * hi if hi else 0.0
+    return (a, b) if is_power(c) else (nextafter(a, -inf) if a else a, nextafter(b, inf) if b else b)

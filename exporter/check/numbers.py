@@ -66,8 +66,6 @@ def compressed(*arrays: Array) -> tuple[Array, ...]:
 
 def fitting(lo: Any, hi: Any, other_lo: Any, other_hi: Any) -> tuple[Any, Any, Any, Any]:
     """Two pairs of bounds that meet: each pair as one pair of numbers where both together have too many entries."""
-    if isinstance(lo, float) and isinstance(hi, float) and isinstance(other_lo, float) and isinstance(other_hi, float):
-        return lo, hi, other_lo, other_hi
     if np.prod(np.broadcast_shapes(*(np.shape(v) for v in (lo, hi, other_lo, other_hi)))) <= CELLS:
         return lo, hi, other_lo, other_hi
     return np.min(lo), np.max(hi), np.min(other_lo), np.max(other_hi)

@@ -12,7 +12,7 @@ import numpy as np
 from exporter.check.guard import affine, clamped
 from exporter.check.numbers import FORMATS, ZERO, Array, fitting, is_power, quantum
 from exporter.check.products import product
-from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor
+from exporter.check.tensor import BATCH, NOWHERE, Context, NotProven, Shape, Tensor, carried, on_cells
 from exporter.check.views import (
     TYPES,
     by_cells,
@@ -25,8 +25,6 @@ from exporter.check.views import (
     reshape,
     transpose,
 )
-
-CLAMP, TURNED = (1.0, -(2.0**-100)), (-1.0, 1.0)  # slopes of a HardSigmoid: Clip(v, 0, 1), and Clip(1 - v, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +67,12 @@ def broadcast(a: Tensor, b: Tensor, node: str) -> Shape | None:
             raise NotProven(node, "an image and a tensor of another kind meet")
         return None
     try:
-        return np.broadcast_shapes(a.shape, b.shape)
+        shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
         raise NotProven(node, "the shapes do not fit") from None
+    if sum(n % BATCH == 0 for n in shape) > 1:
+        raise NotProven(node, "vectors of a batch are mixed")
+    return shape
 
 
 def _window(t: Tensor, other: Tensor, sign: float) -> tuple[Array, Array]:
@@ -96,19 +97,12 @@ def add(ctx: Context, node: Operands, sign: float = 1.0) -> Tensor:
     q = np.minimum(a.q, b.q) if np.ndim(first) else np.minimum(np.min(a.q), np.min(b.q))
     form = ctx.forms.combined([(1.0, a.form), (sign, b.form)])
     shape = broadcast(a, b, node.name)
-    made = ctx.tensor(
-        node.name,
-        shape,
-        a.dtype,
-        (lo, hi, q),
-        form,
-        cells=_cells_added(ctx, a, b, sign, shape),
-        where=a.where or b.where,
-    )
+    cells = _cells_added(ctx, a, b, sign, shape)
+    made = ctx.tensor(node.name, shape, a.dtype, (lo, hi, q), form, cells=cells, where=a.where or b.where)
     made = by_cells(ctx, made)
     slack = (0.0 if a.exact else a.slack) + (0.0 if b.exact else b.slack)
     if a.exact == b.exact:
-        window = None if a.exact else (np.asarray(inf), np.asarray(-inf))
+        window = None if a.exact else NOWHERE
     else:
         window = _window(a, b if sign > 0 else _negative(b), 1.0) if b.exact else _window(b, a, sign)
     return ctx.rounded(node.name, made, np.maximum(np.abs(made.lo), np.abs(made.hi)), 2, slack, window)
@@ -147,24 +141,14 @@ def multiply(ctx: Context, node: Operands) -> Tensor:
     c = float(by.lo.max()) if by.lo.size == 1 and by.lo.max() == by.hi.max() else None
     form = cells = None
     if c is not None:
-        form = ctx.forms.combined([(c, t.form)])
-        if t.cells:
-            forms = [ctx.forms.combined([(c, f)]) for f in t.cells[1]]
-            cells = None if None in forms else (t.cells[0], forms)
-    made = ctx.tensor(
-        node.name,
-        shape,
-        t.dtype,
-        (ends.min(0), ends.max(0), np.minimum(t.q + by.q, ZERO)),
-        form,
-        cells=cells,
-        where=t.where,
-    )
-    if t.exact:
-        slack, window = 0.0, None
-    else:
-        slack, window = t.slack * by.magnitude, (np.asarray(inf), np.asarray(-inf))
-        if c is not None and is_power(c):
+        form, cells = ctx.forms.combined([(c, t.form)]), on_cells(t, lambda f: ctx.forms.combined([(c, f)]))
+    bounds = ends.min(0), ends.max(0), np.minimum(t.q + by.q, ZERO)
+    made = ctx.tensor(node.name, shape, t.dtype, bounds, form, cells=cells, where=t.where)
+    slack, window = 0.0 if t.exact else t.slack * by.magnitude, None
+    if not t.exact:
+        if c is None or not is_power(c):
+            window = NOWHERE
+        else:
             window = (c * t.first, c * t.last) if c > 0 else (c * t.last, c * t.first)
     return ctx.rounded(node.name, made, np.maximum(np.abs(made.lo), np.abs(made.hi)), 1, slack, window)
 
@@ -180,19 +164,8 @@ def clip(ctx: Context, node: Operands, t: Tensor, low: float, high: float) -> Te
     def cut(form: Any) -> Any:
         return ctx.forms.relu(form) if relu else ctx.forms.clip(form, low, high)
 
-    form, cells = cut(t.form), None
-    if t.cells:
-        forms = [cut(f) for f in t.cells[1]]
-        cells = None if None in forms else (t.cells[0], forms)
-    made = ctx.tensor(
-        node.name,
-        t.shape,
-        t.dtype,
-        (np.clip(t.lo, low, high), np.clip(t.hi, low, high), q),
-        form,
-        cells=cells,
-        where=t.where,
-    )
+    bounds = np.clip(t.lo, low, high), np.clip(t.hi, low, high), q
+    made = ctx.tensor(node.name, t.shape, t.dtype, bounds, cut(t.form), cells=on_cells(t, cut), where=t.where)
     made = by_cells(ctx, made)
     if t.exact:
         return made
@@ -206,17 +179,6 @@ def _clip(ctx: Context, node: Operands) -> Tensor:
     return clip(ctx, node, node[0], -inf if low is None else low, inf if high is None else high)
 
 
-def _hard_sigmoid(ctx: Context, node: Operands) -> Tensor:
-    """Of slope 1 it is Clip(v, 0, 1): no number of a float32 less 2^-100 is another one, unless it is below 2^-75."""
-    t, slopes = node[0], (node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5))
-    if t.dtype == "float32" and slopes == TURNED and t.guard:
-        turned = affine(ctx, node.name, t, np.full_like(t.guard.scale, -1.0), np.ones(()))
-        return clip(ctx, node, turned, 0.0, 1.0)
-    if t.dtype == "float32" and slopes in (CLAMP, (1.0, 0.0)) and not t.guard and (t.q >= -70).all():
-        return clip(ctx, node, t, 0.0, 1.0)
-    raise NotProven(node.name, "this HardSigmoid is no Clip")
-
-
 def _extremum(ctx: Context, node: Operands, fold: Callable[..., Array]) -> Tensor:
     """Max or Min of several tensors."""
     made = node[0]
@@ -225,16 +187,8 @@ def _extremum(ctx: Context, node: Operands, fold: Callable[..., Array]) -> Tenso
         if a.guard or b.guard:
             raise NotProven(node.name, "data is used before it is rounded and clamped")
         shape = broadcast(a, b, node.name)
-        made = ctx.tensor(
-            node.name,
-            shape,
-            a.dtype,
-            (fold(a.lo, b.lo), fold(a.hi, b.hi), np.minimum(a.q, b.q)),
-            where=a.where or b.where,
-        )
-        slack = max(0.0 if t.exact else t.slack for t in (a, b))
-        if slack:
-            made = replace(made, slack=slack, first=np.maximum(a.first, b.first), last=np.minimum(a.last, b.last))
+        bounds = fold(a.lo, b.lo), fold(a.hi, b.hi), np.minimum(a.q, b.q)
+        made = carried(ctx.tensor(node.name, shape, a.dtype, bounds, where=a.where or b.where), a, b)
     return made
 
 
@@ -251,12 +205,8 @@ def _reduce_max(ctx: Context, node: Operands) -> Tensor:
     def over(values: Array, fold: Callable[..., Array]) -> Array:
         return values if values.ndim == 0 else fold(values, axis=axes, keepdims=keep)
 
-    made = ctx.tensor(
-        node.name, shape, t.dtype, (over(t.lo, np.max), over(t.hi, np.max), over(t.q, np.min)), where=t.where
-    )
-    if t.exact:
-        return made
-    return replace(made, slack=t.slack, first=np.asarray(t.first.max()), last=np.asarray(t.last.min()))
+    bounds = over(t.lo, np.max), over(t.hi, np.max), over(t.q, np.min)
+    return carried(ctx.tensor(node.name, shape, t.dtype, bounds, where=t.where), t)
 
 
 def _reduce_sum(ctx: Context, node: Operands) -> Tensor:
@@ -331,7 +281,6 @@ OPERATORS: dict[str, Callable[[Context, Operands], Tensor]] = {
     "Mul": multiply,
     "Relu": lambda ctx, node: clip(ctx, node, node[0], 0.0, inf),
     "Clip": _clip,
-    "HardSigmoid": _hard_sigmoid,
     "Max": lambda ctx, node: _extremum(ctx, node, np.maximum),
     "Min": lambda ctx, node: _extremum(ctx, node, np.minimum),
     "ReduceMax": _reduce_max,

@@ -9,7 +9,7 @@ import numpy as np
 from exporter.check.forms import LONGEST, AffineForm
 from exporter.check.guard import picked
 from exporter.check.numbers import FORMATS, ZERO, Array, is_power, power, quantum, snapped
-from exporter.check.tensor import BATCH, Context, NotProven, Tensor
+from exporter.check.tensor import BATCH, NOWHERE, Context, NotProven, Tensor
 from exporter.check.views import along, by_cells, cells_of, spread
 
 MOST = 1 << 18  # weights of a matrix whose rows are looked at one by one
@@ -69,7 +69,7 @@ def product(ctx: Context, node: str, t: Tensor, axis: int, weights: Array, c: Te
         partial = np.minimum(partial, _one_sign(ctx, t, axis, weights, c, shape))
     broken = np.broadcast_to(partial > limit, np.broadcast_shapes(partial.shape, limit.shape, terms.shape))
     most = int(np.broadcast_to(terms, broken.shape)[broken].max(initial=2)) if broken.any() else 2
-    window = (np.asarray(inf), np.asarray(-inf)) if slack else None
+    window = NOWHERE if slack else None
     return ctx.rounded(node, made, partial, most, slack, window, products=most > 2 or not single)
 
 
@@ -128,7 +128,7 @@ def _one_sign(ctx: Context, t: Tensor, axis: int, weights: Array, c: Tensor | No
         parts = [(float(weights[row, j]), own[j]) for j in np.flatnonzero(weights[row])] if own else []
         signs: dict[bool, list[tuple[float, AffineForm]]] = {True: [], False: []}
         for factor, form in [*parts, (1.0, extra)]:
-            lo, hi = (factor * float(fold(b)) for fold, b in zip((np.min, np.max), ctx.forms.bounds(form), strict=True))
+            lo, hi = (factor * end for end in ctx.forms.bounds(form))
             if min(lo, hi) >= 0 or max(lo, hi) <= 0:
                 signs[max(lo, hi) > 0].append((factor, form))
             else:
@@ -137,7 +137,7 @@ def _one_sign(ctx: Context, t: Tensor, axis: int, weights: Array, c: Tensor | No
             sums = [ctx.forms.combined(side) for side in signs.values()]
             ends = [ctx.forms.bounds(s, DEEP) for s in sums if s is not None]
             if len(ends) == 2:
-                out[row] = max(float(np.max(ends[0][1])), -float(np.min(ends[1][0])))
+                out[row] = max(ends[0][1], -ends[1][0])
     return along(out, axis, len(shape))
 
 

@@ -8,7 +8,7 @@ window [first, last]; beyond an end of the window both lie beyond it. Everywhere
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from exporter.check.numbers import (
     ZERO,
     Array,
     compressed,
-    fitting,
     half_ulp,
     power,
     quantum,
@@ -31,6 +30,8 @@ from exporter.check.numbers import (
 
 BATCH = 1_000_003  # a prime: the size of an axis that holds vectors of a batch is a multiple of it
 Shape = tuple[int, ...]
+Cells = tuple[int, list[AffineForm]]
+NOWHERE = np.asarray(np.inf), np.asarray(-np.inf)  # the window of what rounds everywhere
 
 
 class NotProven(Exception):
@@ -63,7 +64,7 @@ class Tensor:
     hi: Array
     q: Array
     form: AffineForm
-    cells: tuple[int, list[AffineForm]] | None = None  # an axis, and a form for each place on it
+    cells: Cells | None = None  # an axis, and a form for each place on it
     first: Array = field(default_factory=lambda: np.asarray(-np.inf))
     last: Array = field(default_factory=lambda: np.asarray(np.inf))
     slack: float = 0.0
@@ -118,8 +119,7 @@ class Context:
         lo, hi, q = bounds
         if form is not None:
             for found in (self.forms.bounds(form), self.forms.by_corners(form)):
-                lo, hi, low, high = fitting(lo, hi, *found)
-                lo, hi = np.asarray(np.maximum(lo, low)), np.asarray(np.minimum(hi, high))
+                lo, hi = np.asarray(np.maximum(lo, found[0])), np.asarray(np.minimum(hi, found[1]))
         lo, hi = snapped(lo, hi, q)
         lo, hi, q = (
             compressed(*np.broadcast_arrays(lo, hi, q)) if lo.size > 1 or hi.size > 1 or q.size > 1 else (lo, hi, q)
@@ -134,7 +134,7 @@ class Context:
                 raise NotProven(node, f"numbers may be too small for a normal {dtype}")
         if form is None:
             form = self.forms.leaf(lo, hi)
-        self.forms.note(form, (lo, hi))
+        self.forms.note(form, lo, hi)
         return Tensor(shape=shape, dtype=dtype, lo=lo, hi=hi, q=q, form=form, **more)
 
     def constant(self, values: Array) -> Tensor:
@@ -189,9 +189,26 @@ class Context:
             sum_of = f"{terms} numbers add up to {size:.6g} in steps of 2^{int(made.q.min())}"
             where = where or (node, f"{sum_of}: {bits} bits, and {made.dtype} has {m}")
             if not few:
-                first, last = np.asarray(np.inf), np.asarray(-np.inf)
+                first, last = NOWHERE
         first, last = np.maximum(first, -limit), np.minimum(last, limit)
         return replace(made, slack=(slack + more) * (1 + 2.0**-40), first=first, last=last, where=where)
+
+
+def carried(made: Tensor, *parts: Tensor) -> Tensor:
+    """A tensor of numbers of the parts, which may be off as far as these are."""
+    slack = max(0.0 if p.exact else p.slack for p in parts)
+    if not slack:
+        return made
+    first, last = max(float(p.first.max()) for p in parts), min(float(p.last.min()) for p in parts)
+    return replace(made, slack=slack, first=np.asarray(first), last=np.asarray(last))
+
+
+def on_cells(t: Tensor, change: Callable[[AffineForm], AffineForm | None]) -> Cells | None:
+    """The cells of a tensor with every form changed."""
+    if not t.cells:
+        return None
+    forms = [found for form in t.cells[1] if (found := change(form)) is not None]
+    return (t.cells[0], forms) if len(forms) == len(t.cells[1]) else None
 
 
 def anything(shape: Shape | None, dtype: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ PROFILES = {
     "dense": {"Gemm", "Relu"},
     "matmul": {"MatMul", "Add", "Relu"},
     "structured": AFFINE | {"Relu", "Cast"},
-    "fused": AFFINE | {"Relu", "Cast", "Clip", "HardSigmoid", "ReduceMax"},
+    "fused": AFFINE | {"Relu", "Cast", "Clip", "ReduceMax"},
     "minmax": AFFINE | {"Cast", "Max", "Min", "QuantizeLinear", "DequantizeLinear"},
 }
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from exporter.check.forms import AffineForm
 from exporter.check.numbers import ANY, Array, compressed, snapped
-from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor
+from exporter.check.tensor import BATCH, Context, NotProven, Shape, Tensor, carried
 
 TYPES = {
     TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", TensorProto.UINT8: "uint8",
@@ -106,15 +106,13 @@ def by_cells(ctx: Context, t: Tensor, depth: int = 64) -> Tensor:
         return t
     axis, forms = t.cells
     pairs = [ctx.forms.bounds(f, depth) for f in forms]
-    low, high = (
-        along(np.array([float(np.max(p[i]) if i else np.min(p[i])) for p in pairs]), axis, len(t.shape)) for i in (0, 1)
-    )
+    low, high = (along(np.array([p[i] for p in pairs]), axis, len(t.shape)) for i in (0, 1))
     lo, hi = snapped(np.maximum(t.lo, low), np.minimum(t.hi, high), t.q)
-    ctx.forms.note(t.form, (lo, hi))
+    ctx.forms.note(t.form, lo, hi)
     columns = [np.moveaxis(spread(v, len(t.shape)), axis, -1) for v in (lo, hi)]
     columns = [np.broadcast_to(v, (*v.shape[:-1], len(forms))).reshape(-1, len(forms)) for v in columns]
     for j, form in enumerate(forms):
-        ctx.forms.note(form, (columns[0][:, j].min(), columns[1][:, j].max()))
+        ctx.forms.note(form, columns[0][:, j], columns[1][:, j])
     return replace(t, lo=lo, hi=hi)
 
 
@@ -271,14 +269,7 @@ def concat(ctx: Context, node: str, parts: list[Tensor], axis: int) -> Tensor:
         cells = [cells_of(ctx, p, axis, p.shape) for p in parts] if any(p.cells for p in parts) else [None]
         if None not in cells:
             made = replace(made, cells=(axis, [f for part in cells if part for f in part]))
-    slack = max(0.0 if p.exact else p.slack for p in parts)
-    if not slack:
-        return made
-    first, last = (
-        np.asarray(f([float(f2(getattr(p, v))) for p in parts]))
-        for f, f2, v in ((max, np.max, "first"), (min, np.min, "last"))
-    )
-    return replace(made, slack=slack, first=first, last=last)
+    return carried(made, *parts)
 
 
 def _untouched(t: Tensor) -> bool:
@@ -306,4 +297,4 @@ def pad(ctx: Context, node: str, t: Tensor, pads: Array | None, value: float | N
             return t  # a zero is data like any other
         raise NotProven(node, "data is used before it is rounded and clamped")
     made = ctx.tensor(node, None, t.dtype, (np.minimum(t.lo, 0.0), np.maximum(t.hi, 0.0), t.q), where=t.where)
-    return made if t.exact else replace(made, slack=t.slack)
+    return carried(made, t)

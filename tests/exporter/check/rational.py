@@ -43,19 +43,12 @@ def _slice(args: list[Any], at: dict[str, Any]) -> Any:
     return x
 
 
-def _hard_sigmoid(args: list[Any], at: dict[str, Any]) -> Any:
-    """A beta of -2^-100 is that of `Clip(v, 0, 1)` in our files: it changes no number of a float32 of at least 2^-75."""
-    beta = Fraction(at["beta"]) if abs(at["beta"]) > 2.0**-99 else 0
-    return SMALLEST(LARGEST(args[0] * Fraction(at["alpha"]) + beta, Fraction(0)), Fraction(1))
-
-
 OPERATORS: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "Add": lambda a, _: a[0] + a[1],
     "Sub": lambda a, _: a[0] - a[1],
     "Mul": lambda a, _: a[0] * a[1],
     "Relu": lambda a, _: LARGEST(a[0], Fraction(0)),
     "Clip": lambda a, _: SMALLEST(LARGEST(a[0], a[1]), a[2]),
-    "HardSigmoid": _hard_sigmoid,
     "Max": lambda a, _: LARGEST(*a),
     "Min": lambda a, _: SMALLEST(*a),
     "ReduceMax": lambda a, at: a[0].max(axis=tuple(at["axes"]), keepdims=bool(at.get("keepdims", 1))),

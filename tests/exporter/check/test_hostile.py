@@ -146,6 +146,29 @@ def test_a_border_that_is_rounded_more_coarsely_than_the_image() -> None:
     assert (answers(coarse, x) != answers(planar(), x)).any()
 
 
+@pytest.mark.parametrize("op", ["Pad", "Concat", "Slice"])
+def test_an_image_that_rounds_and_then_moves(op: str) -> None:
+    proto = planar(border="valid")
+    proto.graph.node[-1].output[0] = "v"
+    numbers = {
+        "third": np.array(1 / 3, np.float32),
+        "pads": np.zeros(8, int),
+        "ends": np.array([9999]),
+        "at": np.array([2]),
+    }
+    proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in numbers.items())
+    inputs = {"Pad": ["w", "pads"], "Concat": ["w", "w"], "Slice": ["w", "at", "ends", "at"]}[op]
+    attributes: dict[str, Any] = {"axis": 2} if op == "Concat" else {}
+    proto.graph.node.append(helper.make_node("Mul", ["v", "third"], ["w"], name="rounds"))
+    proto.graph.node.append(helper.make_node(op, inputs, ["y"], name="moves", **attributes))
+    assert check(proto).node == "rounds"
+
+
+def test_vectors_of_a_batch_that_meet_each_other() -> None:
+    turned = [("Transpose", ["x"], "t", {"perm": [1, 0]}), ("Add", ["x", "t"], "y")]
+    assert "mixed" in check(file(turned)).reason
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_images_of_a_batch_that_are_sliced_off(axis: int) -> None:
     proto = planar(border="valid")
