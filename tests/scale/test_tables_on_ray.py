@@ -162,9 +162,7 @@ def test_a_killed_driver_leaves_no_process(tmp_path: Path) -> None:
     for i in range(4):
         pq.write_table(pa.table({"x": rng.normal(size=1 << 20)}), tmp_path / f"{i}.parquet", row_group_size=1 << 14)
     root = Path(__file__).resolve().parents[2]
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {
-        "PYTHONPATH": str(root)
-    }
+    environment = os.environ | {"PYTHONPATH": str(root), "RAY_ADDRESS": "local"}  # not the cluster of the other tests
     command = [sys.executable, "-m", "service.tables", "--input", str(tmp_path), "--column", "x", "--engine", "ray"]
     for sent in (signal.SIGKILL, signal.SIGTERM):
         with (tmp_path / "said").open("w") as said:
