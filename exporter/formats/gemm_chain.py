@@ -15,11 +15,11 @@ import onnx
 from onnx import numpy_helper
 
 from exporter.errors import UserError
-from exporter.ir.graph import TRIMS, data_inputs
+from exporter.ir.graph import data_inputs
 from exporter.passes.profiles import prove_profile
 
 Matrix = npt.NDArray[np.float64]
-NONLINEAR = {"Relu", "ReduceMax", "Max", "Min"} | TRIMS  # the non-linear operators of all profiles for vectors
+NONLINEAR = {"Relu", "Clip", "ReduceMax", "Max", "Min"}  # the non-linear operators of all profiles for vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ def layer_widths(proto: onnx.ModelProto, path: Path) -> list[int]:
         many = {"ReduceMax": taken // entries, "Max": len(node.input), "Min": len(node.input)}.get(node.op_type, 1)
         top = below + max(1, (many - 1).bit_length())
         for layer in range(below + 1, top + 1):
-            count = 2 * entries if node.op_type in TRIMS else entries * many
+            count = 2 * entries if node.op_type == "Clip" else entries * many
             widths[layer] = widths.get(layer, 0) + count
             many = -(-many // 2)
         level[out], reads[out], born[out] = top, frozenset({out}), top

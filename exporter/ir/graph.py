@@ -11,11 +11,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 Shape = tuple[int, ...]
-TRIMS = {"Clip", "HardSigmoid"}  # operators that count as two neurons per number
-# HardSigmoid in float32 files of older versions. The first form equals Clip(v, 0, 1): subtracting 2^-100 from a number of
-# at least 2^-75 does not change the number, and 0 is clamped to 0.
-CLAMP: dict[str, Any] = {"alpha": 1.0, "beta": -(2.0**-100)}
-TURNED: dict[str, Any] = {"alpha": -1.0, "beta": 1.0}  # 1 - Clip(v, 0, 1), which is Clip(1 - v, 0, 1)
 
 
 @dataclass

@@ -3,7 +3,7 @@
     dense        one chain Gemm, Relu, Gemm, ..., Gemm with constant weights
     matmul       one chain MatMul, Add, Relu, MatMul, ..., Add with constant weights
     structured   Relu is the only non-linear node; every product has a constant factor
-    fused        structured, and Clip with constant bounds, ReduceMax; in files of older versions HardSigmoid for a Clip
+    fused        structured, and Clip with constant bounds, ReduceMax
     minmax       Max and Min, moves of entries, and the mean of two; in int8 and uint8 as QDQ (exporter.passes.int8)
 
 A new profile is one entry of PROFILES, from the strictest to the most permissive.
@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import onnx
 
-from exporter.ir.graph import CLAMP, TRIMS, TURNED, Graph, data_inputs
+from exporter.ir.graph import Graph, data_inputs
 from exporter.ir.network import Network, weights
 from exporter.passes.batch_last import batch_graph
 from exporter.passes.comparators import comparator_graph
@@ -133,12 +133,6 @@ def _not_chain(model: onnx.ModelProto, ops: tuple[str, ...]) -> str | None:
     return None
 
 
-def _no_clip(node: onnx.NodeProto) -> bool:
-    """Whether a node is a HardSigmoid that is no Clip of v or 1 - v from 0 to 1."""
-    slope = {a.name: a.f for a in node.attribute}
-    return node.op_type == "HardSigmoid" and slope not in (CLAMP, CLAMP | {"beta": 0.0}, TURNED)
-
-
 def _type_of_ends(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
     """Whether a node only converts the type of x or y."""
     return node.op_type == "Cast" and (
@@ -161,8 +155,6 @@ def _not_affine(model: onnx.ModelProto, nonlinear: frozenset[str], widens: bool)
             continue
         if node.op_type not in AFFINE | nonlinear:
             return f"{node.op_type} is neither affine nor {' or '.join(sorted(nonlinear))}"
-        if _no_clip(node):
-            return f"HardSigmoid {node.name} is no Clip of v or 1 - v from 0 to 1"
         moving = [name for name in node.input if name not in fixed]
         if not moving:
             fixed.update(node.output)  # computed from constants alone
@@ -197,7 +189,7 @@ PROFILES = {
             "fused",
             "structured, with Clip for relu(v) - relu(v - 1) and the guard, ReduceMax for a tree of maxima",
             "onnxruntime, serving", lambda net, dtype: structured_graph(net, dtype, fused=True),
-            nonlinear=frozenset({"Relu", "ReduceMax", *TRIMS}), pair=2, batches=batch_graph,
+            nonlinear=frozenset({"Relu", "Clip", "ReduceMax"}), pair=2, batches=batch_graph,
         ),
         Profile(
             "minmax", "Max and Min, right on every float: no grid, no domain",

@@ -20,7 +20,6 @@ SMALLEST = 2.0**-126  # runtimes may take smaller weights for 0
 MOVES = {"Slice", "Reshape", "Expand", "Transpose", "Gather"}  # of symbols and of constants
 FOLDED: dict[str, Any] = {"Sub": np.subtract, "Relu": lambda a: np.maximum(a, 0)}  # of constants alone
 GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}  # other Gemms are not read
-HARD_SIGMOID = {"alpha": float(np.float32(0.2)), "beta": 0.5}  # where the node does not say
 
 
 class NotProvedError(Exception):
@@ -180,10 +179,6 @@ def _computed(op: str, args: list[Value | None], attributes: dict[str, Any], dom
         case "Clip":
             low, high = (None if a is None else a.item() for a in [*constants, None, None][:2])
             return _clip(codes, low, high, domain)
-        case "HardSigmoid":
-            slope, offset = (np.array(attributes.get(name, default)) for name, default in HARD_SIGMOID.items())
-            sloped = domain.scale(codes, slope)
-            return _clip(domain.add(sloped, _constant(codes, offset, domain)), 0.0, 1.0, domain)
         case "ReduceSum" | "ReduceMax":
             axes = constants[0].tolist() if constants and constants[0] is not None else attributes.get("axes")
             if axes is None or len(axes) != 1:

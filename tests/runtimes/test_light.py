@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-from exporter.ir.graph import CLAMP, TURNED
 from exporter.problem.families import FLOATS
 from exporter.problem.task import median
-from tests.running import parsed
 from tests.runtimes.adapters import RUNTIMES, one_by_one
 from tests.runtimes.cases import EXACT, Case, promised, rewritten
 
@@ -67,20 +62,3 @@ def test_minmax_is_exact_on_every_float(d: int, folder: Path) -> None:
         y = np.asarray(RUNTIMES[module].adapter().load(path)(x)).reshape(len(x), -1)
         wrong = np.flatnonzero(((y != truth) & ~(np.isnan(y) & np.isnan(truth))).any(axis=1))
         assert len(wrong) == 0, f"{module}: {len(wrong)} of {len(x)} rows, {x[wrong[0]]} gives {y[wrong[0]]}"
-
-
-@pytest.mark.parametrize("slope", [CLAMP, TURNED], ids=["clamp", "turned"])
-def test_a_hard_sigmoid_is_a_clip(slope: dict[str, Any], folder: Path) -> None:
-    """Of 0 and of numbers from 2^-75 on, where 2^-100 is less than half a bit; turned, off the grid and out of range too."""
-    least, steps = 2.0 ** np.arange(-75, 25), 2.0 ** -np.arange(1, 25)
-    some = np.random.default_rng(0).normal(0.5, 0.5, 500)
-    v = np.concatenate([[0, np.inf], least, least * (1 + 2.0**-23), 1 - steps, 1 + steps, some]).astype(np.float32)
-    v = np.concatenate([v, -v])[None]
-    proto = parsed(f"(float[1, {v.size}] x) => (float[1, {v.size}] y) {{ y = HardSigmoid(x) }}")
-    proto.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in slope.items())
-    path = folder / "clamp.onnx"
-    onnx.save(proto, path)
-    clipped = np.clip(v, 0, 1)
-    for module in LIGHT:
-        y = np.asarray(RUNTIMES[module].adapter().load(path)(v)).reshape(v.shape)
-        np.testing.assert_array_equal(y, clipped if slope is CLAMP else 1 - clipped, err_msg=module)

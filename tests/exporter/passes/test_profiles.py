@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from exporter.build import build, to_onnx
 from exporter.constructions import CONSTRUCTIONS
-from exporter.ir.graph import CLAMP, TURNED
 from exporter.passes.profiles import PROFILES, prove_profile
 from exporter.problem import task as tasks
 from exporter.problem.spec import Spec
@@ -107,17 +106,6 @@ def test_a_clip_makes_structured_fused() -> None:
     report = prove_profile(proto)
     assert report.profile == "fused"
     assert "Clip" in report.reasons["structured"]
-
-
-def test_a_hard_sigmoid_is_a_clip_if_its_slope_is_1() -> None:
-    good: list[dict[str, float]] = [CLAMP, CLAMP | {"beta": 0.0}, TURNED]
-    bad: list[dict[str, float]] = [{}, CLAMP | {"beta": 0.5}, CLAMP | {"beta": -0.5}, CLAMP | {"alpha": 2.0}]
-    for slope, found in [*((slope, "fused") for slope in good), *((slope, None) for slope in bad)]:
-        proto = proto_of(NET, "structured", "float32")
-        append(proto.graph, "HardSigmoid", "LAST", **slope)
-        report = prove_profile(proto)
-        assert report.profile == found
-        assert "HardSigmoid" in report.reasons["structured"]
 
 
 def branch(graph: Graph) -> None:
