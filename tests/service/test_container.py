@@ -213,8 +213,9 @@ def test_it_builds_models_for_longer_vectors_where_it_can_write(image: Path, tmp
         answer = client.post("/quantile", json={"vector": x.tolist(), "quantiles": [0.01, 0.5], "exact": True})
         assert answer.json()["quantiles"] == [np.quantile(x, [0.01, 0.5]).tolist()]
         (built,) = scratch.glob("onnx-median-*/models/median-radix-d16384-b16-latency-fused.onnx")
-        own = export_model(16384, "radix", tmp_path / "own", profile="fused", optimize_for="latency")
-        assert built.read_bytes() == own.read_bytes()
+        own = export_model(16384, "radix", tmp_path / "own", profile="fused", optimize_for="latency", bits=16)
+        same = built.read_bytes() == own.read_bytes()  # a difference of two large files would take minutes to print
+        assert same
     assert log[0].count(b'"model built"') >= 2
     assert b"Traceback" not in log[0]
     assert not list(scratch.glob("onnx-median-*"))
