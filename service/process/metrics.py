@@ -78,6 +78,8 @@ MISSES = Counter(
 LINES_LOST = Counter("median_log_lines_lost_total", "Log lines that could not be written.")
 WAITING_ROWS = Gauge("median_queue_rows", "Vectors of requests that are not answered yet.", multiprocess_mode="livesum")
 WAITING_ROWS.set(0)  # not those of the worker that held this place before
+if values.ValueClass is not values.MutexValue:
+    REQUEST_SECONDS.labels("unknown")  # opens the last file now: a worker needs no further descriptors for its metrics
 
 log = logging.getLogger("service")
 Record = Callable[[float], None]

@@ -52,3 +52,21 @@ def test_the_metrics_are_those_of_all_and_the_dead_count_on(tmp_path: Path) -> N
         assert not [name for name in worker.seen if "created" in name or "process" in name]
     second.kill()
     third.kill()
+
+
+def test_a_worker_opens_its_files_when_it_starts(tmp_path: Path) -> None:
+    """A worker that opens a file at its first request may lack the descriptors for the file."""
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    script = """
+import os
+from service.process import metrics
+def opened():
+    links = (os.readlink(entry) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry))
+    return sorted(link for link in links if link.endswith(".db"))
+before = opened()
+metrics.REQUESTS.labels("/median", 200).inc()
+metrics.REQUEST_SECONDS.labels("/median").observe(0.1)
+metrics.ModelMetrics("m").queue(0.1)
+assert before == opened(), before
+"""
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
