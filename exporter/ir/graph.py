@@ -125,7 +125,7 @@ class Operand:
         return self.node("Max", low).node("Min", high)
 
     def cast(self, dtype: Any = None) -> Operand:
-        """The numbers in another type, by default that of the graph."""
+        """The numbers in another type, by default in the type of the graph."""
         return self.node("Cast", to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.graph.dtype)))
 
     def reshape(self, dims: Sequence[int]) -> Operand:

@@ -238,7 +238,7 @@ def checked(name: str, value: Any, schema: Mapping[str, Any] | None = None) -> A
         return _list_of(name, value, schema["items"])
     elif not isinstance(value, str) or len(value) < schema.get("minLength", 0):
         raise BadInputError(f"{name} must be a string{' that is not empty' * ('minLength' in schema)}")
-    return value or None  # an empty name is none
+    return value or None  # an empty name is no name
 
 
 def _list_of(name: str, value: Any, items: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ def values_of(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def dtype_of(value: ir.Value | None) -> str | None:
-    """The type of a tensor, None if it is not one that we replace."""
+    """The type of a tensor, or None if nodes of this type are not replaced."""
     return TYPES.get(value.dtype) if value is not None and value.dtype is not None else None
 
 

@@ -1,7 +1,7 @@
 """Which tensors of a network tell its story: found once, when the page's data is written (`page_data`).
 
-Tensors are found by what the graph does, not by their names, which mean nothing, and so is the story that fits: the first
-that finds its tensors. A network that has no story of its own is still shown layer by layer.
+Tensors are found by the operations around them, because their names mean nothing. The first story that finds all its tensors
+is told. A network without a story is shown layer by layer.
 
 The layer of neurons is one more than that of the neurons they read. Where a tensor holds one value for every input entry,
 or for some of them in another order, `origin` says which entry each value is of: as long as values are only picked,
