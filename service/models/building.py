@@ -17,6 +17,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from exporter.errors import UserError
@@ -61,13 +62,28 @@ def build(folder: Path, d: int) -> Path | None:
     options = {"profile": PROFILE, "optimize_for": OPTIMIZE_FOR, "bits": BITS}
     (wanted,) = specs.requests(task, [default(task.op)], options)
     name = specs.file_name(wanted)
-    with (folder / LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+    with _alone(folder):
         for entry in entries.listed(folder):
             with contextlib.suppress(entries.UnusableModelError):
                 if entries.label(entry, 0) == name and registry.open_entry(folder, entry):
                     return None
         return library.export(wanted, folder).path
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder, until the block or the process ends. The end of the block removes the file."""
+    path = folder / LOCK
+    while True:
+        with path.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.fstat(lock.fileno()).st_nlink:
+                continue  # its last holder removed the file
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def ensure_models(settings: Settings) -> bool:
