@@ -262,6 +262,8 @@ def test_several_workers_share_metrics_and_reloads(serve: Serve, tmp_path: Path)
     assert len(httpx.post(server.url + "/models/reload").json()["models"]) == 2
     # the worker that was not asked looks at the manifest
     until(lambda: all(ask(server, [1, 2, 3, 4, 5]).status_code == 200 for _ in range(20)))
+    for _ in range(20):
+        assert ask(server, [1, 2, 3, 4, 5], details=True).json()["models"] == ["second"]
     server.stop()
     assert not psutil.wait_procs(children, timeout=60)[1]
 
